@@ -163,9 +163,9 @@ def command_line(
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports without their pictures, which take most of the time, for tests of anything else."""
-    from bgtplanner.report import page
+    from bgtplanner.report import drawing
 
-    monkeypatch.setattr(page, "as_page", lambda _: "")
+    monkeypatch.setattr(drawing, "as_page", lambda _: "")
 
 
 OPTIMISED = ("crash", "models", "oracles", "privacy")

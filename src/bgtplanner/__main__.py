@@ -6,9 +6,9 @@ from typing import NoReturn
 
 from bgtplanner import cli
 
-# New objects after which Python looks for garbage. Importing and compiling make objects that stay:
-# looking after every 700 of them takes a fifteenth of the time of a short run.
-_SELDOM = 100_000
+# New objects after which Python looks for garbage. Importing and compiling make objects that stay,
+# more than 200,000 of them: looking after every 700 takes a fifteenth of the time of a short run.
+_SELDOM = 300_000
 
 
 def main() -> NoReturn:

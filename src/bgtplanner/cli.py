@@ -7,12 +7,15 @@ Exit codes: 0 success, 1 failure while running, 2 a request that cannot be carri
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
 import io
 import os
 import sys
 from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.main import get_command_name
 
 import bgtplanner
 from bgtplanner.about import about
@@ -70,6 +73,22 @@ def _main(
     del version
 
 
+@functools.cache
+def for_command(name: str) -> typer.Typer:
+    """The command line with this command alone; all of it if there is no such command.
+
+    Typer makes commands out of their types, and all of them take a twentieth of a second.
+    """
+    named = {
+        get_command_name(of.callback.__name__): of for of in app.registered_commands if of.callback
+    }
+    if name not in named:
+        return app
+    only = copy.copy(app)
+    only.registered_commands, only.registered_groups = [named[name]], []
+    return only
+
+
 def main() -> NoReturn:
     """Turn our errors into one line and an exit code, never a traceback."""
     for stream in (
@@ -79,7 +98,8 @@ def main() -> NoReturn:
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="replace")
     try:
-        code = app(prog_name="bgtplanner", standalone_mode=False)
+        asked = sys.argv[1] if len(sys.argv) > 1 else ""
+        code = for_command(asked)(prog_name="bgtplanner", standalone_mode=False)
         if code == 130:  # what typer makes of Ctrl-C
             raise KeyboardInterrupt
     except _Refused as error:

@@ -23,7 +23,7 @@ import pytest
 
 from bgtplanner import simulate
 from bgtplanner.errors import BGTPlannerError, RunFolderError
-from bgtplanner.report import page
+from bgtplanner.report import drawing
 from bgtplanner.report.page import render
 from bgtplanner.report.view import read_run
 from bgtplanner.runs.execute import read_study
@@ -235,7 +235,7 @@ def let_loose(
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages without their pictures, which take most of the time."""
-    monkeypatch.setattr(page, "as_page", lambda _: "")
+    monkeypatch.setattr(drawing, "as_page", lambda _: "")
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bgtplanner.commands.options import Json, answer, need_simulator
 from bgtplanner.errors import ConfigError, MissingExtraError
+
+if TYPE_CHECKING:
+    from bgtplanner.report.painter import Painter
 
 __all__ = ["report", "report_writer"]
 
@@ -57,17 +61,28 @@ def report(
         typer.launch(str(page))
 
 
-def report_writer() -> Callable[[Path], Path]:
-    """The function that writes a page.
+def report_writer(painter: Painter | None = None) -> Callable[[Path], Path]:
+    """The function that writes a page, with the pictures of a painter if there is one.
 
     Raises:
         MissingExtraError: If what it needs is not installed.
     """
+
+    def write(folder: Path) -> Path:
+        try:
+            return write_report(folder, painter)
+        except ModuleNotFoundError as error:  # what is installed lacks something itself
+            raise MissingExtraError("report", "A report") from error
+
     try:
         from bgtplanner.report.page import write_report
+
+        for name in ("jinja2", "matplotlib"):  # imported when they are needed
+            if importlib.util.find_spec(name) is None:
+                raise ModuleNotFoundError(name)
     except ModuleNotFoundError as error:
         raise MissingExtraError("report", "A report") from error
-    return write_report
+    return write
 
 
 def _serve(folder: Path, port: int, open_page: bool, as_json: bool) -> None:

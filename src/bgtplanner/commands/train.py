@@ -30,6 +30,7 @@ from bgtplanner.commands.options import (
 )
 from bgtplanner.commands.report import report_writer
 from bgtplanner.errors import ConfigError, MissingExtraError
+from bgtplanner.report.painter import Painter, painting
 from bgtplanner.report.screen import Screen, words
 
 if TYPE_CHECKING:
@@ -117,28 +118,29 @@ def run(
     Ctrl-C stops it after the current round; `bgtplanner resume FOLDER` continues it.
     """
     given = locals()
-    need_simulator()
-    from bgtplanner.runs.config import FLAGS, load_config, parse_assignment, to_toml
-    from bgtplanner.runs.run import execute
+    with painting(wanted=not (as_json or quiet or show_config)) as painter:
+        need_simulator()
+        from bgtplanner.runs.config import FLAGS, load_config, parse_assignment, to_toml
+        from bgtplanner.runs.run import execute
 
-    flags = {key: given[flag[2:].replace("-", "_")] for key, flag in FLAGS.items()}
-    settings = dict(parse_assignment(text) for text in assign or [])
-    settings |= {key: value for key, value in flags.items() if value is not None}
-    for flag, path in (("--config", config), ("--out", out)):  # '' would be the current folder
-        ConfigError.unless(path != "", flag, path, "a path")
-    chosen = load_config(preset=preset, file=config, settings=settings)
-    if show_config:
-        lines = to_toml(chosen).removesuffix("\n").split("\n")
-        answer(as_json, chosen.model_dump(mode="json"), *lines)
-        return
-    view = _view(as_json, verbose, quiet)
-    _need_device()
-    if not as_json and not quiet:
-        _import_meanwhile()
-    folder = new_folder(chosen.data.dataset) if out is None else Path(out)
-    with _watching(view, track, folder) as observer:
-        result = execute(chosen, out=folder, overwrite=overwrite, observer=observer)
-    _show_result(result, as_json, view)
+        flags = {key: given[flag[2:].replace("-", "_")] for key, flag in FLAGS.items()}
+        settings = dict(parse_assignment(text) for text in assign or [])
+        settings |= {key: value for key, value in flags.items() if value is not None}
+        for flag, path in (("--config", config), ("--out", out)):  # '' would be the current folder
+            ConfigError.unless(path != "", flag, path, "a path")
+        chosen = load_config(preset=preset, file=config, settings=settings)
+        if show_config:
+            lines = to_toml(chosen).removesuffix("\n").split("\n")
+            answer(as_json, chosen.model_dump(mode="json"), *lines)
+            return
+        view = _view(as_json, verbose, quiet)
+        _need_device()
+        if painter is not None:
+            _get_ready_for_the_page()
+        folder = new_folder(chosen.data.dataset) if out is None else Path(out)
+        with _watching(view, track, folder) as observer:
+            result = execute(chosen, out=folder, overwrite=overwrite, observer=observer)
+        _show_result(result, as_json, view, painter)
 
 
 def resume(
@@ -152,15 +154,18 @@ def resume(
 
     Example: `bgtplanner resume runs/first`
     """
-    need_simulator()
-    from bgtplanner.runs.run import resume as go_on
+    with painting(wanted=not (as_json or quiet)) as painter:
+        need_simulator()
+        from bgtplanner.runs.run import resume as go_on
 
-    ConfigError.unless(folder != "", "FOLDER", folder, "a run folder")
-    view = _view(as_json, verbose, quiet)
-    _need_device()
-    with _watching(view, track, Path(folder)) as observer:
-        result = go_on(folder, observer=observer)
-    _show_result(result, as_json, view)
+        ConfigError.unless(folder != "", "FOLDER", folder, "a run folder")
+        view = _view(as_json, verbose, quiet)
+        _need_device()
+        if painter is not None:
+            _get_ready_for_the_page()
+        with _watching(view, track, Path(folder)) as observer:
+            result = go_on(folder, observer=observer)
+        _show_result(result, as_json, view, painter)
 
 
 @contextlib.contextmanager
@@ -200,14 +205,17 @@ def _need_device() -> None:
         ) from error
 
 
-def _import_meanwhile() -> None:
-    """Import what draws the page while the first round is compiled: there is time enough."""
+def _get_ready_for_the_page() -> None:
+    """Load the template of the page while rounds are compiled and computed: there is time then."""
 
-    def page() -> None:
+    def load() -> None:
         with contextlib.suppress(Exception):  # said when the page is due
             report_writer()
+            from bgtplanner.report.template import template_of
 
-    threading.Thread(target=page, daemon=True).start()
+            template_of("run.html.j2")
+
+    threading.Thread(target=load, daemon=True).start()
 
 
 def new_folder(dataset: str) -> Path:
@@ -241,14 +249,21 @@ def _in_a_line(summary: Mapping[str, Any]) -> str:
     return f"{said} ({'as served' if is_served(summary) else 'last round'})"
 
 
-def _show_result(result: Result, as_json: bool, view: RunProgress) -> None:
+def _show_result(
+    result: Result, as_json: bool, view: RunProgress, painter: Painter | None
+) -> None:
     if as_json:
         print_json(dict(result.summary))
     elif view.verbosity < 0:
         say(f"{_in_a_line(result.summary)}  {result.folder}")
     elif result.folder is not None:
+        if painter is not None:  # meanwhile, the page is made ready for the pictures
+            from bgtplanner.report.view import run_as_ended
+
+            painter.begin(run_as_ended(result))
         try:
-            say(f"Report: {report_writer()(result.folder)}", *_next(result, page=True))
+            page = report_writer(painter)(result.folder)
+            say(f"Report: {page}", *_next(result, page=True))
         except MissingExtraError as error:
             say(f"Results: {result.folder}/summary.json ({error})", *_next(result, page=False))
 

@@ -15,6 +15,7 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding
 from numpy.typing import ArrayLike, NDArray
 
+from bgtplanner.cores import cores
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Pairs, Split
 from bgtplanner.errors import ConfigError, RunFolderError
@@ -43,7 +44,6 @@ from bgtplanner.planning.policy import Plan
 __all__ = [
     "Seen",
     "Simulation",
-    "cores",
     "pick_device",
     "pick_devices",
     "restored_state",
@@ -99,13 +99,6 @@ def use_all_cores() -> None:
     number = int(given) if given.isdecimal() and int(given) else cores()
     with contextlib.suppress(RuntimeError):
         jax.config.update("jax_num_cpu_devices", number)  # type: ignore[no-untyped-call]
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def pick_devices(name: str, number: int | None, ratings: int) -> list[jax.Device]:

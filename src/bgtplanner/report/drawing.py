@@ -8,13 +8,12 @@ white; in a file for an unknown background in a grey that is legible on both.
 from __future__ import annotations
 
 import functools
-import hashlib
 import io
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.artist import Artist
@@ -27,12 +26,26 @@ from matplotlib.textpath import text_to_path
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from bgtplanner.errors import ConfigError, StorageError
+from bgtplanner.report.looks import (
+    ABOVE,
+    BESIDE,
+    BLUE,
+    GREEN,
+    GREY,
+    VERMILLION,
+    YELLOW,
+    Drawn,
+    Look,
+    look_of,
+    series_name,
+)
 from bgtplanner.text import visible
 
 __all__ = [
     "ABOVE",
     "BESIDE",
     "BLUE",
+    "GREEN",
     "GREY",
     "VERMILLION",
     "WIDE",
@@ -44,6 +57,7 @@ __all__ = [
     "around_alone",
     "as_file",
     "as_page",
+    "for_page",
     "in_percent",
     "lines",
     "look_of",
@@ -53,65 +67,6 @@ __all__ = [
     "shades",
     "write_pictures",
 ]
-
-# The colours of Okabe and Ito, then of Tol: colour-blind readers can tell them apart.
-BLUE, VERMILLION, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#808080"
-YELLOW = "#E69F00"
-
-BESIDE: Mapping[str, tuple[str, Any]] = {
-    "constant": (YELLOW, "--"),
-    "user_mean": (GREEN, ":"),
-    "client_alone": (GREY, "-."),
-    "features_alone": (VERMILLION, (0, (5, 1, 1, 1, 1, 1))),
-    "popularity": (YELLOW, "-"),
-    "popularity_released": (BLUE, ":"),
-    "random": (GREY, (0, (1, 3))),
-}
-"""Colour and dashes of the references."""
-
-ABOVE: Mapping[str, Any] = {
-    "loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 3, "fontsize": 9,
-    "borderaxespad": 0.1, "columnspacing": 1.2, "handlelength": 1.6,
-}  # fmt: skip
-"""Legends go above the axes, where they hide nothing."""
-
-
-class Look(NamedTuple):
-    """The look of a policy in every picture: colour, and marker and dashes for print."""
-
-    colour: str
-    mark: str
-    dashes: str
-
-
-_LOOKS = {
-    "bgt": Look(BLUE, "o", "-"),
-    "late": Look(VERMILLION, "s", "--"),
-    "early": Look("#332288", "d", ":"),
-    "uniform": Look(GREEN, "^", "-."),
-    "adpml": Look("#CC79A7", "D", ":"),
-    "adap": Look("#E69F00", "v", "--"),
-    "unlimited": Look(GREY, "P", ":"),
-    "hong": Look("#56B4E9", "X", "-."),
-    "two-phase": Look("#999933", "<", "-"),
-    "random": Look("#AA4499", ">", "--"),
-    "hindsight": Look("#44AA99", "p", "-."),
-    "fixed": Look("#882255", "h", ":"),
-}
-_OTHERS = ("#DDAA33", "#BB5566", "#4477AA", "#66CCEE", "#228833")
-
-
-def look_of(policy: str) -> Look:
-    """The look of a policy, the same in every picture; your own get one by their name.
-
-    Example:
-        >>> look_of("bgt").colour, look_of("mine:Own") == look_of("mine:Own")
-        ('#0072B2', True)
-    """
-    if policy in _LOOKS:
-        return _LOOKS[policy]
-    number = hashlib.sha256(policy.encode()).digest()[0]
-    return Look(_OTHERS[number % len(_OTHERS)], "*", "-")
 
 
 def shades(colour: str, number: int) -> list[str]:
@@ -273,6 +228,19 @@ def as_page(picture: Picture) -> str:
     return re.sub(r'<svg ([^>]*?)(?: width="[^"]*"| height="[^"]*")+', r"<svg \1", text, count=1)
 
 
+def for_page(picture: Picture) -> Drawn:
+    """The picture, drawn, with what a page says about it."""
+    return Drawn(
+        name=picture.name,
+        title=picture.title,
+        alt=picture.alt,
+        svg=as_page(picture),
+        group=picture.group,
+        view=picture.view,
+        note=picture.note,
+    )
+
+
 def as_file(picture: Picture) -> str:
     """The picture as SVG that is legible on a light and on a dark background."""
     return _SERIES.sub("<g>", _svg(picture, GREY, GREY))
@@ -308,11 +276,6 @@ def mark_series(artists: Artist | Iterable[Artist], name: str) -> None:
     every = [artists] if isinstance(artists, Artist) else list(artists)
     for number, artist in enumerate(every):
         artist.set_gid(f"series-{series_name(name)}--{number}")
-
-
-def series_name(name: str) -> str:
-    """The name of a series in the page's buttons and pictures."""
-    return re.sub(r"[^0-9a-z]+", "-", name.lower()).strip("-") or "x"
 
 
 class Line:

@@ -10,7 +10,7 @@ from html import escape
 from bgtplanner.errors import BGTPlannerError
 from bgtplanner.report.outcome import scores_of
 from bgtplanner.report.study import headline, sheets
-from bgtplanner.report.view import RunView, read_run
+from bgtplanner.report.view import RunView, read_run, run_as_ended
 from bgtplanner.runs.statistics import Comparison, mean_curves
 from bgtplanner.runs.summary import Result
 from bgtplanner.text import visible
@@ -37,14 +37,7 @@ def _view_of(result: Result) -> RunView:
     if result.unfinished is not None and result.folder is not None:
         with contextlib.suppress(BGTPlannerError):  # it may have been moved or deleted since
             return read_run(result.folder, unfinished=True)
-    finished = result.unfinished is None
-    return RunView(
-        summary=result.summary,
-        rounds=result.rounds if finished else [],
-        config=result.config,
-        versions={},
-        finished=finished,
-    )
+    return run_as_ended(result)
 
 
 def study_as_html(found: Comparison) -> str:

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import functools
-import hashlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from importlib import resources
 from pathlib import Path
-from typing import Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
-from markupsafe import Markup
+from typing import TYPE_CHECKING, Any
 
 from bgtplanner.errors import RunFolderError
 from bgtplanner.models.metrics import METRICS
-from bgtplanner.report.drawing import Picture, as_page, look_of, series_name
 from bgtplanner.report.guarantee import is_sound
+from bgtplanner.report.looks import Drawn, look_of, series_name
 from bgtplanner.report.outcome import (
     Scores,
     about_scores,
@@ -29,9 +22,7 @@ from bgtplanner.report.outcome import (
     target_in_words,
     unit_of,
 )
-from bgtplanner.report.run_plots import run_pictures
 from bgtplanner.report.study import Sheet, headline, sheets, tiles
-from bgtplanner.report.study_plots import study_pictures
 from bgtplanner.report.view import RunView, read_run
 from bgtplanner.runs.cells import metric_of
 from bgtplanner.runs.config import departures, to_toml
@@ -42,7 +33,10 @@ from bgtplanner.runs.gains import FEWEST
 from bgtplanner.runs.reproduce import command_of, command_of_study
 from bgtplanner.runs.statistics import Comparison, mean_curves, summed_up
 from bgtplanner.runs.study import Study
-from bgtplanner.text import visible
+
+if TYPE_CHECKING:
+    from bgtplanner.report.drawing import Picture
+    from bgtplanner.report.painter import Painter
 
 __all__ = ["pictures_of", "render", "study_ended", "write_report"]
 
@@ -60,15 +54,19 @@ _WORDS = {
 }
 
 
-def write_report(path: Path | str) -> Path:
+def write_report(path: Path | str, painter: Painter | None = None) -> Path:
     """Write ``report.html`` into the folder of a run or a study, and return its path.
+
+    Args:
+        path: The folder.
+        painter: Is already drawing the pictures of this run; else they are drawn here.
 
     Raises:
         RunFolderError: If the folder holds no finished run and no study.
         StorageError: If it cannot be written.
     """
     folder = Path(path)
-    page = render(folder)
+    page = render(folder, painter=painter)
     write_whole(folder / "report.html", page)
     return folder / "report.html"
 
@@ -78,6 +76,8 @@ def pictures_of(path: Path | str) -> list[Picture]:
     folder = Path(path)
     study = Study.read(folder)
     if study is None:
+        from bgtplanner.report.run_plots import run_pictures
+
         return list(run_pictures(read_run(folder)))
     _, pictures = _shown(folder, study)
     if not pictures:
@@ -88,21 +88,49 @@ def pictures_of(path: Path | str) -> list[Picture]:
     return pictures
 
 
-def render(folder: Path, *, live: str = "", version: str = "") -> str:
+def render(
+    folder: Path, *, live: str = "", version: str = "", painter: Painter | None = None
+) -> str:
     """The page as text.
 
     Args:
         folder: Folder of a run, a comparison or a sweep.
         live: Address at which the page hears of changes; the run may then be unfinished.
         version: Version of the folder's contents, for the same purpose.
+        painter: Is already drawing the pictures of this run; else they are drawn here.
     """
     study = Study.read(folder)
     if study is None:
-        content = _run_content(read_run(folder, unfinished=bool(live)))
-        return _page("run.html.j2", live, version, **content)
+        from bgtplanner.report.template import fill_in, template_of
+
+        view = read_run(folder, unfinished=bool(live))
+        template, content = template_of("run.html.j2"), _run_content(view)
+        painted = None if painter is None else painter.painted()
+        chapters = _chapters(_drawn_here(view) if painted is None else painted)
+        return fill_in(template, **content, chapters=chapters, live=live, version=version)
+    from bgtplanner.report.drawing import for_page
+    from bgtplanner.report.template import fill_in, template_of
+
     found, pictures = _shown(folder, study)
-    ended = study_ended(folder, study)
-    return _page("study.html.j2", live, version, **_study_content(found, pictures, ended))
+    drawn, ended = [for_page(picture) for picture in pictures], study_ended(folder, study)
+    content = _study_content(found, drawn, ended)
+    return fill_in(template_of("study.html.j2"), **content, live=live, version=version)
+
+
+def _drawn_here(view: RunView) -> list[Drawn]:
+    from bgtplanner.report.drawing import for_page
+    from bgtplanner.report.run_plots import run_pictures
+
+    return [for_page(picture) for picture in run_pictures(view)]
+
+
+def _chapters(drawn: Sequence[Drawn]) -> list[tuple[str, str, list[Drawn]]]:
+    """The pictures of a run under their headings, with a few words on each."""
+    headings = {name: heading for heading, names in _CHAPTERS.items() for name in names}
+    chapters: dict[str, list[Drawn]] = {}
+    for picture in drawn:
+        chapters.setdefault(headings.get(picture.name, _HOW_GOOD), []).append(picture)
+    return [(name, _WORDS.get(name, ""), shown) for name, shown in chapters.items()]
 
 
 def study_ended(folder: Path, study: Study) -> bool:
@@ -120,6 +148,8 @@ def study_ended(folder: Path, study: Study) -> bool:
 
 
 def _shown(folder: Path, study: Study) -> tuple[Comparison, list[Picture]]:
+    from bgtplanner.report.study_plots import study_pictures
+
     outcomes = read_study(study, folder)
     found = summed_up(study, outcomes)
     curves = {} if study.variations else mean_curves(folder, outcomes)
@@ -127,10 +157,6 @@ def _shown(folder: Path, study: Study) -> tuple[Comparison, list[Picture]]:
 
 
 def _run_content(view: RunView) -> dict[str, Any]:
-    headings = {name: heading for heading, names in _CHAPTERS.items() for name in names}
-    chapters: dict[str, list[Picture]] = {}
-    for picture in run_pictures(view):
-        chapters.setdefault(headings.get(picture.name, _HOW_GOOD), []).append(picture)
     classes = view.left().shape[1] if view.private and view.left().size else 0
     references = view.references if view.rounds else {}
     toggles = [(series_name(key), name) for key, name in references.items()]
@@ -153,7 +179,6 @@ def _run_content(view: RunView) -> dict[str, Any]:
         "toggles": toggles,
         "views": (),
         "known_policies": (),
-        "chapters": [(name, _WORDS.get(name, ""), shown) for name, shown in chapters.items()],
         "departures": departures(view.config),
         "about_scores": _about(view.summary) if view.rounds else [],
         "labels": scores.labels,
@@ -231,10 +256,10 @@ def _about(summary: Mapping[str, Any]) -> list[str]:
     return [*about_scores(summary), *([] if target is None else [target])]
 
 
-def _study_content(found: Comparison, pictures: Sequence[Picture], ended: bool) -> dict[str, Any]:
+def _study_content(found: Comparison, pictures: Sequence[Drawn], ended: bool) -> dict[str, Any]:
     study, done = found.study, len(found.outcomes)
     cells = len(study.cells())
-    groups: dict[str, list[Picture]] = {}
+    groups: dict[str, list[Drawn]] = {}
     for picture in pictures:
         groups.setdefault(picture.group, []).append(picture)
     kinds = dict.fromkeys(p.view for p in pictures if p.view)
@@ -263,48 +288,3 @@ def _study_content(found: Comparison, pictures: Sequence[Picture], ended: bool) 
         "again": command_of_study(study),
         "asked": json.dumps(asdict(study), indent=2),
     }
-
-
-def _shown_text(value: Any) -> Any:
-    """Write out invisible characters in a value; the template then escapes tags."""
-    plain = isinstance(value, str) and not isinstance(value, Markup)
-    return visible(value, keep="\n") if plain else value
-
-
-@functools.cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("bgtplanner.report"),
-        autoescape=select_autoescape(default=True, default_for_string=True),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_shown_text,
-    )
-    environment.globals["colour_of"] = lambda policy: look_of(policy).colour
-    return environment
-
-
-def _page(template: str, live: str, version: str, **content: Any) -> str:
-    style, script = _own_file("style.css"), _own_file("page.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return (
-        _environment()
-        .get_template(template)
-        .render(
-            **content,
-            live=live,
-            version=version,
-            style=style,
-            script=script,
-            script_hash=f"sha256-{digest}",
-            svg_of=lambda picture: Markup(as_page(picture)),  # noqa: S704 - drawn here, escaped there
-        )
-    )
-
-
-@functools.cache
-def _own_file(name: str) -> Markup:
-    """The page's style or script, which needs no escaping."""
-    file = resources.files("bgtplanner.report") / "templates" / name
-    return Markup(file.read_text(encoding="utf-8"))  # noqa: S704

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
-from bgtplanner.models.metrics import of_ratings, shown
+from bgtplanner.report.course import Course, Curve
 from bgtplanner.report.drawing import (
     ABOVE,
     BESIDE,
@@ -36,7 +36,6 @@ from bgtplanner.report.drawing import (
     shades,
 )
 from bgtplanner.report.outcome import on_the_scale, unit_of
-from bgtplanner.report.view import RunView
 from bgtplanner.text import visible
 
 __all__ = ["gain_pictures", "run_pictures"]
@@ -49,13 +48,13 @@ _LEAST_GAIN = 0.05  # what an axis of gains covers at least
 _SPENT_UP = 1e-3  # share of the budget below which it counts as used up
 
 
-def run_pictures(view: RunView) -> Iterator[Picture]:
+def run_pictures(view: Course) -> Iterator[Picture]:
     """Every picture for which this run has data."""
     if not view.rounds:
         return
-    for name, metric in shown(view.config.preset).items():
-        if metric.sums and view.scored and None not in view.column(name):
-            yield _curve(view, name)
+    for metric in view.curves:
+        if view.scored and None not in view.column(metric.name):
+            yield _curve(view, metric)
     yield from gain_pictures(view)
     if not view.private:
         return
@@ -76,12 +75,12 @@ def run_pictures(view: RunView) -> Iterator[Picture]:
         yield _clients(view)
 
 
-def _colour(view: RunView) -> str:
+def _colour(view: Course) -> str:
     return look_of(view.summary["policy"]).colour
 
 
-def _curve(view: RunView, key: str) -> Picture:
-    summary, metric, values = view.summary, of_ratings()[key], view.column(key)
+def _curve(view: Course, metric: Curve) -> Picture:
+    summary, key, values = view.summary, metric.name, view.column(metric.name)
     known = {of: summary.get(f"{key}_{of}") for of in view.references}
     beside = {of: value for of, value in known.items() if value is not None}
     model, steps = str(summary["model"]), view.steps
@@ -126,7 +125,7 @@ def _two_scales(summary: Mapping[str, Any], value: float) -> str:
     return f"{value:.2f} · {on_the_scale(summary, value, unit=False)}"
 
 
-def _gain_picture(view: RunView, by: str) -> Picture:
+def _gain_picture(view: Course, by: str) -> Picture:
     """The gain of each group over its clients alone, with intervals."""
     groups = [group for group in view.gains(by) if group["gain"] is not None]
     colour = _colour(view)
@@ -165,14 +164,14 @@ def _gain_picture(view: RunView, by: str) -> Picture:
     )
 
 
-def gain_pictures(view: RunView) -> Iterator[Picture]:
+def gain_pictures(view: Course) -> Iterator[Picture]:
     """The gains of groups, as far as there are groups to compare."""
     for by in ("ratings", "budget"):
         if sum(group["gain"] is not None for group in view.gains(by)) > 1:
             yield _gain_picture(view, by)
 
 
-def _classes(view: RunView, columns: int) -> list[tuple[int, str, str]]:
+def _classes(view: Course, columns: int) -> list[tuple[int, str, str]]:
     """Column, name and colour of each budget class; of many classes, a selection."""
     epsilons = view.class_epsilons()
     if len(epsilons) != columns:
@@ -186,7 +185,7 @@ def _classes(view: RunView, columns: int) -> list[tuple[int, str, str]]:
     return list(zip(order, named, tints, strict=True))
 
 
-def _budget(view: RunView) -> Picture:
+def _budget(view: Course) -> Picture:
     left = view.left()
     drawn = [
         Line(name, left[:, column].tolist(), colour, name, view.steps, 1.0, lw=2.2)
@@ -197,7 +196,7 @@ def _budget(view: RunView) -> Picture:
     return Picture(
         name="budget",
         title="Budget left"
-        + (", mean over clients" if view.config.federation.participation < 1 else ""),
+        + (", mean over clients" if view.participation < 1 else ""),
         alt=f"Share of the budget left by round: {left[-1].max():.0%} at the end.{when}",
         draw=lines(
             drawn, "budget left", total=view.total, limits=(-0.02, 1.05), percent=True,
@@ -206,7 +205,7 @@ def _budget(view: RunView) -> Picture:
     )  # fmt: skip
 
 
-def _epsilon(view: RunView, spent: NDArray[np.float64]) -> Picture:
+def _epsilon(view: Course, spent: NDArray[np.float64]) -> Picture:
     promised = view.class_epsilons()
     drawn = []
     for column, name, colour in _classes(view, spent.shape[1]):
@@ -217,14 +216,14 @@ def _epsilon(view: RunView, spent: NDArray[np.float64]) -> Picture:
     return Picture(
         name="epsilon",
         title="Epsilon spent after each round"
-        + (", by the client that spent most" if view.config.federation.participation < 1 else ""),
+        + (", by the client that spent most" if view.participation < 1 else ""),
         alt=f"Epsilon spent at most by round: {float(spent[-1].max()):.3g} at the end"
         + (f" of {max(promised):g} promised." if promised else "."),
         draw=lines(drawn, "ε spent", total=view.total, limits=(0, None)),
     )
 
 
-def _choices(view: RunView) -> Picture:
+def _choices(view: Course) -> Picture:
     """The share of the budget that each round was given."""
     shares, colour = _spent_shares(view), _colour(view)
     phases = _phases(view)
@@ -251,7 +250,7 @@ def _choices(view: RunView) -> Picture:
     )
 
 
-def _drawn_levels(view: RunView) -> Picture:
+def _drawn_levels(view: Course) -> Picture:
     """The levels that the policy chose, and the probabilities with which it drew them."""
     chances = [_why(record).get("probability") or () for record in view.rounds]
     levels, number = view.column("level"), max(map(len, chances))
@@ -288,7 +287,7 @@ def _drawn_levels(view: RunView) -> Picture:
     )
 
 
-def _rewards(view: RunView, by_forecast: bool) -> Picture:
+def _rewards(view: Course, by_forecast: bool) -> Picture:
     """The predicted reward of the chosen level, its price, and the actual reward if there is one.
 
     Where not every round is paid for there are dots only, since a line would claim something about
@@ -346,7 +345,7 @@ def _legend(axes: Axes, drawn: list[Line]) -> None:
     axes.legend([line.name for line in drawn], **ABOVE)
 
 
-def _forecasts(view: RunView) -> Picture:
+def _forecasts(view: Course) -> Picture:
     """By how much the error was forecast to fall when it was paid for, and by how much it fell."""
     found = [
         (step, forecast)
@@ -381,7 +380,7 @@ def _forecasts(view: RunView) -> Picture:
     )  # fmt: skip
 
 
-def _noise(view: RunView) -> Picture:
+def _noise(view: Course) -> Picture:
     seen = [
         (step, *norms)
         for step, record in zip(view.steps, view.rounds, strict=True)
@@ -415,7 +414,7 @@ def _noise(view: RunView) -> Picture:
     )
 
 
-def _clients(view: RunView) -> Picture:
+def _clients(view: Course) -> Picture:
     paid, late = (np.array([of or 0 for of in view.column(key)]) for key in ("paid", "late"))
     everybody = view.summary.get("clients") or int(paid.max())
     answered = np.where(paid > 0, [of or 0 for of in view.column("clients")], 0)
@@ -456,7 +455,7 @@ def _clients(view: RunView) -> Picture:
     )
 
 
-def _spent_up(view: RunView) -> Iterator[tuple[int, str]]:
+def _spent_up(view: Course) -> Iterator[tuple[int, str]]:
     """When a class of clients had used up its budget while others continued."""
     left = view.left()
     if left.ndim != 2 or left.shape[1] < 2:
@@ -498,7 +497,7 @@ def _chosen(record: Mapping[str, Any]) -> tuple[float, float] | None:
     return found if all(map(math.isfinite, found)) else None
 
 
-def _spent_shares(view: RunView) -> NDArray[np.float64]:
+def _spent_shares(view: Course) -> NDArray[np.float64]:
     """Share of the budget spent in each round, by the class that spent the largest share."""
     left = view.left()
     if left.size:
@@ -508,7 +507,7 @@ def _spent_shares(view: RunView) -> NDArray[np.float64]:
     return np.asarray(charges / (charges.sum() or 1.0))
 
 
-def _phases(view: RunView) -> list[tuple[int, int, str]]:
+def _phases(view: Course) -> list[tuple[int, int, str]]:
     """First and last round of each phase with one note, if there are few phases."""
     noted = ((step, str(_why(of).get("note", ""))) for step, of in zip(
         view.steps, view.rounds, strict=True))  # fmt: skip

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from bgtplanner.errors import RunFolderError
 from bgtplanner.models.metrics import METRICS, shown
 from bgtplanner.models.references import REFERENCES
+from bgtplanner.report.course import Course, Curve
 from bgtplanner.report.guarantee import guarantee, is_sound, not_covered
 from bgtplanner.report.outcome import (
     error_in_words,
@@ -29,9 +30,16 @@ from bgtplanner.report.outcome import (
 )
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import RunFolder
-from bgtplanner.runs.summary import identity_of, not_accounted, promised, readings, summarise
+from bgtplanner.runs.summary import (
+    Result,
+    identity_of,
+    not_accounted,
+    promised,
+    readings,
+    summarise,
+)
 
-__all__ = ["RunView", "Tile", "read_run"]
+__all__ = ["RunView", "Tile", "read_run", "run_as_ended"]
 
 
 class Tile(NamedTuple):
@@ -44,7 +52,7 @@ class Tile(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunView:
+class RunView(Course):
     """A run, as read from its folder.
 
     Attributes:
@@ -66,43 +74,23 @@ class RunView:
     examples: Mapping[str, Any] | None = None
 
     @property
-    def scored(self) -> bool:
-        """Whether it is known how good the model is."""
-        return self.summary.get("rmse_final") is not None
-
-    @property
     def total(self) -> int:
         """How many rounds are planned."""
         return self.config.federation.rounds
 
     @property
-    def private(self) -> bool:
-        """Whether there was a budget to spend."""
-        return bool(self.summary.get("mechanism", "none") != "none" and self.rounds)
+    def participation(self) -> float:
+        """Share of the clients that a round asks."""
+        return self.config.federation.participation
 
     @property
-    def references(self) -> dict[str, str]:
-        """The reference predictors that have a figure, by key, with their names."""
-        rmse = {key: self.summary.get(f"rmse_{key}") for key in REFERENCES}
-        found = {key: name for key, name in REFERENCES.items() if rmse[key] is not None}
-        if "user_mean" in found and rmse["user_mean"] == rmse["client_alone"]:
-            del found["user_mean"]  # with one user per client the two are the same
-        return found
-
-    @property
-    def steps(self) -> list[int]:
-        """Numbers of the rounds, from 1."""
-        return [record["round"] + 1 for record in self.rounds]
-
-    def column(self, key: str) -> list[Any]:
-        """The value of each round under a key."""
-        return [record.get(key) for record in self.rounds]
-
-    def left(self) -> NDArray[np.float64]:
-        """Share of the budget that is left after each round, ``[rounds, classes]``."""
-        shares = [share or [] for share in self.column("left")]
-        most = max(map(len, shares), default=0)
-        return np.array([share if len(share) == most else [np.nan] * most for share in shares])
+    def curves(self) -> list[Curve]:
+        """The metrics that are shown by round."""
+        return [
+            Curve(name, metric.label, metric.better, metric.unit)
+            for name, metric in shown(self.config.preset).items()
+            if metric.sums
+        ]
 
     def epsilon(self) -> NDArray[np.float64] | None:
         """Epsilon spent after each round, ``[rounds, classes]``; None if it was not recorded."""
@@ -110,13 +98,6 @@ class RunView:
         if accounting is None or delta is None:
             return None
         return readings(accounting, delta, self.rounds)
-
-    def class_epsilons(self) -> list[float]:
-        """The budget of each class of clients."""
-        if classes := self.summary.get("classes"):
-            return [entry["epsilon"] for entry in classes]
-        known = self.summary.get("class_epsilons") or [self.summary.get("epsilon")]
-        return [epsilon for epsilon in known if epsilon is not None]
 
     def headline(self) -> str:
         """The result in one sentence."""
@@ -244,10 +225,6 @@ class RunView:
             rest = "at δ 1e-5, to a whole client"
         return [tile, Tile("Guaranteed", value, rest, warn=True)]
 
-    def gains(self, by: str) -> list[Mapping[str, Any]]:
-        """The gains of groups of clients, by ``ratings`` or by ``budget``; empty if unknown."""
-        return list((self.summary.get("gains") or {}).get(by) or [])
-
     def answers(self) -> dict[str, int]:
         """How many uploads were asked for, used, refused, dropped or late, over all rounds."""
         total: Counter[str] = Counter()
@@ -298,6 +275,18 @@ def read_run(path: Path | str, *, unfinished: bool = False) -> RunView:
         finished=finished,
         deployed=deployed,
         examples=folder.examples() if finished and not deployed else None,
+    )
+
+
+def run_as_ended(result: Result) -> RunView:
+    """What is known of a run without its folder; of one that is not finished, no rounds."""
+    finished = result.unfinished is None
+    return RunView(
+        summary=result.summary,
+        rounds=result.rounds if finished else [],
+        config=result.config,
+        versions={},
+        finished=finished,
     )
 
 

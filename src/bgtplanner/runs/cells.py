@@ -23,6 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from bgtplanner.cores import cores
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import (
     BGTPlannerError,
@@ -31,7 +32,6 @@ from bgtplanner.errors import (
     MissingExtraError,
     RunFolderError,
 )
-from bgtplanner.federation.simulation import cores
 from bgtplanner.federation.together import Together
 from bgtplanner.models.metrics import METRICS
 from bgtplanner.planning.policy import Policy

@@ -1,0 +1,92 @@
+"""`run` as a process of its own: what it loads, and what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import compiled
+from bgtplanner.commands import train
+from bgtplanner.cores import cores
+from bgtplanner.errors import MissingExtraError
+from bgtplanner.report.page import render
+from processes import Processes, wait_until
+
+SMALL = ["clients=20", "items=15", "ratings_per_client=8"]
+RUN = ["run", "--dataset", "synthetic", "--seed", "3"]
+RUN += [word for setting in SMALL for word in ("--set", f"synthetic.{setting}")]
+SAYING = """
+import atexit, sys
+from bgtplanner.__main__ import main
+looked_at = {"matplotlib", "numpy.f2py.crackfortran"}
+atexit.register(lambda: print(*sorted(looked_at & set(sys.modules)), file=sys.stderr))
+main()
+"""
+
+
+def environment() -> dict[str, str]:
+    return os.environ | compiled.quick_environment()
+
+
+def test_the_page_is_written_and_nothing_loaded_in_vain(
+    tmp_path: Path, processes: Processes
+) -> None:
+    folder = tmp_path / "run"
+    command = [sys.executable, "-c", SAYING, *RUN, "--rounds", 3, "--out", folder]
+    done = processes.run(command, env=environment())
+    assert done.returncode == 0
+    assert f"Report: {folder}/report.html\n" in done.stdout
+    assert done.stderr == ("\n" if cores() > 1 else "matplotlib\n")
+    assert (folder / "report.html").read_text(encoding="utf-8") == render(folder)
+
+
+def test_ctrl_c_leaves_a_run_to_resume_and_no_process(
+    tmp_path: Path, processes: Processes
+) -> None:
+    """A terminal sends Ctrl-C to the painter as well."""
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "bgtplanner", *RUN, "--rounds", 5000, "--out", folder]
+    started = processes.start(command, env=environment(), stdout=-1, stderr=-1)
+    rounds = folder / "rounds.jsonl"
+    wait_until(lambda: rounds.exists() and rounds.stat().st_size, "the first round")
+    os.killpg(started.pid, signal.SIGINT)
+    _, errors = started.communicate()
+    assert started.returncode == 1
+    assert errors.startswith("stopped after round ")
+    assert f"bgtplanner resume {folder}" in errors
+
+    def empty() -> bool:
+        try:
+            os.killpg(started.pid, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    wait_until(empty, "all processes of the run to end")
+
+
+def test_getting_ready_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What is missing is said when the page is due."""
+    begun = []
+
+    class Now:
+        def __init__(self, target: Callable[[], None], daemon: bool) -> None:
+            assert daemon
+            self.start = target
+
+    def missing() -> None:
+        begun.append(True)
+        raise MissingExtraError("report", "A report")
+
+    monkeypatch.setattr(train, "report_writer", missing)
+    monkeypatch.setattr("threading.Thread", Now)
+    train._get_ready_for_the_page()
+    assert begun == [True]
+    assert capfd.readouterr() == ("", "")
