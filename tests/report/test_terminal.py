@@ -280,6 +280,19 @@ class TestRun:
             view.compiling()
         assert text_of(target) == "compiling: the first round takes the longest\n"
 
+    def test_compiling_is_said_once_by_two_threads(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        target = console()
+        view, said = RunProgress(target), []
+
+        def say(*parts: str) -> None:
+            said.append(parts)
+            if len(said) == 1:
+                view.compiling()  # the other one comes while this one prints
+
+        monkeypatch.setattr(view, "_say", say)
+        view.compiling()
+        assert len(said) == 1
+
     def test_going_on(self) -> None:
         target = console()
         view = RunProgress(target)

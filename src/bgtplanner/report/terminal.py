@@ -67,9 +67,9 @@ class RunProgress:
 
     def compiling(self) -> None:
         """Say why nothing moves, once; a live table has a word for it."""
-        if not self._told and self._live is None:
+        told, self._told = self._told, True  # before it is said: two threads may come at once
+        if not told and self._live is None:
             self._say("compiling: the first round takes the longest")
-        self._told = True
 
     def _say(self, *parts: str | tuple[str, str]) -> None:
         if self.verbosity >= 0:
