@@ -35,9 +35,10 @@ def prepare(folder: Path) -> Any:
     )
     home = folder / "federation"
     if not home.exists():
-        write_example(home, clients=CLIENTS, address="127.0.0.1:1", ratings=ratings)
+        write_example(home, clients=CLIENTS, address="127.0.0.1:1", trust="local", ratings=ratings)
         file = home / "server" / "config.toml"
-        settings = {"federation.rounds": ROUNDS, "data.initial_share": 1.0}
+        settings: dict[str, Any] = {"federation.rounds": ROUNDS, "data.initial_share": 1.0}
+        settings |= {"planning.policy": "uniform"}  # everyone takes part in every round
         config = load_config(file=file, settings=settings)
         file.write_text(to_toml(config), encoding="utf-8")
         for client in (home / "clients").iterdir():
