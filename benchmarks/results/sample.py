@@ -1,7 +1,7 @@
 """How many core-hours all of it takes, from a sample: some runs of each kind, each twice.
 
-    PYTHONPATH=src:. python benchmarks/results/sample.py --jobs 16
-    PYTHONPATH=src:. python benchmarks/results/sample.py --jobs 6 --together 32    on a GPU
+    python -m benchmarks.results.sample --jobs 16
+    python -m benchmarks.results.sample --jobs 6 --together 32    on a GPU
 
 A kind is a data set, what protects it, the order of arrival, and whether lists are scored. The
 second time nothing is compiled or loaded any more: that is what a run costs in a process that has
