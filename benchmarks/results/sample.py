@@ -33,7 +33,7 @@ LARGE = ("ml-1m", "ml-1m-users")
 def twice(numbers: Sequence[int]) -> dict[str, Any]:
     """Seconds of one core for some runs of the plan, the first and the second time."""
     from benchmarks.results.plan import whole
-    from benchmarks.results.play import play_wave
+    from benchmarks.results.play import Failure, play_wave
 
     every = whole().runs()
     runs = [every[number] for number in numbers]
@@ -43,7 +43,10 @@ def twice(numbers: Sequence[int]) -> dict[str, Any]:
         found = play_wave(runs)
         row[name] = time.process_time() - begun
         row[f"{name}_wall"] = time.perf_counter() - at
-        row["rmse"] = [one["rmse_served"] if isinstance(one, dict) else one for one in found]
+        for one in found:
+            if isinstance(one, Failure):
+                raise RuntimeError(f"{one.key}: {one.error}")
+        row["rmse"] = [one["rmse_served"] for one in found]
     return row
 
 
