@@ -112,7 +112,8 @@ def draw(rows: Rows, figure: Figure) -> None:
     """Fill a figure: one panel for each gain, one line for each epsilon."""
     from matplotlib.ticker import FuncFormatter
 
-    from bgtplanner.report.drawing import BLUE, GREY, shades
+    from bgtplanner.report.drawing import shades
+    from bgtplanner.report.looks import BLUE, GREY
 
     marks: Sequence[str] = ("o", "s", "^", "D", "v")
     panels = figure.subplots(1, len(GAINS))

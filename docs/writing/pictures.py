@@ -11,7 +11,8 @@ from matplotlib.ticker import FuncFormatter
 
 from bgtplanner import Budget
 from bgtplanner.privacy.quotes import quotes
-from bgtplanner.report.drawing import BLUE, VERMILLION, Picture, as_file, shades
+from bgtplanner.report.drawing import Picture, as_file, shades
+from bgtplanner.report.looks import BLUE, VERMILLION
 from writing.blocks import DOCS
 
 if TYPE_CHECKING:

@@ -16,8 +16,6 @@ from matplotlib.figure import Figure
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.registry import POLICIES
 from bgtplanner.report.drawing import (
-    ABOVE,
-    BLUE,
     Line,
     Picture,
     _drawn,
@@ -26,11 +24,10 @@ from bgtplanner.report.drawing import (
     as_page,
     in_percent,
     lines,
-    look_of,
-    series_name,
     shades,
     write_pictures,
 )
+from bgtplanner.report.looks import ABOVE, BLUE, look_of, series_name
 
 LINES = [Line("bgt", [1, 2], look_of("bgt").colour, "bgt"), Line("b$d", 1.9, "#808080")]
 PICTURE = Picture(name="one", title="A line", alt="From 1 to 2.", draw=lines(LINES, "height"))

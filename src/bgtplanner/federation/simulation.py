@@ -196,7 +196,7 @@ class Simulation:
         self._joined: Joined | None = None
         if together is not None:
             place = (self._device, self._small)
-            self._joined = together.join(federation, place, self._data, self._key)
+            self._joined = Joined(federation, place, self._data, self._key)
 
     @cached_property
     def _first_round(self) -> NDArray[np.int64] | None:

@@ -136,9 +136,7 @@ class _Group:
             states = self._version.states
             for slot, request in chosen.items():
                 if request.state is not self._latest[slot]:  # changed between two rounds
-                    own = request.state
-                    state = own.whole if isinstance(own, Member) else own
-                    states = _PUT(*self.place, states, np.int32(slot), state)
+                    states = _PUT(*self.place, states, np.int32(slot), request.state)
             states, found = TOGETHER(
                 *self.place, self.federation, some.kind, self.one_data, states, self.data,
                 np.int32(some.number), self.keys, terms, active,
@@ -256,12 +254,6 @@ class Together:
         except BaseException as error:  # everyone has to know: no one would wake them up
             self._answers |= {run: error for run in asked if run not in self._answers}
         self._lock.notify_all()
-
-    def join(
-        self, federation: Federation, place: tuple[jax.Device, bool], data: Data, key: Array
-    ) -> Joined:
-        """Return what stands for a run here; it finds its equals when it asks for a round."""
-        return Joined(federation, place, data, key)
 
     def _join(self, asked: Mapping[Joined, Request]) -> None:
         """Make groups of those who ask for the first time; who has no equal stays alone."""

@@ -26,32 +26,12 @@ from matplotlib.textpath import text_to_path
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from bgtplanner.errors import ConfigError, StorageError
-from bgtplanner.report.looks import (
-    ABOVE,
-    BESIDE,
-    BLUE,
-    GREEN,
-    GREY,
-    VERMILLION,
-    YELLOW,
-    Drawn,
-    Look,
-    look_of,
-    series_name,
-)
+from bgtplanner.report.looks import ABOVE, GREY, Drawn, series_name
 from bgtplanner.text import visible
 
 __all__ = [
-    "ABOVE",
-    "BESIDE",
-    "BLUE",
-    "GREEN",
-    "GREY",
-    "VERMILLION",
     "WIDE",
-    "YELLOW",
     "Line",
-    "Look",
     "Picture",
     "around",
     "around_alone",
@@ -60,10 +40,8 @@ __all__ = [
     "for_page",
     "in_percent",
     "lines",
-    "look_of",
     "mark_series",
     "round_axes",
-    "series_name",
     "shades",
     "write_pictures",
 ]

@@ -16,25 +16,18 @@ from numpy.typing import NDArray
 
 from bgtplanner.report.course import Course, Curve
 from bgtplanner.report.drawing import (
-    ABOVE,
-    BESIDE,
-    BLUE,
-    GREEN,
-    GREY,
-    VERMILLION,
     WIDE,
-    YELLOW,
     Line,
     Picture,
     around,
     around_alone,
     in_percent,
     lines,
-    look_of,
     mark_series,
     round_axes,
     shades,
 )
+from bgtplanner.report.looks import ABOVE, BESIDE, BLUE, GREEN, GREY, VERMILLION, YELLOW, look_of
 from bgtplanner.report.outcome import on_the_scale, unit_of
 from bgtplanner.text import visible
 

@@ -13,20 +13,8 @@ from matplotlib.ticker import MaxNLocator
 
 from bgtplanner.models.metrics import METRICS
 from bgtplanner.models.references import REFERENCES
-from bgtplanner.report.drawing import (
-    ABOVE,
-    BESIDE,
-    GREY,
-    WIDE,
-    Line,
-    Look,
-    Picture,
-    around_alone,
-    lines,
-    look_of,
-    mark_series,
-    shades,
-)
+from bgtplanner.report.drawing import WIDE, Line, Picture, around_alone, lines, mark_series, shades
+from bgtplanner.report.looks import ABOVE, BESIDE, GREY, Look, look_of
 from bgtplanner.report.outcome import on_the_scale, unit_of
 from bgtplanner.report.study import cut, group_name, scale_of, short_key
 from bgtplanner.runs.cells import folder_name, metric_of
