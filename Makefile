@@ -15,7 +15,7 @@ help:
 	@echo "make test-long    10,000 schedules of crashes and losses, on simulated machines"
 	@echo "make fuzz         look for bytes that break a reader of messages, ledgers or run folders"
 	@echo "make test-deploy  the same federation on real Flower processes, up to twenty clients; up to an hour"
-	@echo "make lint     ruff check and format check      make format   rewrite in our format"
+	@echo "make lint     ruff, our format, the budgets of lines      make format   rewrite in our format"
 	@echo "make bench    speed, beside other libraries; five minutes (LONG=1: all of it, and regret)"
 	@echo "make mutation  how many small faults in the privacy code the tests notice; hours (JOBS=16)"
 	@echo "make paper    the paper's Table 2 and figures      make paper-quick   a corner of them"
@@ -50,6 +50,7 @@ test: lint types contract pytest wheel
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python .ci/lines.py
 
 format: setup
 	$(BIN)/ruff check --fix .
