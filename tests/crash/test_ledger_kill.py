@@ -19,10 +19,9 @@ from typing import Any
 import pytest
 
 from bgtplanner.errors import BudgetExceeded
-from bgtplanner.privacy._journal import Head
 from bgtplanner.privacy.accountants import TICK
 from bgtplanner.privacy.budget import Budget, Budgets
-from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.privacy.ledger import Head, Ledger
 
 BUDGET = 2.0
 KILLS = 210

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bgtplanner.errors import BGTPlannerError, LedgerTamperedError
-from bgtplanner.privacy._journal import Head
-from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.privacy.ledger import Head, Ledger
 from bgtplanner.privacy.witness import Witness
 
 __all__ = ["Kept", "check_heads", "heads_around"]

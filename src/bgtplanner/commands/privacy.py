@@ -132,7 +132,7 @@ def verify(
     """
     file = _file_of(ledger)
     from bgtplanner.commands.heads import Kept, check_heads, heads_around
-    from bgtplanner.privacy._journal import Head, in_write_ahead_mode, sqlite_warning
+    from bgtplanner.privacy.ledger import Head, in_write_ahead_mode, sqlite_warning
 
     given = [] if head is None else [Kept("--head", (Head.parse(head),))]
     with _opened(ledger, read_only=True) as opened:
@@ -238,7 +238,7 @@ def restore(
 
     Example: `bgtplanner ledger restore ledger.sqlite --head 12:9f… --lost all`
     """
-    from bgtplanner.privacy._journal import Head
+    from bgtplanner.privacy.ledger import Head
 
     remembered = Head.parse(head)
     try:

@@ -28,9 +28,8 @@ from bgtplanner.models.optimizers import Memory
 from bgtplanner.planning.plan import GROUPS, in_groups
 from bgtplanner.planning.policy import Plan, Policy
 from bgtplanner.planning.registry import CONTEXTS
-from bgtplanner.privacy._book import Spending
 from bgtplanner.privacy.accountants import TICK
-from bgtplanner.privacy.ledger import Ledger, Reservation
+from bgtplanner.privacy.ledger import Ledger, Reservation, Spending
 from bgtplanner.privacy.shares import Tolerance
 
 __all__ = ["Coordinator", "Engine"]

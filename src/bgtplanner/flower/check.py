@@ -20,7 +20,7 @@ from bgtplanner.flower.client import Client
 from bgtplanner.flower.installed import changed_files, installed_with
 from bgtplanner.flower.sums import identity_in
 from bgtplanner.models.learner import MODELS
-from bgtplanner.privacy._journal import in_write_ahead_mode, sqlite_warning
+from bgtplanner.privacy.ledger import in_write_ahead_mode, sqlite_warning
 
 __all__ = ["Finding", "check_client"]
 

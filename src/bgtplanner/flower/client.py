@@ -66,10 +66,9 @@ from bgtplanner.flower.messages import (
     upload_record,
 )
 from bgtplanner.flower.sums import RoundStore, identity_in, new_identity, proof_of
-from bgtplanner.privacy._journal import Head
 from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.allowed import Choice, allows
-from bgtplanner.privacy.ledger import Ledger, Reservation
+from bgtplanner.privacy.ledger import Head, Ledger, Reservation
 from bgtplanner.privacy.noise import NoiseSource
 from bgtplanner.privacy.shares import Shares
 from bgtplanner.privacy.witness import Witness

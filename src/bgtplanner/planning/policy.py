@@ -34,12 +34,10 @@ from bgtplanner.errors import (
 from bgtplanner.planning.given import context_of, number, reward_of, whole
 from bgtplanner.planning.plan import Floats, Mask, Plan, Trust, Untold, Why, in_groups
 from bgtplanner.planning.programme import Forecast
-from bgtplanner.privacy._book import Spending, Ticks
-from bgtplanner.privacy._journal import Head
 from bgtplanner.privacy.accountants import TICK, Accountant, accountant_named, default_accountant
 from bgtplanner.privacy.allowed import neighbours_of
 from bgtplanner.privacy.budget import Budget, Budgets
-from bgtplanner.privacy.ledger import Ledger, Reservation
+from bgtplanner.privacy.ledger import Head, Ledger, Reservation, Spending, Ticks
 from bgtplanner.privacy.mechanisms import Neighbours, mechanism_named
 
 __all__ = [

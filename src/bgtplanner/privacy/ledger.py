@@ -44,13 +44,31 @@ from bgtplanner.privacy._book import (
     Ticks,
     first_row,
 )
-from bgtplanner.privacy._journal import Head, Journal, Made, Row, named_values, pack
+from bgtplanner.privacy._journal import (
+    Head,
+    Journal,
+    Made,
+    Row,
+    in_write_ahead_mode,
+    named_values,
+    pack,
+    sqlite_warning,
+)
 from bgtplanner.privacy.accountants import Accountant, accountant_named, from_ticks, to_ticks
 from bgtplanner.privacy.budget import Budgets
 from bgtplanner.privacy.mechanisms import Neighbours
 from bgtplanner.privacy.witness import Witness
 
-__all__ = ["SNAPSHOT_EVERY", "Head", "Ledger", "Reservation"]
+__all__ = [
+    "SNAPSHOT_EVERY",
+    "Head",
+    "Ledger",
+    "Reservation",
+    "Spending",
+    "Ticks",
+    "in_write_ahead_mode",
+    "sqlite_warning",
+]
 
 SNAPSHOT_EVERY = 64
 """How many rows are written between two snapshots of the sums; at most twice as many are read when

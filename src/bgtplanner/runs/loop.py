@@ -19,7 +19,7 @@ from bgtplanner.errors import ConfigError, InterruptedRunError, RunFolderError, 
 from bgtplanner.federation.coordinator import Coordinator, Engine
 from bgtplanner.federation.programs import let_programs_go
 from bgtplanner.federation.result import RoundResult
-from bgtplanner.privacy._journal import Head
+from bgtplanner.privacy.ledger import Head
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.interrupts import stop_requests

@@ -25,10 +25,9 @@ from bgtplanner.models.recommending import Recommender, pairs_of
 from bgtplanner.models.references import References, rankings, references, the_same_for_all
 from bgtplanner.paper.accounting import client_level
 from bgtplanner.planning.objective import Objective
-from bgtplanner.privacy._book import Spending
 from bgtplanner.privacy.accountants import ACCOUNTANTS
 from bgtplanner.privacy.allowed import UNITS
-from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.privacy.ledger import Ledger, Spending
 from bgtplanner.privacy.mechanisms import mechanism_named
 from bgtplanner.runs.assembly import accountant_of, budgets_of, expansion_of, promise_of
 from bgtplanner.runs.config import Config
