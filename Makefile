@@ -17,7 +17,7 @@ help:
 	@echo "make test-deploy  the same federation on real Flower processes, up to twenty clients; up to an hour"
 	@echo "make lint     ruff, our format, the budgets of lines      make format   rewrite in our format"
 	@echo "make bench    speed, beside other libraries; five minutes (LONG=1: all of it, and regret)"
-	@echo "make mutation  how many small faults in the privacy code the tests notice; hours (JOBS=16)"
+	@echo "make mutation  how many small faults the tests notice; hours (JOBS=16)"
 	@echo "make paper    the paper's Table 2 and figures      make paper-quick   a corner of them"
 	@echo "make results  what the preset 'recommended' and its planner come to; hours (JOBS=16)"
 	@echo "make docs     build the documentation      make docs-output   paste what commands print"
@@ -133,8 +133,8 @@ bench: $(VENV)/.bench
 	$(if $(LONG),OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.regret --jobs $(JOBS) &&) \
 	[ $$peers -eq 0 ] && exit $$speed
 
-# One small fault at a time in privacy/ and in the client's door: do the tests notice? Goes on where it
-# was (build/mutation/records.jsonl); make mutation FAULTS='--again' tries those anew that survived.
+# One small fault at a time, a sample of every package: do the tests notice?
+# make mutation FAULTS="--sample 50 --packages privacy,door"
 FAULTS ?=
 mutation: setup
 	$(BIN)/python -m benchmarks.mutation --jobs $(JOBS) $(FAULTS)

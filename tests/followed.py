@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from benchmarks.speed.made_runs import records_of
-
 from bgtplanner.data.split import Split
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.observers import Observer
+from made_runs import records_of
 
 ROUNDS = 5
 CONFIG = load_config(

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.speed.made_runs import make_run, make_study
 
 from bgtplanner.data import download
 from bgtplanner.errors import StorageError
 from bgtplanner.runs import folder as store
 from bgtplanner.runs.study import Study
 from command_line import Call, Done
+from made_runs import make_run, make_study
 
 ADVICE = re.compile(
     r"expected |[Dd]id you mean|Try 'bgtplanner|bgtplanner [a-z]+|[Cc]hoose |[Gg]ive |[Uu]se "

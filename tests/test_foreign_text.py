@@ -17,7 +17,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from benchmarks.speed.made_runs import make_run, make_study
 
 from bgtplanner import Budget, Budgets, Ledger, simulate
 from bgtplanner.report import page
@@ -25,6 +24,7 @@ from bgtplanner.report.drawing import as_file, as_page
 from bgtplanner.runs.study import Axis, Study, Variation
 from bgtplanner.text import visible
 from command_line import Call, Done
+from made_runs import make_run, make_study
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 

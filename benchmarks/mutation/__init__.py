@@ -1,1 +1,1 @@
-"""Small faults, put into the privacy code one at a time: how many of them do the tests notice?"""
+"""How many small faults do the tests notice?"""

@@ -1,9 +1,9 @@
-"""How fast, and how much memory: nine questions, most with a target, answered in one run.
+"""How fast, and how much memory: seven questions, most with a target, answered in one run.
 
     make bench                              the quick ones, and benchmarks.peers
     make bench LONG=1                       everything; most of an hour
-    python -m benchmarks.speed              the quick ones: ledger, planner, report
-    python -m benchmarks.speed --long       all nine
+    python -m benchmarks.speed              the quick ones: ledger, planner
+    python -m benchmarks.speed --long       all seven
     python -m benchmarks.speed --only round --no-check
 
 1. ``round``: how much faster is a FedGNN round of this package, all clients at once, than the same
@@ -35,17 +35,11 @@
    100K (as in question 1: no evaluation and no noise, the shortest round there is), the planner
    without its context, and the singular values of the usage matrix that can be its context.
    Target: at most 4.5 times; below 5 % of a training round or 0.3 ms, and below 50 %.
-6. ``context``: what do these singular values cost from round to round, against ARPACK?
-   Target: no more than ARPACK.
-7. ``report``: how long does it take to make the page of the paper's grid (three data sets, two
-   mechanisms, four policies, five seeds of 100 rounds), beside reading what its 120 runs have
-   left? The runs are made up (``made_runs.py``): real plans and folders, no training.
-   Target: a page below 3 MB.
-8. ``flower``: what does it cost to carry a round to clients that are each on their own? The same
+6. ``flower``: what does it cost to carry a round to clients that are each on their own? The same
    run in our simulation and as server and client app on Flower's simulation engine, 100 clients
    with the payload of MovieLens 100K, each with a file, a ledger and a message of its own.
    No target: most of it is the engine's.
-9. ``sums``: what does secure aggregation cost, in bytes and in CPU time, for 20, 100 and 1,000
+7. ``sums``: what does secure aggregation cost, in bytes and in CPU time, for 20, 100 and 1,000
    clients? Beside plain uploads, and beside the SecAgg+ workflow that comes with Flower.
    No target.
 

@@ -166,50 +166,6 @@ def measure_planner(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
     return section, [clients, growth, shares]
 
 
-def measure_context(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
-    """Question 6."""
-    section = Section(
-        "What the singular values of the usage matrix cost",
-        *("", "ms", "ratio", "target"),
-    )
-    result = progress("the context", "context")
-    ratio, target = result["ratio"], result["target_ratio"]
-    for name, milliseconds in result["milliseconds"].items():
-        main = name == "of_matrix"
-        section.add(
-            f"ML-100K, {name}",
-            f"{milliseconds:,.1f}",
-            f"{ratio:.2f} of svds" if main else "",
-            f"<= {target:g}" if main else "",
-            met=ratio <= target if main else None,
-        )
-    pseudo, large = result["pseudo"], result["by_products"]
-    warm = f"{1e3 * median(pseudo['seconds'][1:]):,.0f}"
-    section.add("ML-100K, 1,000 pseudo items a client", warm, "", "")
-    for name in ("cold", "warm"):
-        milliseconds = 1e3 * large[f"{name}_seconds"]
-        what = f"100,000 x 50,000, by products, {name}"
-        section.add(what, f"{milliseconds:,.0f}", "", "")
-    return section, [result]
-
-
-def measure_report(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
-    """Question 7."""
-    section = Section("The report of a grid of 120 runs", *("", "seconds", "size", "target"))
-    result = progress("the report", "report")
-    for name in ("reading the runs", "drawing and writing the page"):
-        section.add(name, f"{median(result['seconds'][name]):.1f}", "", "")
-    size, target = result["page_bytes"], result["target_bytes"]
-    section.add(
-        f"the page, {result['pictures']} pictures",
-        "",
-        f"{size / 1e6:.2f} MB",
-        f"< {target / 1e6:.0f} MB",
-        met=size < target,
-    )
-    return section, [result]
-
-
 def measure_flower(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
     """Question 8."""
     section = Section(
@@ -277,8 +233,6 @@ QUESTIONS = {
     "scaling": Question(measure_scaling, 180),
     "ledger": Question(measure_ledger, 15, quick=True),
     "planner": Question(measure_planner, 45, quick=True),
-    "context": Question(measure_context, 60),
-    "report": Question(measure_report, 25, quick=True),
     "flower": Question(measure_flower, 120),
     "sums": Question(measure_sums, 900),
 }

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.speed.made_runs import make_run, make_study
 
 import compiled
 from bgtplanner.report.live import LivePage, LiveServer
 from bgtplanner.report.page import write_report
 from bgtplanner.runs.study import Study, Variation, parse_axis
+from made_runs import make_run, make_study
 from processes import PATIENCE, Processes, wait_until
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install it")

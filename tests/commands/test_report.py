@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import typer
-from benchmarks.speed.made_runs import make_run, make_study
 
 from bgtplanner.report import live
 from bgtplanner.report.page import pictures_of
 from bgtplanner.runs.study import Study
 from command_line import Call
+from made_runs import make_run, make_study
 
 SHORT = {"federation.rounds": 4}
 

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from benchmarks.speed.made_runs import make_run, make_study
 
 from bgtplanner.errors import ConfigError, RunFolderError
 from bgtplanner.report import live
 from bgtplanner.report.live import LivePage, LiveServer
 from bgtplanner.runs.study import Study
+from made_runs import make_run, make_study
 from processes import PATIENCE, Processes
 
 SHORT = {"federation.rounds": 6}

@@ -2,21 +2,19 @@
 
 import json
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.speed import report
-from benchmarks.speed.made_runs import make_run, make_study
 from matplotlib.figure import Figure
 
 from bgtplanner import simulate
 from bgtplanner.errors import RunFolderError
 from bgtplanner.report.page import pictures_of, render, write_report
 from bgtplanner.runs.study import Study, Variation, parse_axis
+from made_runs import make_run, make_study
 
 SHORT = {"federation.rounds": 12}
 
@@ -495,12 +493,6 @@ class TestGrid:
         assert "0 of 2" in render(folder)
         with pytest.raises(RunFolderError, match="no cell is finished; continue with: bgtplanner"):
             pictures_of(folder)
-
-    def test_the_papers_grid_is_small(self) -> None:
-        """As many pictures as with all its seeds, of which `make bench` measures the whole."""
-        found = report.run(replace(report.GRID, seeds=(0,)), turns=1)
-        assert (found["runs"], found["pictures"]) == (24, 3 * 2 * 7)
-        assert found["page_bytes"] < report.TARGET_BYTES
 
     @words_alone
     def test_failed_cells(self, tmp_path: Path) -> None:

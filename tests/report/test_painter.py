@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.speed.made_runs import make_run
 
 from bgtplanner import simulate
 from bgtplanner.report import painter
@@ -19,6 +18,7 @@ from bgtplanner.report.page import render
 from bgtplanner.report.painter import Painter, painting
 from bgtplanner.report.run_plots import run_pictures
 from bgtplanner.report.view import RunView, read_run, run_as_ended
+from made_runs import make_run
 from processes import Processes, wait_until
 
 pytestmark = pytest.mark.usefixtures("compiled_once")

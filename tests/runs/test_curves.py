@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from benchmarks.speed.made_runs import make_study
 
 from bgtplanner.runs.execute import read_study
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.statistics import mean_curves
 from bgtplanner.runs.study import Study
+from made_runs import make_study
 
 ASKED = Study(policies=("uniform", "unlimited"), seeds=(0, 1), settings={"federation.rounds": 6})
 

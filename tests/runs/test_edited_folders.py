@@ -408,7 +408,7 @@ class TestOldFolders:
 
 def test_a_grid_with_edited_cells(tmp_path: Path) -> None:
     """A cell that cannot be read has failed; the others are shown."""
-    from benchmarks.speed.made_runs import make_study
+    from made_runs import make_study
 
     asked = Study(policies=("uniform",), seeds=(0, 1, 2), settings={"federation.rounds": 3})
     folder = make_study(tmp_path / "grid", asked)
