@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from benchmarks.rivals.als import Als, Cmf
 from bgtplanner import simulate
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.models.als import Als, Cmf
 from bgtplanner.models.learner import Learner
 from bgtplanner.models.metrics import METRICS
 from bgtplanner.runs.config import load_config
@@ -24,6 +24,7 @@ _MADE_UP: dict[str, dict[str, float]] = {  # data sets of other sizes: ratings d
     "made-up-1m": {"clients": 6_040, "items": 3_706, "ratings_per_client": 165},
 }
 _LIKE_PEOPLE = {"dim": 8, "choosy": 1.0}  # many tastes, by which people also pick
+_OF_SUMS = {"server.optimizer": "posterior", "server.aggregation": "clients", "privacy.clip": 0.1}
 _ROUNDS = 10  # of ours, whose planner decides in which of them it spends
 
 
@@ -86,6 +87,7 @@ def measured(cell: Cell, ratings: Ratings | None = None) -> dict[str, Any]:
         learner = choice.learner
         settings |= {"federation.rounds": len(choice.shares), "planning.policy": "fixed"}
         settings |= {"planning.options": {"weights": list(choice.shares)}}
+        settings |= _OF_SUMS
     elif cell.model != OURS:
         learner = cell.model
     result = simulate(ratings, model=learner, epsilon=cell.epsilon, settings=settings)

@@ -34,6 +34,7 @@ class Registry(Mapping[str, T]):
         fits: Whether an object is of this kind; by default every object is.
         former: Names of earlier releases, and what they are called now. They are found, so that
             stored runs can be read, but not listed.
+        gone: Names that are not part of the package any more, and what errors say about each.
 
     Example:
         >>> registry = Registry("shape", {"square": "fractions:Fraction"}, expected="a class")
@@ -49,11 +50,13 @@ class Registry(Mapping[str, T]):
         expected: str,
         fits: Callable[[Any], bool] = lambda _: True,
         former: Mapping[str, str] | None = None,
+        gone: Mapping[str, str] | None = None,
     ) -> None:
         self.kind = kind
         self._entries: dict[str, Any] = dict(entries or {})
         self._expected, self._fits = expected, fits
         self.former = dict(former or {})
+        self._gone = dict(gone or {})
 
     def add(self, name: str, thing: T | str) -> None:
         """Add an object, or its address, under a name that is not taken.
@@ -76,6 +79,8 @@ class Registry(Mapping[str, T]):
         if not isinstance(address, str):
             return cast(T, address)
         module, _, attribute = address.partition(":")
+        if name in self._gone:
+            raise ConfigError(f"{self.kind} = {name!r}: {self._gone[name]}")
         if not (module and attribute):
             near = difflib.get_close_matches(name, list(self), n=1, cutoff=0.5)
             hint = f"; did you mean '{near[0]}'?" if near else ""

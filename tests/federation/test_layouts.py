@@ -18,7 +18,6 @@ from bgtplanner.data.split import deal_users
 from bgtplanner.federation.protection import Protection, Terms
 from bgtplanner.federation.rounds import Federation, Heldout, State
 from bgtplanner.federation.validation import ValidationSet
-from bgtplanner.models.als import Als
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.fedgnn import FedGNN
@@ -34,7 +33,6 @@ LEARNERS: dict[str, tuple[Any, Server]] = {
     "tastes": (Tastes(axes=1), POSTERIOR),
     "factorization": (Factorization(), Server()),
     "fedgnn": (FedGNN(heads=2), Server()),
-    "als": (Als(dim=2), POSTERIOR),
 }
 SUMMED = Protection(mechanism="gaussian", trust="secagg", validation=0.2)
 LOCAL = Protection(mechanism="laplace", trust="local")

@@ -22,8 +22,7 @@ STEPS = {"server.learning_rate": 5.0, "server.momentum": 0.9, "privacy.clip": 0.
 LEARNERS: dict[str, dict[str, Any]] = {
     "factorization": {"factorization.dim": 2, **STEPS},
     "fedgnn": {"fedgnn.dim": 2, **STEPS},
-    "als": {"model.options": {"dim": 2}},
-    "cmf": {"model.options": {"dim": 2}},
+    "tastes": {"tastes.axes": 1},
     OWN: {"model.options": {"mean": 0.6}, **STEPS},
 }
 

@@ -72,7 +72,7 @@ def test_every_learner(tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPat
     chosen = {"model.name": model} | LEARNERS[model]
     whole = load_config(settings=SETTINGS | chosen | {"deployment.clients": 4})
     policy = {"models": [model], "settings": {json.dumps(model): agreed_settings(whole, 30)}}
-    table = genres(ratings) if model == "cmf" else None
+    table = genres(ratings) if model == "tastes" else None
     config, files = write_federation(tmp_path, ratings, chosen | {"run.seed": 7}, policy, table)
 
     begin_as_simulated(monkeypatch, ratings, seed=7)

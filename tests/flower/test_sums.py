@@ -89,7 +89,6 @@ def test_the_same_model_as_a_simulation(
     """With masks, shares and sums, and one client's share being all of the simulation's noise."""
     chosen: dict[str, Any] = {"model.name": model, "privacy.epsilon": epsilon}
     chosen |= LEARNERS.get(model, {})
-    chosen |= {"tastes.axes": 1} if model == "tastes" else {}
     whole = load_config(settings=SETTINGS | SUMMED | chosen | {"deployment.clients": CLIENTS})
     settings = {model: agreed_settings(whole, few.n_items)}
     policy = {"models": [model], "settings": settings, "epsilon": epsilon}

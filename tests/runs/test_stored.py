@@ -166,8 +166,8 @@ class TestStudy:
         assert {config.data.items for config in study.cells().values()} == {"none"}
         models = {cell.policy: config.model.name for cell, config in study.cells().items()}
         assert models == {"patient": "biases", "uniform": "biases", "unlimited": "factorization"}
-        chosen = replace(study, settings={**study.settings, "model.name": "als"})
-        assert {config.model.name for config in chosen.cells().values()} == {"als"}
+        chosen = replace(study, settings={**study.settings, "model.name": "fedgnn"})
+        assert {config.model.name for config in chosen.cells().values()} == {"fedgnn"}
         assert {config.model.name for config in Study().cells().values()} == {"tastes"}
         new = tmp_path / "new"
         new.mkdir()

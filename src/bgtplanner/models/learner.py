@@ -288,15 +288,18 @@ def _is_learner(found: Any) -> bool:
 MODELS: Registry[type[Learner]] = Registry(
     "model",
     {
-        "als": "bgtplanner.models.als:Als",
         "biases": "bgtplanner.models.bias:Biases",
-        "cmf": "bgtplanner.models.als:Cmf",
         "factorization": "bgtplanner.models.factorization:Factorization",
         "fedgnn": "bgtplanner.models.fedgnn:FedGNN",
         "tastes": "bgtplanner.models.tastes:Tastes",
     },
     expected="a class derived from bgtplanner.Learner",
     fits=_is_learner,
+    gone={
+        name: "this rival is in the checkout, not in the package; there it is the model "
+        f"benchmarks.rivals.als:{kind}, with --set server.optimizer=posterior"
+        for name, kind in (("als", "Als"), ("cmf", "Cmf"))
+    },
 )
 """All learners by name."""
 

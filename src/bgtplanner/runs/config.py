@@ -104,7 +104,7 @@ BEFORE = {
 }
 """Settings that the folders of older runs do not have, and what those runs did."""
 
-_SUMS = ("biases", "tastes", "als", "cmf")  # models whose clients upload sums, not gradients
+_SUMS = ("biases", "tastes")  # models whose clients upload sums, not gradients
 
 INDIFFERENT = (
     "data.data_dir", "run.device", "run.devices", "run.checkpoint_every", "run.examples",
