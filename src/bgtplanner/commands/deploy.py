@@ -1,15 +1,15 @@
-"""Commands for a federation on real machines: `deploy init|enroll|roster|check|sbom`."""
+"""Commands for a federation on real machines: `deploy init|enroll|roster|check`."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from bgtplanner.commands.options import Json, answer, local_client, need_flower, print_json, say
-from bgtplanner.errors import ConfigError, StorageError
+from bgtplanner.errors import ConfigError
+from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
 __all__ = ["deploy_app"]
 
@@ -18,12 +18,6 @@ deploy_app = typer.Typer(
     "Example: `bgtplanner deploy init deployment --clients 6`",
     no_args_is_help=True,
 )
-
-ClientPath = Annotated[str, typer.Argument(metavar="CLIENT_FILE", help="Its client.toml.")]
-AnyPath = Annotated[
-    str,
-    typer.Argument(metavar="FILE", help="A client.toml, or the server's config.toml."),
-]
 
 
 @deploy_app.command("init")
@@ -61,7 +55,7 @@ def init(
 
 @deploy_app.command("enroll")
 def enroll(
-    client_file: ClientPath,
+    client_file: Annotated[str, typer.Argument(help="Its client.toml.")],
     name: Annotated[
         str | None, typer.Option(help="The client's name in the roster; default: its folder's.")
     ] = None,
@@ -77,23 +71,21 @@ def enroll(
     client = local_client(client_file)
     from bgtplanner.federation.aggregation.keys import public_bytes
     from bgtplanner.federation.aggregation.roster import Roster
-    from bgtplanner.flower.sums import identity_in, new_identity
+    from bgtplanner.flower.sums import identity_in
 
     known = client.file.identity.exists()
-    made = client.enroll()
-    if not client.file.identity.exists():  # enrolled by a version before 0.2, or lost
-        new_identity(client.file.identity)
+    created = client.enroll()
     key = public_bytes(identity_in(client.file.identity))
     name = Path(client_file).absolute().parent.name if name is None else name
     line = Roster((name,), (key,)).to_text().splitlines()[1]
+    ledger, identity = str(client.file.ledger), str(client.file.identity)
     if as_json:
-        ledger, identity = str(client.file.ledger), str(client.file.identity)
         print_json(
-            {"ledger": ledger, "made": made, "identity": identity, "made_identity": not known}
+            {"ledger": ledger, "made": created, "identity": identity, "made_identity": not known}
             | {"key": key.hex(), "name": name}
         )
         return
-    for path, new in ((client.file.ledger, made), (client.file.identity, not known)):
+    for path, new in ((ledger, created), (identity, not known)):
         say(f"{'Created' if new else 'Exists already, left as it is'}: {path}", err=True)
     say(line)
 
@@ -120,23 +112,33 @@ def roster(
     Example: `bgtplanner deploy roster server/roster.txt enrolled.txt`
     """
     need_flower()
-    from bgtplanner.flower.enrolling import collect, lines_in
+    from bgtplanner.federation.aggregation.roster import Roster
 
-    lines = [line for file in files or () for line in lines_in(file)]
+    lines = [line for file in files or () for line in _lines_in(file)]
     lines += [(f"--add {line!r}", line) for line in add or ()]
-    made, added = collect(roster_file, lines)
-    digest = made.digest.hex()
+    found, added = Roster.collect(roster_file, lines)
+    digest = found.digest.hex()
     answer(
         as_json,
-        {"roster": str(roster_file), "clients": len(made), "added": added, "digest": digest},
-        f"{roster_file}: {len(made)} clients, {added} of them new",
+        {"roster": str(roster_file), "clients": len(found), "added": added, "digest": digest},
+        f"{roster_file}: {len(found)} clients, {added} of them new",
         f"digest {digest}",
     )
 
 
+def _lines_in(file: Path) -> list[tuple[str, str]]:
+    """Return where each line of a file stands, and the line; blank ones are left out."""
+    try:
+        text = read_bytes(file, MOST_BYTES_OF_SETTINGS).decode()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file}: cannot be read as lines of a roster: {error}") from error
+    lines = enumerate(text.splitlines(), start=1)
+    return [(f"{file}, line {number}", line) for number, line in lines if line.strip()]
+
+
 @deploy_app.command("check")
 def check(
-    file: AnyPath,
+    file: Annotated[str, typer.Argument(help="A client.toml, or the server's config.toml.")],
     superlink: Annotated[
         str | None, typer.Option(help="HOST:PORT of the server, to try the connection.")
     ] = None,
@@ -168,25 +170,10 @@ def check(
         raise typer.Exit(1)
 
 
-@deploy_app.command("sbom")
-def sbom(
-    to: Annotated[Path | None, typer.Option(help="File to write; default: print.")] = None,
-    as_json: Json = False,
-) -> None:
-    """List all that is installed for a client: a software bill of materials (CycloneDX, JSON).
-
-    Example: `bgtplanner deploy sbom --to client.cdx.json`
-    """
-    need_flower()
-    from bgtplanner.flower.installed import bill_of_materials
-
-    content = bill_of_materials("bgtplanner", frozenset({"flower"}))
-    if to is None:
-        print_json(content)
-        return
-    try:
-        to.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise StorageError.of(f"--to {to}", error, "choose another file") from error
-    number = 1 + len(content["components"])
-    answer(as_json, {"packages": number, "file": str(to)}, f"{number} packages in {to}")
+@deploy_app.command("sbom", hidden=True)
+def sbom() -> None:
+    """Say which tool lists what is installed."""
+    raise ConfigError(
+        "deploy sbom is gone: 'pip install cyclonedx-bom', then 'cyclonedx-py environment', lists "
+        "all that is installed in this environment"
+    )

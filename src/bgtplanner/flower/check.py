@@ -8,6 +8,8 @@ import sqlite3
 import ssl
 import stat
 import sys
+from collections.abc import Callable
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
@@ -17,12 +19,11 @@ from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
 from bgtplanner.errors import BGTPlannerError, ConfigError
 from bgtplanner.federation.aggregation.keys import public_bytes
 from bgtplanner.flower.client import Client
-from bgtplanner.flower.installed import changed_files, installed_with
 from bgtplanner.flower.sums import identity_in
 from bgtplanner.models.learner import MODELS
 from bgtplanner.privacy.ledger import in_write_ahead_mode, sqlite_warning
 
-__all__ = ["Finding", "check_client"]
+__all__ = ["Finding", "check_client", "finding"]
 
 _FLOWER = ((1, 41), (1, 43))  # from this minor on, below that one
 _CONNECT_SECONDS = 10.0
@@ -42,6 +43,14 @@ class Finding(NamedTuple):
     note: str
 
 
+def finding(what: str, check: Callable[[], str]) -> Finding:
+    """Return the result of a check: what it says, or the error that it raises."""
+    try:
+        return Finding(what, True, check())
+    except (BGTPlannerError, OSError) as error:
+        return Finding(what, False, str(error))
+
+
 def check_client(
     client: Client, *, superlink: str | None = None, root_certificates: Path | None = None
 ) -> list[Finding]:
@@ -51,39 +60,60 @@ def check_client(
         client: The client to check.
         superlink: HOST:PORT of the server, to try the connection.
         root_certificates: Certificate of the authority that signed the server's.
+
+    Raises:
+        ConfigError: If the address of the server is none.
     """
-    found = [_versions(), _installed(), _programs(), _code(), _modes(client)]
-    found += [_models(client), _ratings(client), _ledger(client)]
+    found = [finding("versions", _versions), finding("programs", _programs)]
+    found.append(finding("code", _code))
+    checks = {
+        "file modes": _modes, "models": _models, "ratings": _ratings, "ledger": _ledger,
+    }  # fmt: skip
     if client.policy.secagg is not None:
-        found += [_identity(client), _roster(client)]
+        checks |= {"identity": _identity, "roster": _roster}
+    found += [finding(what, partial(check, client)) for what, check in checks.items()]
     if superlink is not None:
-        found.append(_connection(superlink, root_certificates))
+        host, _, port = superlink.rpartition(":")
+        fits = bool(host) and port.isdigit() and int(port) < 2**16
+        ConfigError.unless(fits, "--superlink", superlink, "HOST:PORT")
+        connect = finding("connection", lambda: _connected(host, int(port), root_certificates))
+        found.append(connect._replace(note=f"{superlink}: {connect.note}"))
     return found
 
 
-def _versions() -> Finding:
+def _versions() -> str:
     installed = metadata.version("flwr")
     minor = tuple(int(part) for part in installed.split(".")[:2])
     names = ", ".join(f"{name} {metadata.version(name)}" for name in ("bgtplanner", "flwr", "jax"))
-    low, below = (".".join(map(str, version)) for version in _FLOWER)
-    well = _FLOWER[0] <= minor < _FLOWER[1]
-    return Finding("versions", well, names if well else f"{names}; flwr from {low} to < {below}")
+    if not _FLOWER[0] <= minor < _FLOWER[1]:
+        low, below = (".".join(map(str, version)) for version in _FLOWER)
+        raise ConfigError(f"{names}; expected flwr from {low} to < {below}")
+    return names
 
 
-def _installed() -> Finding:
-    """Check that the files of this environment are those that were installed."""
-    parts = installed_with("bgtplanner", frozenset({"flower"}))
-    changed = {name: changed_files(name) for name in parts}
-    bad = [f"{name}: {files[0]}" for name, files in changed.items() if files]
-    if bad:
-        note = f"{len(bad)} packages have files that were changed afterwards; first {bad[0]}"
-        return Finding("installed", False, note)
-    unknown = [name for name, files in changed.items() if files is None]
-    sourced = f"; no hashes are recorded for {', '.join(unknown)}" if unknown else ""
-    return Finding("installed", True, f"{len(parts)} packages, as they were installed{sourced}")
+def _programs() -> str:
+    """Check that the programs a SuperNode starts by name are those of this environment."""
+    home = Path(sys.executable).parent
+    for name in ("flower-supernode", "flower-superexec"):
+        path = shutil.which(name)
+        if path is None or Path(path).parent.resolve() != home.resolve():
+            raise ConfigError(f"{name}: put {home} first on PATH")
+    return f"Flower's, in {home}"
 
 
-def _modes(client: Client) -> Finding:
+def _code() -> str:
+    """Check that the installed client would run here, and not code that a run brings along."""
+    for name in sorted(set(TASK_TYPE_TO_COMMAND.values())):
+        path = shutil.which(name)
+        if path is not None and b"bgtplanner.flower.pinned" not in Path(path).read_bytes():
+            raise ConfigError(
+                f"{name} would run code that a run brings along; put the folder 'pinned' (from "
+                "deploy init) first on the PATH"
+            )
+    return "only the installed client runs, whatever a run brings along"
+
+
+def _modes(client: Client) -> str:
     """Check that other users of this machine cannot read the ratings or change the policy."""
     file = client.file
     secret = [file.ratings, file.state]
@@ -95,61 +125,29 @@ def _modes(client: Client) -> Finding:
         (fixed, stat.S_IWGRP | stat.S_IWOTH, "others may change it: chmod go-w"),
     ):
         for path in paths:
-            try:
-                mode = path.stat().st_mode
-            except OSError:  # missing: other checks say so
-                continue
             private = path.parent == file.state  # the folder around it keeps others out
-            if mode & forbidden and not private:
-                return Finding("file modes", False, f"{path}: {fault}")
-    return Finding("file modes", True, "ratings and state are private, the policy is protected")
+            if path.exists() and path.stat().st_mode & forbidden and not private:
+                raise ConfigError(f"{path}: {fault}")
+    return "ratings and state are private, the policy is protected"
 
 
-def _programs() -> Finding:
-    """Check that the programs a SuperNode starts by name are those of this environment."""
-    home = Path(sys.executable).parent
-    for name in ("flower-supernode", "flower-superexec"):
-        path = shutil.which(name)
-        if path is None or Path(path).parent.resolve() != home.resolve():
-            return Finding("programs", False, f"{name}: put {home} first on PATH")
-    return Finding("programs", True, f"Flower's, in {home}")
-
-
-def _code() -> Finding:
-    """Check that the installed client would run here, and not code that a run brings along."""
-    for name in sorted(set(TASK_TYPE_TO_COMMAND.values())):
-        path = shutil.which(name)
-        try:
-            script = "" if path is None else Path(path).read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            return Finding("code", False, f"{path}: {error}")
-        if path is not None and "bgtplanner.flower.pinned" not in script:
-            note = f"{name} would run code that a run brings along; put the folder 'pinned' "
-            return Finding("code", False, f"{note}(from deploy init) first on the PATH")
-    return Finding("code", True, "only the installed client runs, whatever a run brings along")
-
-
-def _models(client: Client) -> Finding:
+def _models(client: Client) -> str:
     """Check that the models of the policy are installed here, with the settings that it names."""
-    policy = client.policy
-    for name in policy.models:
+    for name in client.policy.models:
         try:
-            MODELS[name](**policy.settings.get(name, {}))
+            MODELS[name](**client.policy.settings.get(name, {}))
         except (BGTPlannerError, TypeError) as error:
-            return Finding("models", False, f"{name}: {error}")
-    return Finding("models", True, ", ".join(policy.models))
+            raise ConfigError(f"{name}: {error}") from error
+    return ", ".join(client.policy.models)
 
 
-def _ratings(client: Client) -> Finding:
-    try:
-        table = client.file.table()
-    except BGTPlannerError as error:
-        return Finding("ratings", False, str(error))
-    users = len(set(table.user.tolist()))
-    return Finding("ratings", True, f"{len(table.user)} ratings by {users} users")
+def _ratings(client: Client) -> str:
+    table = client.file.table()
+    return f"{len(table.user)} ratings by {len(set(table.user.tolist()))} users"
 
 
-def _ledger(client: Client) -> Finding:
+def _ledger(client: Client) -> str:
+    """Check that the ledger can be opened and written, and still has a budget."""
     path = client.file.ledger
     try:
         warning = sqlite_warning(write_ahead=path.exists() and in_write_ahead_mode(path))
@@ -161,54 +159,39 @@ def _ledger(client: Client) -> Finding:
             database.execute("ROLLBACK")
         finally:
             database.close()
-    except BGTPlannerError as error:
-        return Finding("ledger", False, str(error))
     except sqlite3.Error as error:
-        return Finding("ledger", False, f"{path}: cannot be written: {error}")
+        raise ConfigError(f"{path}: cannot be written: {error}") from error
     epsilon = client.policy.epsilon
     note = f"epsilon {spent:.3g} of {epsilon:g} spent; a round may still cost {left:.4g}"
-    if warning is not None:
-        return Finding("ledger", False, f"{warning}; {note}")
-    return Finding("ledger", left > 0, note)
+    if warning is not None or left <= 0:
+        raise ConfigError(note if warning is None else f"{warning}; {note}")
+    return note
 
 
-def _identity(client: Client) -> Finding:
+def _identity(client: Client) -> str:
     """Check that the client has a key of its own that no one else on this machine can read."""
     path = client.file.identity
-    try:
-        key = public_bytes(identity_in(path)).hex()
-        if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            return Finding("identity", False, f"{path}: others may read it: chmod 600")
-    except (BGTPlannerError, OSError) as error:
-        return Finding("identity", False, str(error))
-    return Finding("identity", True, f"public key {key}")
+    key = public_bytes(identity_in(path)).hex()
+    if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ConfigError(f"{path}: others may read it: chmod 600")
+    return f"public key {key}"
 
 
-def _roster(client: Client) -> Finding:
+def _roster(client: Client) -> str:
     """Check with whom this client would add up; the digest is to be compared with the others'."""
-    group = client.policy.secagg
-    try:
-        roster = client.file.roster(client.policy)
-        own = roster.names[roster.place(public_bytes(identity_in(client.file.identity)))]
-    except BGTPlannerError as error:
-        return Finding("roster", False, str(error))
+    group, roster = client.policy.secagg, client.file.roster(client.policy)
+    own = roster.names[roster.place(public_bytes(identity_in(client.file.identity)))]
     note = f"{len(roster)} clients, this one as {own!r}; digest {roster.digest.hex()}"
     if group is not None and len(roster) < group.smallest_group:
-        note = f"{note}; fewer than smallest_group = {group.smallest_group}, so no sum is joined"
-        return Finding("roster", False, note)
-    return Finding("roster", True, note)
+        least = f"smallest_group = {group.smallest_group}"
+        raise ConfigError(f"{note}; fewer than {least}, so no sum is joined")
+    return note
 
 
-def _connection(superlink: str, root_certificates: Path | None) -> Finding:
-    host, _, port = superlink.rpartition(":")
-    fits = bool(host) and port.isdigit()
-    ConfigError.unless(fits, "--superlink", superlink, "HOST:PORT")
-    try:
-        trusted = ssl.create_default_context(cafile=root_certificates)
-        with (
-            socket.create_connection((host, int(port)), _CONNECT_SECONDS) as plain,
-            trusted.wrap_socket(plain, server_hostname=host) as secure,
-        ):
-            return Finding("connection", True, f"{superlink}, {secure.version()}")
-    except (OSError, OverflowError) as error:
-        return Finding("connection", False, f"{superlink}: {error}")
+def _connected(host: str, port: int, root_certificates: Path | None) -> str:
+    trusted = ssl.create_default_context(cafile=root_certificates)
+    with (
+        socket.create_connection((host, port), _CONNECT_SECONDS) as plain,
+        trusted.wrap_socket(plain, server_hostname=host) as secure,
+    ):
+        return str(secure.version())

@@ -289,26 +289,28 @@ class Client:
         This never happens automatically: a client that has lost its ledger must not start again
         with a full budget.
         """
-        if self.file.ledger.exists():
+        new = not self.file.ledger.exists()
+        if not new:
             self.open_ledger().close()
-            return False
-        if self._remembered() is not None:
+        elif self._remembered() is not None:
             raise LedgerError(
                 f"{self.file.ledger}: gone, though it was used before: bring it back from where "
                 "it was moved to, or from a backup (see 'bgtplanner ledger restore --help')"
             )
-        self.file.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._pacing.start()
-        if not self.file.identity.exists():
+        else:
+            self.file.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._pacing.start()
+        if not self.file.identity.exists():  # those enrolled before 0.2 have none
             new_identity(self.file.identity)
-        Ledger.create(
-            self.file.ledger,
-            self.policy.budgets,
-            self.policy.rule,
-            witness=self._witness,
-            neighbours=self.policy.neighbours,
-        ).close()
-        return True
+        if new:
+            Ledger.create(
+                self.file.ledger,
+                self.policy.budgets,
+                self.policy.rule,
+                witness=self._witness,
+                neighbours=self.policy.neighbours,
+            ).close()
+        return new
 
     def open_ledger(self) -> Ledger:
         """Open the client's ledger, which must exist and must not have lost an entry."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -103,3 +104,47 @@ class Roster:
             replace_file(path, self.to_text().encode())
         except OSError as error:
             raise StorageError.of(path, error, "write the roster again") from error
+
+    @classmethod
+    def collect(cls, path: Path, lines: Iterable[tuple[str, str]]) -> tuple[Roster, int]:
+        """Add clients to a roster file; return the roster, and how many are new in it.
+
+        Clients that are in it already stay where they are, so that the same lines may come again.
+
+        Args:
+            path: The roster; created if it is not there.
+            lines: Where a line stands, for errors, and the line: a key, a space and a name.
+
+        Raises:
+            ConfigError: If a line is not of a client, or contradicts another one.
+            StorageError: If the roster cannot be written.
+        """
+        before = cls.read(path) if path.exists() else None
+        keys = {} if before is None else dict(zip(before.names, before.keys, strict=True))
+        names = {key: name for name, key in keys.items()}
+        for where, line in lines:
+            text, _, name = line.strip().partition(" ")
+            if not is_sha256(text):
+                raise ConfigError(
+                    f"{where}: expected a line that 'bgtplanner deploy enroll' has printed: 64 "
+                    "hexadecimal digits, a space and a name"
+                )
+            key = bytes.fromhex(text)
+            if keys.get(name, key) != key:
+                raise ConfigError(
+                    f"{where}: {name!r} is in the roster already, with another key. Enroll this "
+                    "one with another --name; if it is the same client with a new identity, "
+                    "delete its old line first"
+                )
+            if names.get(key, name) != name:
+                raise ConfigError(
+                    f"{where}: this key is in the roster already, as {names[key]!r}; a client is "
+                    "enrolled once, under one name"
+                )
+            keys[name], names[key] = key, name
+        if not keys:
+            raise ConfigError(f"{path}: there is no roster, and no line to begin it with")
+        roster = cls(tuple(keys), tuple(keys.values()))
+        if roster != before:
+            roster.write(path)
+        return roster, len(roster) - (0 if before is None else len(before))
