@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import io
 import json
 import os
@@ -586,24 +585,6 @@ class TestRealProcess:
         done = processes.run([sys.executable, "-m", "bgtplanner", "run", "--nothing"])
         assert done.returncode == 2
         assert done.stderr.startswith("Usage: bgtplanner run ")
-
-    def test_garbage_is_left_lying_only_in_a_process_of_its_own(self, call: Call) -> None:
-        before = gc.get_threshold(), gc.get_freeze_count()
-        assert call("data", "list").code == 0
-        assert (gc.get_threshold(), gc.get_freeze_count()) == before
-        code = (
-            "import atexit, gc, sys\n"
-            "from bgtplanner.__main__ import main\n"
-            "atexit.register(lambda: print(gc.get_threshold()[0], file=sys.stderr))\n"
-            "main()"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", code, "data", "list"],
-            capture_output=True,
-            check=True,
-            text=True,
-        )
-        assert int(done.stderr) > 10_000
 
     def test_head(self) -> None:
         done = subprocess.run(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bgtplanner.planning.policy import Plan, Policy
     from bgtplanner.privacy.budget import Budget, Budgets
     from bgtplanner.privacy.ledger import Ledger
-    from bgtplanner.report.study import compare
+    from bgtplanner.runs.comparing import compare
     from bgtplanner.runs.run import load, resume, simulate
     from bgtplanner.runs.statistics import Comparison, load_study
     from bgtplanner.runs.summary import Result
@@ -60,7 +60,7 @@ _HOMES = {
     "Policy": "bgtplanner.planning.policy",
     "Ratings": "bgtplanner.data.ratings",
     "Result": "bgtplanner.runs.summary",
-    "compare": "bgtplanner.report.study",
+    "compare": "bgtplanner.runs.comparing",
     "load": "bgtplanner.runs.run",
     "load_ratings": "bgtplanner.data.datasets",
     "load_study": "bgtplanner.runs.statistics",
@@ -93,7 +93,7 @@ STABILITY = {
     "bgtplanner.federation.guard": "experimental",
     "bgtplanner.federation.aggregation": "experimental",
     "bgtplanner.flower": "experimental",
-    "bgtplanner.integrations": "experimental",
+    "bgtplanner.trackers": "experimental",
 }
 """What may be relied on: the public names, and modules that the documentation tells to import.
 

@@ -5,15 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 import compiled
-from bgtplanner.commands import train
 from bgtplanner.cores import cores
-from bgtplanner.errors import MissingExtraError
 from bgtplanner.report.page import render
 from processes import Processes, wait_until
 
@@ -48,7 +43,6 @@ def test_the_page_is_written_and_nothing_loaded_in_vain(
 def test_ctrl_c_leaves_a_run_to_resume_and_no_process(
     tmp_path: Path, processes: Processes
 ) -> None:
-    """A terminal sends Ctrl-C to the painter as well."""
     folder = tmp_path / "run"
     command = [sys.executable, "-m", "bgtplanner", *RUN, "--rounds", 5000, "--out", folder]
     started = processes.start(command, env=environment(), stdout=-1, stderr=-1)
@@ -68,25 +62,3 @@ def test_ctrl_c_leaves_a_run_to_resume_and_no_process(
         return False
 
     wait_until(empty, "all processes of the run to end")
-
-
-def test_getting_ready_says_nothing(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """What is missing is said when the page is due."""
-    begun = []
-
-    class Now:
-        def __init__(self, target: Callable[[], None], daemon: bool) -> None:
-            assert daemon
-            self.start = target
-
-    def missing() -> None:
-        begun.append(True)
-        raise MissingExtraError("report", "A report")
-
-    monkeypatch.setattr(train, "report_writer", missing)
-    monkeypatch.setattr("threading.Thread", Now)
-    train._get_ready_for_the_page()
-    assert begun == [True]
-    assert capfd.readouterr() == ("", "")

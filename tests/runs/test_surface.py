@@ -21,7 +21,7 @@ from bgtplanner.models.bias import Biases
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.learner import Learner
 from bgtplanner.planning.schedules import Late, Uniform
-from bgtplanner.report.study import compare
+from bgtplanner.runs.comparing import compare
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.run import load, resume, simulate
 from bgtplanner.runs.statistics import load_study

@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -107,7 +106,6 @@ def need_simulator() -> None:
     """Say which extra is missing, if one is."""
     # Without the log messages of XLA, which do not concern the user.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    _load_later("numpy.f2py", "numpy.testing")
     try:
         import jax  # noqa: F401
 
@@ -115,24 +113,6 @@ def need_simulator() -> None:
             raise ModuleNotFoundError("optax")
     except ModuleNotFoundError as error:
         raise MissingExtraError("sim", "Training in simulation") from error
-
-
-def _load_later(*names: str) -> None:
-    """Have modules loaded when something of theirs is used, and not when they are looked at.
-
-    SciPy looks at every name of NumPy, also at a compiler of Fortran and at what tests need, which
-    takes a fiftieth of the time of a short run.
-    """
-    for name in names:
-        spec = None if name in sys.modules else importlib.util.find_spec(name)
-        if spec is None or spec.loader is None:
-            continue
-        spec.loader = importlib.util.LazyLoader(spec.loader)
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-        package, _, last = name.rpartition(".")
-        setattr(sys.modules[package], last, module)
 
 
 def need_flower() -> None:

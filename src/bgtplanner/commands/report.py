@@ -5,15 +5,12 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from bgtplanner.commands.options import Json, answer, need_simulator
 from bgtplanner.errors import ConfigError, MissingExtraError
-
-if TYPE_CHECKING:
-    from bgtplanner.report.painter import Painter
 
 __all__ = ["report", "report_writer"]
 
@@ -61,8 +58,8 @@ def report(
         typer.launch(str(page))
 
 
-def report_writer(painter: Painter | None = None) -> Callable[[Path], Path]:
-    """The function that writes a page, with the pictures of a painter if there is one.
+def report_writer() -> Callable[[Path], Path]:
+    """Return the function that writes a page.
 
     Raises:
         MissingExtraError: If what it needs is not installed.
@@ -70,7 +67,7 @@ def report_writer(painter: Painter | None = None) -> Callable[[Path], Path]:
 
     def write(folder: Path) -> Path:
         try:
-            return write_report(folder, painter)
+            return write_report(folder)
         except ModuleNotFoundError as error:  # what is installed lacks something itself
             raise MissingExtraError("report", "A report") from error
 

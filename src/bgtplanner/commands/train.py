@@ -7,7 +7,6 @@ import os
 import shlex
 import shutil
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -30,7 +29,6 @@ from bgtplanner.commands.options import (
 )
 from bgtplanner.commands.report import report_writer
 from bgtplanner.errors import ConfigError, MissingExtraError
-from bgtplanner.report.painter import Painter, painting
 from bgtplanner.report.screen import Screen, words
 
 if TYPE_CHECKING:
@@ -118,29 +116,26 @@ def run(
     Ctrl-C stops it after the current round; `bgtplanner resume FOLDER` continues it.
     """
     given = locals()
-    with painting(wanted=not (as_json or quiet or show_config)) as painter:
-        need_simulator()
-        from bgtplanner.runs.config import FLAGS, load_config, parse_assignment, to_toml
-        from bgtplanner.runs.run import execute
+    need_simulator()
+    from bgtplanner.runs.config import FLAGS, load_config, parse_assignment, to_toml
+    from bgtplanner.runs.run import execute
 
-        flags = {key: given[flag[2:].replace("-", "_")] for key, flag in FLAGS.items()}
-        settings = dict(parse_assignment(text) for text in assign or [])
-        settings |= {key: value for key, value in flags.items() if value is not None}
-        for flag, path in (("--config", config), ("--out", out)):  # '' would be the current folder
-            ConfigError.unless(path != "", flag, path, "a path")
-        chosen = load_config(preset=preset, file=config, settings=settings)
-        if show_config:
-            lines = to_toml(chosen).removesuffix("\n").split("\n")
-            answer(as_json, chosen.model_dump(mode="json"), *lines)
-            return
-        view = _view(as_json, verbose, quiet)
-        _need_device()
-        if painter is not None:
-            _get_ready_for_the_page()
-        folder = new_folder(chosen.data.dataset) if out is None else Path(out)
-        with _watching(view, track, folder) as observer:
-            result = execute(chosen, out=folder, overwrite=overwrite, observer=observer)
-        _show_result(result, as_json, view, painter)
+    flags = {key: given[flag[2:].replace("-", "_")] for key, flag in FLAGS.items()}
+    settings = dict(parse_assignment(text) for text in assign or [])
+    settings |= {key: value for key, value in flags.items() if value is not None}
+    for flag, path in (("--config", config), ("--out", out)):  # '' would be the current folder
+        ConfigError.unless(path != "", flag, path, "a path")
+    chosen = load_config(preset=preset, file=config, settings=settings)
+    if show_config:
+        lines = to_toml(chosen).removesuffix("\n").split("\n")
+        answer(as_json, chosen.model_dump(mode="json"), *lines)
+        return
+    view = _view(as_json, verbose, quiet)
+    _need_device()
+    folder = new_folder(chosen.data.dataset) if out is None else Path(out)
+    with _watching(view, track, folder) as observer:
+        result = execute(chosen, out=folder, overwrite=overwrite, observer=observer)
+    _show_result(result, as_json, view)
 
 
 def resume(
@@ -154,25 +149,22 @@ def resume(
 
     Example: `bgtplanner resume runs/first`
     """
-    with painting(wanted=not (as_json or quiet)) as painter:
-        need_simulator()
-        from bgtplanner.runs.run import resume as go_on
+    need_simulator()
+    from bgtplanner.runs.run import resume as go_on
 
-        ConfigError.unless(folder != "", "FOLDER", folder, "a run folder")
-        view = _view(as_json, verbose, quiet)
-        _need_device()
-        if painter is not None:
-            _get_ready_for_the_page()
-        with _watching(view, track, Path(folder)) as observer:
-            result = go_on(folder, observer=observer)
-        _show_result(result, as_json, view, painter)
+    ConfigError.unless(folder != "", "FOLDER", folder, "a run folder")
+    view = _view(as_json, verbose, quiet)
+    _need_device()
+    with _watching(view, track, Path(folder)) as observer:
+        result = go_on(folder, observer=observer)
+    _show_result(result, as_json, view)
 
 
 @contextlib.contextmanager
 def _watching(view: RunProgress, track: list[str] | None, folder: Path) -> Iterator[Observer]:
     """Yield an observer that tells the terminal and the trackers; close them at the end."""
-    from bgtplanner.integrations.trackers import tracker_named
     from bgtplanner.runs.observers import Several
+    from bgtplanner.trackers import tracker_named
 
     trackers = [tracker_named(name, folder) for name in dict.fromkeys(track or [])]
     try:
@@ -203,19 +195,6 @@ def _need_device() -> None:
             f"JAX_PLATFORMS = {chosen!r}: JAX finds no such device; unset it, or install a JAX "
             "that supports it"
         ) from error
-
-
-def _get_ready_for_the_page() -> None:
-    """Load the template of the page while rounds are compiled and computed: there is time then."""
-
-    def load() -> None:
-        with contextlib.suppress(Exception):  # said when the page is due
-            report_writer()
-            from bgtplanner.report.template import template_of
-
-            template_of("run.html.j2")
-
-    threading.Thread(target=load, daemon=True).start()
 
 
 def new_folder(dataset: str) -> Path:
@@ -249,20 +228,14 @@ def _in_a_line(summary: Mapping[str, Any]) -> str:
     return f"{said} ({'as served' if is_served(summary) else 'last round'})"
 
 
-def _show_result(
-    result: Result, as_json: bool, view: RunProgress, painter: Painter | None
-) -> None:
+def _show_result(result: Result, as_json: bool, view: RunProgress) -> None:
     if as_json:
         print_json(dict(result.summary))
     elif view.verbosity < 0:
         say(f"{_in_a_line(result.summary)}  {result.folder}")
     elif result.folder is not None:
-        if painter is not None:  # meanwhile, the page is made ready for the pictures
-            from bgtplanner.report.view import run_as_ended
-
-            painter.begin(run_as_ended(result))
         try:
-            page = report_writer(painter)(result.folder)
+            page = report_writer()(result.folder)
             say(f"Report: {page}", *_next(result, page=True))
         except MissingExtraError as error:
             say(f"Results: {result.folder}/summary.json ({error})", *_next(result, page=False))

@@ -1,11 +1,7 @@
-"""The course of a run, as its pictures show it: figures by round, and those of the summary.
-
-A process that only draws gets it as plain JSON, and needs neither the settings nor JAX.
-"""
+"""The course of a run, as its pictures show it: figures by round, and those of the summary."""
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,7 +11,7 @@ from numpy.typing import NDArray
 
 from bgtplanner.models.references import REFERENCES
 
-__all__ = ["Course", "Curve", "SentCourse"]
+__all__ = ["Course", "Curve"]
 
 
 class Curve(NamedTuple):
@@ -101,49 +97,3 @@ class Course(ABC):
     def gains(self, by: str) -> list[Mapping[str, Any]]:
         """The gains of groups of clients, by ``ratings`` or by ``budget``; empty if unknown."""
         return list((self.summary.get("gains") or {}).get(by) or [])
-
-    def sent(self) -> str:
-        """All of it as text, for :class:`SentCourse`."""
-        spent = self.epsilon()
-        return json.dumps(
-            {
-                "summary": self.summary,
-                "rounds": self.rounds,
-                "total": self.total,
-                "participation": self.participation,
-                "curves": self.curves,
-                "spent": None if spent is None else spent.tolist(),
-            }
-        )
-
-
-class SentCourse(Course):
-    """A course that came from another process.
-
-    Args:
-        text: What :meth:`Course.sent` has written; numbers are the same to the last bit.
-    """
-
-    def __init__(self, text: str) -> None:
-        self._found: dict[str, Any] = json.loads(text)
-        self.summary, self.rounds = self._found["summary"], self._found["rounds"]
-
-    @property
-    def total(self) -> int:
-        """How many rounds are planned."""
-        return int(self._found["total"])
-
-    @property
-    def participation(self) -> float:
-        """Share of the clients that a round asks."""
-        return float(self._found["participation"])
-
-    @property
-    def curves(self) -> list[Curve]:
-        """The metrics that are shown by round."""
-        return [Curve(*curve) for curve in self._found["curves"]]
-
-    def epsilon(self) -> NDArray[np.float64] | None:
-        """Epsilon spent after each round, ``[rounds, classes]``; None if it was not recorded."""
-        spent = self._found["spent"]
-        return None if spent is None else np.array(spent, dtype=np.float64)

@@ -36,7 +36,6 @@ from bgtplanner.runs.study import Study
 
 if TYPE_CHECKING:
     from bgtplanner.report.drawing import Picture
-    from bgtplanner.report.painter import Painter
 
 __all__ = ["pictures_of", "render", "study_ended", "write_report"]
 
@@ -54,19 +53,18 @@ _WORDS = {
 }
 
 
-def write_report(path: Path | str, painter: Painter | None = None) -> Path:
+def write_report(path: Path | str) -> Path:
     """Write ``report.html`` into the folder of a run or a study, and return its path.
 
     Args:
         path: The folder.
-        painter: Is already drawing the pictures of this run; else they are drawn here.
 
     Raises:
         RunFolderError: If the folder holds no finished run and no study.
         StorageError: If it cannot be written.
     """
     folder = Path(path)
-    page = render(folder, painter=painter)
+    page = render(folder)
     write_whole(folder / "report.html", page)
     return folder / "report.html"
 
@@ -88,16 +86,13 @@ def pictures_of(path: Path | str) -> list[Picture]:
     return pictures
 
 
-def render(
-    folder: Path, *, live: str = "", version: str = "", painter: Painter | None = None
-) -> str:
+def render(folder: Path, *, live: str = "", version: str = "") -> str:
     """The page as text.
 
     Args:
         folder: Folder of a run, a comparison or a sweep.
         live: Address at which the page hears of changes; the run may then be unfinished.
         version: Version of the folder's contents, for the same purpose.
-        painter: Is already drawing the pictures of this run; else they are drawn here.
     """
     study = Study.read(folder)
     if study is None:
@@ -105,8 +100,7 @@ def render(
 
         view = read_run(folder, unfinished=bool(live))
         template, content = template_of("run.html.j2"), _run_content(view)
-        painted = None if painter is None else painter.painted()
-        chapters = _chapters(_drawn_here(view) if painted is None else painted)
+        chapters = _chapters(_drawn_here(view))
         return fill_in(template, **content, chapters=chapters, live=live, version=version)
     from bgtplanner.report.drawing import for_page
     from bgtplanner.report.template import fill_in, template_of

@@ -2,7 +2,7 @@
 
 An object that implements :class:`Observer` can be passed to `simulate`, `resume` or `execute`. It
 is told what ``rounds.jsonl`` records: no rating, no item, nothing that was not released. For
-ready-made ones, see :mod:`bgtplanner.integrations.trackers`.
+ready-made ones, see :mod:`bgtplanner.trackers`.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from bgtplanner.errors import ConfigError, MissingExtraError, StorageError
-from bgtplanner.integrations.trackers import MLflowTracker, TensorBoardTracker, tracker_named
 from bgtplanner.runs.observers import Tracker
 from bgtplanner.runs.summary import Result
+from bgtplanner.trackers import MLflowTracker, TensorBoardTracker, tracker_named
 from followed import RECORDS, Done, follow
 
 

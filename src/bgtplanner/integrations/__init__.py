@@ -1,1 +1,0 @@
-"""A run where people already look: TensorBoard and MLflow."""
