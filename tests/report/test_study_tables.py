@@ -17,7 +17,6 @@ from rich.console import Console
 from bgtplanner.errors import MissingExtraError
 from bgtplanner.report.study import (
     StudyView,
-    compare,
     duration,
     markdown,
     need_pictures,
@@ -28,6 +27,7 @@ from bgtplanner.report.study import (
 )
 from bgtplanner.runs import run as runner
 from bgtplanner.runs.cells import Cell, Outcome
+from bgtplanner.runs.comparing import compare
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.statistics import Comparison, summed_up
