@@ -19,18 +19,18 @@ gaussian/authors    1 / multiplier^2                  epsilon, unconverted      
 
 The multiplier is the noise's scale (standard deviation for Gaussian, scale for Laplace) over the
 sensitivity, in L2 for Gaussian and L1 for Laplace: 2 * clip for the neighbouring relation
-``replace-one``, clip for ``replace-special``. A charge therefore means the same under both, and an
-accountant need not know which one it is; the ledger does. The same releases read as another
-epsilon under the other relation (:meth:`Accountant.other_reading`). PrivUnit adds no noise to an
-upload but turns its direction, and is for ``replace-one`` alone; its multiplier is the standard
-deviation of each coordinate of the release, over 2 * clip. No amplification by sub-sampling of
-clients is claimed.
+``replace-one``, clip for ``replace-special``. A charge therefore means the same under both, and
+only the ledger knows which one it is. The same releases read as another epsilon under the other
+relation (:meth:`Accountant.other_reading`). PrivUnit turns the direction of an upload and is for
+``replace-one`` alone; its multiplier is the standard deviation of each coordinate of the release,
+over 2 * clip. No amplification by sub-sampling of clients is claimed.
 
 ``either`` and ``zcdp`` hold for any releases of pure epsilons, chosen one after another. The sum
 of the epsilons bounds the loss with certainty. The sum of their squares bounds it up to delta:
 under ``either`` by theorem 2 of Whitehouse et al. (2023), under ``zcdp`` by concentrated
 differential privacy and its exact conversion, which gives a larger capacity
-(``docs/proofs/zcdp.md``). ``either`` is kept for ledgers that were created with it.
+(``docs/proofs/zcdp.md``). What no mechanism uses by default any more is kept for the ledgers that
+were created with it.
 
 Charges are counted in whole *ticks*: a charge is rounded up to ticks and a capacity down, and
 integers add without error, in any order. So no sum of charges is ever too small.
@@ -80,7 +80,6 @@ CEILING = 2**61
 
 _MOST = CEILING * TICK  # the largest charge, or power of a charge
 _HIGHEST_LIMIT = CEILING - 2**8  # the next double below
-_NO_TICK = np.array(0)  # an operation with a plain number takes twice as long
 
 
 def to_ticks(charge: ArrayLike) -> Ticks:
@@ -94,11 +93,8 @@ def to_ticks(charge: ArrayLike) -> Ticks:
         0.5
     """
     array = np.asarray(charge, dtype=np.float64)
-    # Most charges are one number, for which an operation on arrays takes ten times as long.
-    if array.size == 1 and TICK <= (one := array.item()) <= _MOST:
-        return np.array(math.ceil(one / TICK), dtype=np.int64).reshape(array.shape)
     good = (array >= TICK) & (array <= _MOST)  # NaN is neither
-    if np.count_nonzero(good) < good.size:
+    if not good.all():
         bad = float(array[~good].flat[0])
         raise ConfigError(f"charge = {bad!r}: expected a number from {TICK:.2g} to {_MOST:,.0f}")
     return np.asarray(np.ceil(array / TICK), dtype=np.int64)
@@ -109,8 +105,17 @@ def from_ticks(ticks: ArrayLike) -> Floats:
     return np.asarray(np.asarray(ticks, dtype=np.int64) * TICK, dtype=np.float64)
 
 
+def _itself(value: Any, _: float) -> Any:
+    return value
+
+
+_PURE: Sum = (_itself, _itself)
+_FILTER: Sum = (conversions.filter_capacity, conversions.filter_epsilon)
+_SQUARES: Sum = (conversions.squares_capacity, conversions.squares_epsilon)
+
+
 class Accountant:
-    """One way of adding up charges; a subclass names its conversions.
+    """One way of adding up charges; a subclass names its sums and what a charge is.
 
     Attributes:
         name: ``mechanism/rule``.
@@ -142,14 +147,6 @@ class Accountant:
     def __setattr__(self, name: str, value: object) -> None:
         raise FrozenInstanceError(f"cannot assign to field {name!r}")  # instances are shared
 
-    def multiplier_of(self, charge: Floats) -> Floats:
-        """Return the noise multiplier at which a release costs this charge."""
-        return np.asarray(1 / np.sqrt(charge))
-
-    def charge_of(self, multiplier: Floats) -> Floats:
-        """Return the charge of a release with this noise multiplier."""
-        return np.asarray(1 / np.square(multiplier))
-
     @property
     def powers(self) -> tuple[int, ...]:
         """The powers p: a charge x adds x^p to the sum that is kept for p."""
@@ -160,57 +157,21 @@ class Accountant:
         """Whether a charge is the pure epsilon of its release."""
         return self.sums[0] is _PURE
 
-    def limit_ticks(self, budget: Budget) -> Ticks:
-        """Return the capacity of each sum in ticks, rounded down; shape ``[sums]``."""
-        if not MECHANISMS[self.mechanism].pure and self.sound and budget.delta <= 0:
-            raise ConfigError(f"delta = 0: expected a positive one, which {self.name} needs")
-        return np.array(_limits(self.sums, budget), dtype=np.int64)
+    # ---- charges and noise
 
-    def sum_ticks(self, charge: ArrayLike) -> Ticks:
-        """Return what a charge adds to each sum, rounded up; shape ``[sums, ...]``."""
-        return self.sums_of(to_ticks(charge))
+    def multiplier_of(self, charge: Floats) -> Floats:
+        """Return the noise multiplier at which a release costs this charge."""
+        mechanism = MECHANISMS[self.mechanism]
+        if self.counts_epsilons and mechanism.pure:
+            return mechanism.multiplier_of(charge)
+        return np.asarray(1 / np.sqrt(charge))
 
-    def sums_of(self, ticks: Ticks) -> Ticks:
-        """Return the same for a charge in whole ticks."""
-        if len(self.powers) == 1:
-            return ticks[None]
-        exact = from_ticks(ticks)
-        parts = [
-            ticks if power == 1 else np.ceil(np.minimum(exact**power, _MOST) / TICK)
-            for power in self.powers
-        ]
-        return np.stack([np.asarray(part, dtype=np.int64) for part in parts])
-
-    def fits(self, spent: Ticks, adds: Ticks, limits: Ticks) -> NDArray[np.bool_]:
-        """Return, per client, whether a sum stays within its limit after this addition."""
-        within = spent + adds <= limits
-        return np.asarray(within[0] if len(within) == 1 else within.any(axis=0))
-
-    def capacity(self, budget: Budget) -> float:
-        """Return the largest charge that a budget can pay in one round."""
-        return float(self.largest_fitting(np.zeros(len(self.powers)), self.limit_ticks(budget)))
-
-    def largest_fitting(self, spent: ArrayLike, limits: ArrayLike) -> Floats:
-        """Return the largest charge that still fits, or 0; sums and limits are in ticks."""
-        left = np.maximum(np.asarray(limits, np.int64) - np.asarray(spent, np.int64), _NO_TICK)
-        powers = enumerate(self.powers)
-        rows = [left[at] if power == 1 else _root_ticks(left[at], power) for at, power in powers]
-        best = rows[0] if len(rows) == 1 else np.maximum.reduce(rows)
-        charge = from_ticks(best)
-        if best.size == 1 and best.item() <= 2**53:  # as in to_ticks
-            return charge
-        # Above 2^53 ticks this may be rounded up; as a float, `best` would be rounded as well.
-        too_large = (charge / TICK).astype(np.int64) > best
-        return np.where(too_large, np.nextafter(charge, 0), charge)
-
-    def even_charge(self, budget: Budget, rounds: int) -> float:
-        """Return the largest charge that a budget can pay `rounds` times."""
-        whole = isinstance(rounds, int | np.integer) and rounds >= 1
-        ConfigError.unless(bool(whole), "rounds", rounds, "a whole number, at least 1")
-        share = np.array([int(limit) // int(rounds) for limit in self.limit_ticks(budget)])
-        charge = float(self.largest_fitting(np.zeros_like(share), share))
-        ConfigError.unless(charge > 0, "rounds", rounds, f"fewer, for {budget}")
-        return charge
+    def charge_of(self, multiplier: Floats) -> Floats:
+        """Return the charge of a release with this noise multiplier."""
+        mechanism = MECHANISMS[self.mechanism]
+        if self.counts_epsilons and mechanism.pure:
+            return mechanism.epsilon_of(multiplier)
+        return np.asarray(1 / np.square(multiplier))
 
     def noise_multiplier(self, charge: ArrayLike) -> Floats:
         """Return the smallest multiplier whose release costs at most the charge (rounded up)."""
@@ -227,10 +188,61 @@ class Accountant:
         with np.errstate(over="ignore", divide="ignore"):  # infinite is too large a charge
             return from_ticks(to_ticks(self.charge_of(array)))
 
+    # ---- sums and limits, in ticks
+
+    def limit_ticks(self, budget: Budget) -> Ticks:
+        """Return the capacity of each sum in ticks, rounded down; shape ``[sums]``."""
+        if not MECHANISMS[self.mechanism].pure and self.sound and budget.delta <= 0:
+            raise ConfigError(f"delta = 0: expected a positive one, which {self.name} needs")
+        return np.array(_limits(self.sums, budget), dtype=np.int64)
+
+    def sum_ticks(self, charge: ArrayLike) -> Ticks:
+        """Return what a charge adds to each sum, rounded up; shape ``[sums, ...]``."""
+        return self.sums_of(to_ticks(charge))
+
+    def sums_of(self, ticks: Ticks) -> Ticks:
+        """Return the same for a charge in whole ticks."""
+        exact = from_ticks(ticks)
+        squares = [np.ceil(np.minimum(exact**power, _MOST) / TICK) for power in self.powers[1:]]
+        return np.stack([ticks, *(np.asarray(part, dtype=np.int64) for part in squares)])
+
+    def fits(self, spent: Ticks, adds: Ticks, limits: Ticks) -> NDArray[np.bool_]:
+        """Return, per client, whether a sum stays within its limit after this addition."""
+        return np.asarray((spent + adds <= limits).any(axis=0))
+
+    def largest_fitting(self, spent: ArrayLike, limits: ArrayLike) -> Floats:
+        """Return the largest charge that still fits, or 0; sums and limits are in ticks."""
+        left = np.maximum(np.asarray(limits, np.int64) - np.asarray(spent, np.int64), 0)
+        best = np.max(
+            [
+                row if power == 1 else _root_ticks(row, power)
+                for power, row in zip(self.powers, left, strict=True)
+            ],
+            axis=0,
+        )
+        charge = from_ticks(best)
+        # Above 2^53 ticks this may be rounded up; as a float, `best` would be rounded as well.
+        too_large = (charge / TICK).astype(np.int64) > best
+        return np.where(too_large, np.nextafter(charge, 0), charge)
+
+    def capacity(self, budget: Budget) -> float:
+        """Return the largest charge that a budget can pay in one round."""
+        return float(self.largest_fitting(np.zeros(len(self.powers)), self.limit_ticks(budget)))
+
+    def even_charge(self, budget: Budget, rounds: int) -> float:
+        """Return the largest charge that a budget can pay `rounds` times."""
+        whole = isinstance(rounds, int | np.integer) and rounds >= 1
+        ConfigError.unless(bool(whole), "rounds", rounds, "a whole number, at least 1")
+        share = np.array([int(limit) // int(rounds) for limit in self.limit_ticks(budget)])
+        charge = float(self.largest_fitting(np.zeros_like(share), share))
+        ConfigError.unless(charge > 0, "rounds", rounds, f"fewer, for {budget}")
+        return charge
+
+    # ---- readings
+
     def epsilon(self, spent: ArrayLike, delta: float) -> Floats:
         """Return the epsilon of sums in ticks at delta: a reading; the promise is the budget."""
-        sums = from_ticks(spent)
-        return self._reading(np.where(sums < _MOST, sums, np.inf), delta)
+        return self._reading(_charges(spent), delta)
 
     def epsilon_of_rounds(self, charge: float, rounds: int, delta: float) -> float:
         """Return the epsilon, at delta, of `rounds` rounds of one charge, however large."""
@@ -242,11 +254,6 @@ class Accountant:
         """Return the same under the other relation; see :meth:`other_reading`."""
         read = self._other_reading(self._sums_of_rounds(charge, rounds), delta, neighbours)
         return None if read is None else float(read)
-
-    def _sums_of_rounds(self, charge: float, rounds: int) -> Floats:
-        adds = self.sum_ticks(charge)
-        powers = np.array([float(charge) ** power for power in self.powers])
-        return np.asarray(np.where(adds < CEILING, from_ticks(adds), powers) * float(rounds))
 
     def other_reading(
         self, spent: ArrayLike, delta: float, neighbours: Neighbours
@@ -273,19 +280,7 @@ class Accountant:
             >>> float(basic.other_reading(to_ticks([1.5]), 1e-5, "replace-special"))
             3.0
         """
-        sums = from_ticks(spent)
-        return self._other_reading(np.where(sums < _MOST, sums, np.inf), delta, neighbours)
-
-    def _other_reading(self, sums: Floats, delta: float, neighbours: Neighbours) -> Floats | None:
-        growth = self._growth
-        if not self.sound or (growth is None and neighbours == "replace-special"):
-            return None
-        if growth is None:
-            return self._reading(sums, delta)
-        sign = 1 if neighbours == "replace-special" else -1
-        factors = [growth ** (sign * power) for power in self.powers]
-        scaled = [factor * row for factor, row in zip(factors, sums, strict=True)]
-        return self._reading(np.stack(scaled), delta)
+        return self._other_reading(_charges(spent), delta, neighbours)
 
     def other_promise(self, budget: Budget, neighbours: Neighbours) -> float | None:
         """Return the epsilon, under the other relation, of all that a budget can ever pay for.
@@ -305,6 +300,27 @@ class Accountant:
         read = self.other_reading(alone, budget.delta, neighbours)
         return None if read is None else float(read.max())
 
+    def _sums_of_rounds(self, charge: float, rounds: int) -> Floats:
+        adds = self.sum_ticks(charge)
+        powers = np.array([float(charge) ** power for power in self.powers])
+        return np.asarray(np.where(adds < CEILING, from_ticks(adds), powers) * float(rounds))
+
+    def _reading(self, sums: Floats, delta: float) -> Floats:
+        every = [read(row, delta) for (_, read), row in zip(self.sums, sums, strict=True)]
+        return np.asarray(np.minimum.reduce(every))
+
+    def _other_reading(self, sums: Floats, delta: float, neighbours: Neighbours) -> Floats | None:
+        growth = self._growth
+        if not self.sound or (growth is None and neighbours == "replace-special"):
+            return None
+        if growth is None:
+            return self._reading(sums, delta)
+        factor = growth if neighbours == "replace-special" else 1 / growth
+        return self._reading(
+            np.stack([factor**power * row for power, row in zip(self.powers, sums, strict=True)]),
+            delta,
+        )
+
     @property
     def _growth(self) -> float | None:
         """By which factor a charge grows if the sensitivity doubles; None if it depends."""
@@ -314,16 +330,18 @@ class Accountant:
         growth = self.charge_of(multipliers / 2) / self.charge_of(multipliers)
         return float(growth[0]) if (growth == growth[0]).all() else None
 
-    def _reading(self, sums: Floats, delta: float) -> Floats:
-        every = [read(row, delta) for (_, read), row in zip(self.sums, sums, strict=True)]
-        return np.asarray(np.minimum.reduce(every))
-
 
 @lru_cache(maxsize=4096)
 def _limits(sums: tuple[Sum, ...], budget: Budget) -> list[int]:
     """Return the limits in ticks, each computed once: the exact ones take milliseconds."""
     exact = [float(np.asarray(limit(budget.epsilon, budget.delta))) for limit, _ in sums]
     return [min(math.floor(limit / TICK), _HIGHEST_LIMIT) for limit in exact]
+
+
+def _charges(spent: ArrayLike) -> Floats:
+    """Return sums in ticks as charges; one at the ceiling may be anything."""
+    sums = from_ticks(spent)
+    return np.where(sums < _MOST, sums, np.inf)
 
 
 def _root_ticks(ticks: Ticks, power: int) -> Ticks:
@@ -333,15 +351,6 @@ def _root_ticks(ticks: Ticks, power: int) -> Ticks:
         over = np.ceil(from_ticks(root) ** power / TICK).astype(np.int64) > ticks
         root = np.where(over, root - 1, root)
     return np.asarray(np.maximum(root, 0), dtype=np.int64)
-
-
-def _itself(value: Any, _: float) -> Any:
-    return value
-
-
-_PURE: Sum = (_itself, _itself)
-_FILTER: Sum = (conversions.filter_capacity, conversions.filter_epsilon)
-_SQUARES: Sum = (conversions.squares_capacity, conversions.squares_epsilon)
 
 
 class GaussianDP(Accountant):
@@ -364,51 +373,38 @@ class GaussianRenyi(Accountant):
         return super().charge_of(multiplier) / 2
 
 
+class LaplaceBasic(Accountant):
+    """Laplace noise, by the sum of its epsilons, L1 sensitivity / scale."""
+
+    name, mechanism, sums = "laplace/basic", "laplace", (_PURE,)
+
+
 class LaplaceFilter(Accountant):
     """Laplace noise, by the sum of the squares of its epsilons, (L1 sensitivity / scale)^2."""
 
     name, mechanism, sums = "laplace/filter", "laplace", (_FILTER,)
 
 
-class PureAccountant(Accountant):
-    """An accountant whose charge is the pure epsilon of a release of its mechanism."""
-
-    def multiplier_of(self, charge: Floats) -> Floats:
-        return MECHANISMS[self.mechanism].multiplier_of(charge)
-
-    def charge_of(self, multiplier: Floats) -> Floats:
-        return MECHANISMS[self.mechanism].epsilon_of(multiplier)
-
-
-class LaplaceBasic(PureAccountant):
-    """Laplace noise, by the sum of its epsilons, L1 sensitivity / scale."""
-
-    name, mechanism, sums = "laplace/basic", "laplace", (_PURE,)
-
-
-class LaplaceEither(PureAccountant):
+class LaplaceEither(Accountant):
     """Laplace noise, by the sum of its epsilons or by that of their squares in a filter."""
 
     name, mechanism, sums = "laplace/either", "laplace", (_PURE, _FILTER)
 
 
-class LaplaceZCDP(PureAccountant):
+class LaplaceZCDP(Accountant):
     """Laplace noise, by the sum of its epsilons or by the zCDP of their squares."""
 
     name, mechanism, sums = "laplace/zcdp", "laplace", (_PURE, _SQUARES)
 
 
-class PrivUnitEither(PureAccountant):
-    """PrivUnit, whose charge is the epsilon of its cap, with the sums of LaplaceEither.
-
-    The relation is ``replace-one``: the epsilon holds between any two directions.
-    """
+class PrivUnitEither(Accountant):
+    """PrivUnit, whose charge is the epsilon of its cap, with the sums of LaplaceEither."""
 
     name, mechanism, sums = "privunit/either", "privunit", (_PURE, _FILTER)
 
 
-class PrivUnitZCDP(PureAccountant):
-    """PrivUnit with the sums of LaplaceZCDP; the relation is ``replace-one``."""
+class PrivUnitZCDP(Accountant):
+    """PrivUnit, whose charge is the epsilon of its cap, with the sums of LaplaceZCDP."""
 
     name, mechanism, sums = "privunit/zcdp", "privunit", (_PURE, _SQUARES)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -37,21 +38,17 @@ class Budget:
     delta: float = 1e-5
 
     def __post_init__(self) -> None:
-        expected = "a number from 1e-9 to 100,000"
-        epsilon = _as_number("epsilon", self.epsilon, expected)
-        ConfigError.unless(1e-9 <= epsilon <= 1e5, "epsilon", epsilon, expected)
-        expected = "a number from 0 to below 1"
-        delta = _as_number("delta", self.delta, expected)
-        ConfigError.unless(0 <= delta < 1, "delta", delta, expected)
-        object.__setattr__(self, "epsilon", epsilon)
-        object.__setattr__(self, "delta", delta)
-
-
-def _as_number(name: str, value: object, expected: str) -> float:
-    try:
-        return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ConfigError(f"{name} = {quoted(value)}: expected {expected}") from error
+        for name, least, below, expected in (
+            ("epsilon", 1e-9, math.nextafter(1e5, math.inf), "a number from 1e-9 to 100,000"),
+            ("delta", 0.0, 1.0, "a number from 0 to below 1"),
+        ):
+            given = getattr(self, name)
+            try:
+                value = float(given)
+            except (TypeError, ValueError, OverflowError) as error:
+                raise ConfigError(f"{name} = {quoted(given)}: expected {expected}") from error
+            ConfigError.unless(least <= value < below, name, value, expected)
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True, eq=False)
