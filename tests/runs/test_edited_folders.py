@@ -418,4 +418,4 @@ def test_a_grid_with_edited_cells(tmp_path: Path) -> None:
     outcomes = read_study(asked, folder)
     assert [outcome.error is None for outcome in outcomes] == [False, True, True]
     assert mean_curves(folder, outcomes)["demo", "gaussian", "uniform"].seeds == 1
-    assert "expected a number of at least 0" in render(folder)
+    assert "expected a valid number" in render(folder)

@@ -1,30 +1,17 @@
 """The result of a round: one record from the device to ``rounds.jsonl`` and to observers.
 
 The engine creates it, the coordinator fills in what was planned and paid, and the loop of a run
-fills in how long it took; then it is written and shown. The types of its fields say what a line
-may hold when it is read back.
+fills in how long it took; then it is written and shown.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Annotated, Any, Self, get_type_hints
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from pydantic import AfterValidator, Field
 
-from bgtplanner.kinds import (
-    AtLeast0,
-    Count,
-    Figure,
-    Many,
-    Number,
-    RoundNumber,
-    Share,
-    Ticks,
-    Word,
-)
 from bgtplanner.models.metrics import Metrics, of_ratings
 from bgtplanner.planning.policy import Plan
 
@@ -34,33 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["RoundResult"]
 
 
-def _reasons(why: dict[str, Any]) -> dict[str, Any]:
-    """Check a note and lists of numbers per level; probabilities are from 0 to 1."""
-    if any(isinstance(of, str) != (name == "note") for name, of in why.items()):
-        raise ValueError("the note is not text, or another entry is not a list of numbers")
-    if not all(0 <= chance <= 1 for chance in why.get("probability", ())):
-        raise ValueError("a probability is not from 0 to 1")
-    return why
-
-
-def _even(rows: list[list[int]]) -> list[list[int]]:
-    if len({len(row) for row in rows}) != 1 or not rows[0]:
-        raise ValueError("rows of different lengths")
-    return rows
-
-
-_Table = Annotated[
-    list[Annotated[list[Ticks], Many]],
-    Field(description="rows of whole numbers"),
-    AfterValidator(_even),
-]
-_Why = Annotated[
-    dict[Word, Word | Annotated[list[Number], Many]],
-    Field(description="an object of a note and lists of numbers"),
-    AfterValidator(_reasons),
-]
-_Kinds = Annotated[dict[Word, Count], Field(description="an object of counts")]
-_Split = Annotated[dict[Word, Share], Field(description="an object of shares")]
 _ALWAYS = ("loss", "clients", "ratings", "seconds")
 _IF_KNOWN = (
     *("rmse_arriving", "validation_rmse", "validation_upper", "why", "spent", "split"),
@@ -110,35 +70,35 @@ class RoundResult:
         seen: What the server saw.
     """
 
-    round: RoundNumber
+    round: int
     metrics: Metrics
-    loss: Figure | None
-    clients: Count
-    ratings: Count | None
-    rmse_arriving: Figure | None = None
-    charge: AtLeast0 | None = None
-    charges: Annotated[list[AtLeast0], Many] | None = None
-    paid: Count = 0
-    late: Count = 0
-    dropped: Count = 0
-    level: Count | None = None
-    clip: Figure | Annotated[list[Figure], Many] | None = None
-    noise_multiplier: Figure | Annotated[list[Figure], Many] | None = None
-    released_norm: AtLeast0 | None = None
-    noise_norm: AtLeast0 | None = None
-    reward: Figure | None = None
-    left: Annotated[list[Share], Many] = field(default_factory=list)
-    validation_rmse: Figure | None = None
-    validation_upper: Figure | None = None
-    why: _Why | None = None
-    spent: _Table | None = None
-    split: _Split | None = None
-    asked: Count | None = None
-    refused: Count | None = None
-    dropped_by_kind: _Kinds | None = None
+    loss: float | None
+    clients: int
+    ratings: int | None
+    rmse_arriving: float | None = None
+    charge: float | None = None
+    charges: list[float] | None = None
+    paid: int = 0
+    late: int = 0
+    dropped: int = 0
+    level: int | None = None
+    clip: float | list[float] | None = None
+    noise_multiplier: float | list[float] | None = None
+    released_norm: float | None = None
+    noise_norm: float | None = None
+    reward: float | None = None
+    left: list[float] = field(default_factory=list)
+    validation_rmse: float | None = None
+    validation_upper: float | None = None
+    why: dict[str, str | list[float]] | None = None
+    spent: list[list[int]] | None = None
+    split: dict[str, float] | None = None
+    asked: int | None = None
+    refused: int | None = None
+    dropped_by_kind: dict[str, int] | None = None
     aborted: bool | None = None
-    surplus: AtLeast0 | None = None
-    seconds: AtLeast0 = 0.0
+    surplus: float | None = None
+    seconds: float = 0.0
     plan: Plan | None = field(default=None, compare=False, repr=False)
     seen: Seen | None = field(default=None, compare=False, repr=False)
 
@@ -197,10 +157,3 @@ class RoundResult:
             if name not in line and name != "metrics" and (name in _ALWAYS or known):
                 line[name] = value
         return line
-
-    @classmethod
-    def kinds(cls) -> dict[str, Any]:
-        """Return the type of each key of such a line, except for the scores."""
-        hints = get_type_hints(cls, localns={"Seen": Any}, include_extras=True)
-        inside = {"metrics", "plan", "seen"}
-        return {name: kind for name, kind in hints.items() if name not in inside}

@@ -38,10 +38,10 @@ from bgtplanner.planning.policy import Policy
 from bgtplanner.planning.registry import POLICIES
 from bgtplanner.runs import run as runner
 from bgtplanner.runs.config import Config
-from bgtplanner.runs.contents import OF_EVERY_RUN
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.interrupts import stop_requests
 from bgtplanner.runs.observers import Observer
+from bgtplanner.runs.record import OF_EVERY_RUN
 
 __all__ = [
     "BACKENDS",

@@ -55,6 +55,7 @@ __all__ = [
     "check_policy",
     "departures",
     "differences",
+    "expected",
     "identifying",
     "load_config",
     "merge",
@@ -913,12 +914,27 @@ def _nearest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean '{near[0]}'?" if near else ""
 
 
+def expected(problem: Any) -> str:
+    """Return what was expected, from one of pydantic's errors.
+
+    Example:
+        >>> expected({"type": "greater_than", "msg": "Input should be greater than 0"})
+        'expected a number greater than 0'
+    """
+    message = str(problem["msg"])
+    if problem["type"] == "int_parsing_size":
+        return "expected a number of fewer digits"
+    if message.startswith("Value error, "):
+        return message.removeprefix("Value error, ")
+    if not message.startswith("Input should be "):
+        return f"expected {message[:1].lower()}{message[1:]}"
+    message = message.removeprefix("Input should be ")
+    return "expected " + ("a number " * message.startswith(("greater", "less"))) + message
+
+
 def _describe(problem: Any) -> str:
     """Return one of pydantic's errors as one line: flag or key, value, what was expected."""
     location = [str(part) for part in problem["loc"]]
-    message = str(problem["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
-    if problem["type"] == "int_parsing_size":
-        message = "a number of fewer digits"
     if problem["type"] == "value_error":  # from a section's own check, which names the key itself
-        return f"{location[0]}.{message}"
-    return f"{_named('.'.join(location[:2]))} = {quoted(problem['input'])}: expected {message}"
+        return f"{location[0]}.{expected(problem)}"
+    return f"{_named('.'.join(location[:2]))} = {quoted(problem['input'])}: {expected(problem)}"

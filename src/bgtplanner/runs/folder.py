@@ -19,7 +19,7 @@ leaves either the old file or the new one. Lines of ``rounds.jsonl`` after the c
 rounds that will be run again; resuming cuts them off.
 
 The files may have been edited, or written by another version: each has a size limit, and its
-contents are checked (:mod:`bgtplanner.runs.contents`) before they are used.
+contents are checked (:mod:`bgtplanner.runs.record`) before they are used.
 """
 
 from __future__ import annotations
@@ -49,16 +49,7 @@ from bgtplanner.errors import RunFolderError, RunLockedError, SchemaError, Stora
 from bgtplanner.privacy.accountants import Accountant
 from bgtplanner.runs.assembly import accountant_of, promise_of
 from bgtplanner.runs.config import BEFORE, Config, load_config, to_toml
-from bgtplanner.runs.contents import (
-    CLIENTS,
-    EXAMPLES,
-    NOTES,
-    check_ticks,
-    needed_of_rounds,
-    needed_of_summary,
-    of_rounds,
-    of_summary,
-)
+from bgtplanner.runs.record import Clients, Examples, Notes, Record, Round, Summary, check_spent
 from bgtplanner.text import MOST_BYTES_OF_ROUNDS, MOST_BYTES_OF_SETTINGS, read_bytes, visible
 
 __all__ = ["SCHEMA", "RunFolder", "data_paths", "write_whole"]
@@ -67,20 +58,16 @@ SCHEMA = 1
 """Version of the layout of the folder. Never raise it without a migration."""
 
 _OWN = (
-    "config.toml",
-    "rounds.jsonl",
-    "checkpoint.npz",
-    "summary.json",
-    "examples.json",
-    "report.html",
-    "ledger.sqlite",
-    "ledger.sqlite-journal",
-    "ledger.sqlite-wal",
-    "ledger.sqlite-shm",
-    "clients.json",
-    "ratings.npz",
-    ".lock",
+    *("config.toml", "rounds.jsonl", "checkpoint.npz", "summary.json", "examples.json"),
+    *("report.html", "clients.json", "ratings.npz", ".lock", "ledger.sqlite"),
+    *("ledger.sqlite-journal", "ledger.sqlite-wal", "ledger.sqlite-shm"),
 )
+_NOWHERE = {
+    errno.EEXIST: "is a file, not a folder; choose another with --out",
+    errno.ENOTDIR: "is a file, not a folder, or below one; choose another with --out",
+    errno.ENAMETOOLONG: "the name is too long; choose another with --out",
+    errno.ELOOP: "is a link that leads back to itself; choose another with --out",
+}
 
 
 class RunFolder:
@@ -91,42 +78,6 @@ class RunFolder:
             raise RunFolderError(f"{str(path)!r}: holds a zero byte; choose another name")
         self.path = path
         self._lock: int | None = None
-
-    @property
-    def resume_command(self) -> str:
-        """The command that continues the run in this folder."""
-        if self.deployed:
-            return "flwr run APP SUPERLINK, with the app folder that it was started from"
-        if self.given:
-            arguments = ", ".join(f"{name}=..." for name in self.given)
-            return f"bgtplanner.resume({str(self.path)!r}, {arguments}), in Python"
-        return f"bgtplanner resume {shlex.quote(str(self.path))}"
-
-    @property
-    def deployed(self) -> bool:
-        """Whether the run is on real machines."""
-        return self._note("deployed") is True
-
-    @property
-    def saved(self) -> bool:
-        """Whether it is a result that was saved from Python, without a ledger."""
-        return self._note("saved") is True
-
-    @property
-    def began_in(self) -> tuple[str, ...]:
-        """Where a run began whose settings have relative paths: absolute, and from the folder."""
-        return tuple(self._note("began_in") or ())
-
-    @property
-    def given(self) -> tuple[str, ...]:
-        """What was given as objects in Python, and must be given again to resume."""
-        return tuple(self._note("given") or ())
-
-    def _note(self, name: str) -> Any:
-        """One of the folder's own notes; None if there is none, or if they cannot be read."""
-        with contextlib.suppress(RunFolderError):
-            return self.notes().get(name)
-        return None
 
     @classmethod
     def create(
@@ -152,21 +103,20 @@ class RunFolder:
             folder.path.mkdir(parents=True, exist_ok=True)
         folder._acquire()
         try:
-            old = folder.check_free(overwrite)
             with _disk_errors(folder.path):
-                for name in old:
+                for name in folder.check_free(overwrite):
                     (folder.path / name).unlink()
-            notes = {
+            notes: dict[str, Any] = {
                 "schema": SCHEMA,
                 "version": bgtplanner.__version__,
                 "data": fingerprint,
                 "versions": _versions(),
                 "facts": dict(facts or {}),
             }
-            notes |= {"deployed": True} if deployed else {}
-            notes |= {"given": list(given)} if given else {}
-            notes |= {"saved": True} if saved else {}
-            if not saved and _has_relative_paths(config):
+            said = {"deployed": deployed, "given": list(given), "saved": saved}
+            notes |= {name: value for name, value in said.items() if value}
+            paths = map(Path, data_paths(config).values())
+            if not saved and not all(path.expanduser().is_absolute() for path in paths):
                 here = Path.cwd()
                 notes["began_in"] = [str(here), os.path.relpath(here, folder.path.absolute())]
             folder._write("config.toml", to_toml(config, notes).encode())
@@ -202,8 +152,44 @@ class RunFolder:
             os.close(self._lock)
             self._lock = None
 
+    def _acquire(self) -> None:
+        with _disk_errors(self.path):
+            handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._lock = handle
+        try:
+            with _disk_errors(self.path):
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            self.close()
+            raise
+
+    def check_free(self, overwrite: bool) -> list[str]:
+        """Return the names of the files of an old run, which may be replaced.
+
+        Raises:
+            RunFolderError: If there are other files, or a run that may not be overwritten.
+        """
+        with _disk_errors(self.path):
+            try:
+                names = sorted(entry.name for entry in self.path.iterdir())
+            except FileNotFoundError:
+                return []
+        entries = [name for name in names if name != ".lock"]
+        foreign = [name for name in entries if name not in _OWN and not name.startswith(".tmp-")]
+        if foreign:
+            raise RunFolderError(
+                f"{self.path}: holds other files ({', '.join(foreign[:3])}); choose an empty "
+                "folder with --out"
+            )
+        if not overwrite and any(name in _OWN for name in entries):
+            raise RunFolderError(
+                f"{self.path}: already holds a run; replace it with --overwrite, choose another "
+                f"with --out, or continue with: {self.resume_command}"
+            )
+        return entries
+
     def notes(self) -> dict[str, Any]:
-        """The folder's own notes: schema, version, fingerprint of the ratings."""
+        """Return the folder's own notes: schema, version, fingerprint of the ratings."""
         file = self.path / "config.toml"
         try:
             tree = tomllib.loads(read_bytes(file, MOST_BYTES_OF_SETTINGS).decode())
@@ -228,13 +214,54 @@ class RunFolder:
                 f"{visible(notes.get('version', 'unknown'))[:40]}); this one reads schema "
                 f"{SCHEMA}. Use that version, or run again with --config {file}"
             )
-        NOTES.check(f"{file}, [folder]", notes)
-        of_summary().check(f"{file}, [folder] facts", notes.get("facts", {}))
+        Notes.check(f"{file}, [folder]", notes)
+        Summary.check(f"{file}, [folder] facts", notes.get("facts", {}))
         return notes
 
+    def _note(self, name: str) -> Any:
+        """One of the folder's own notes; None if there is none, or if they cannot be read."""
+        with contextlib.suppress(RunFolderError):
+            return self.notes().get(name)
+        return None
+
+    @property
+    def deployed(self) -> bool:
+        """Whether the run is on real machines."""
+        return self._note("deployed") is True
+
+    @property
+    def saved(self) -> bool:
+        """Whether it is a result that was saved from Python, without a ledger."""
+        return self._note("saved") is True
+
+    @property
+    def began_in(self) -> tuple[str, ...]:
+        """Where a run began whose settings have relative paths: absolute, and from the folder."""
+        return tuple(self._note("began_in") or ())
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """What was given as objects in Python, and must be given again to resume."""
+        return tuple(self._note("given") or ())
+
+    @property
+    def resume_command(self) -> str:
+        """The command that continues the run in this folder."""
+        if self.deployed:
+            return "flwr run APP SUPERLINK, with the app folder that it was started from"
+        if self.given:
+            arguments = ", ".join(f"{name}=..." for name in self.given)
+            return f"bgtplanner.resume({str(self.path)!r}, {arguments}), in Python"
+        return f"bgtplanner resume {shlex.quote(str(self.path))}"
+
     def config(self) -> Config:
-        """The settings of the run."""
+        """Return the settings of the run."""
         return load_config(file=self.path / "config.toml", before=BEFORE)
+
+    def _accountant(self) -> Accountant | None:
+        """The accountant of this run; None if it has no mechanism."""
+        config = self.config()
+        return None if config.privacy.mechanism == "none" else accountant_of(config)
 
     def append_round(self, record: Mapping[str, Any]) -> None:
         """Add one line to ``rounds.jsonl``."""
@@ -245,7 +272,7 @@ class RunFolder:
         return (self.path / "rounds.jsonl").open("a", encoding="utf-8")
 
     def rounds(self, first: int | None = None, *, whole: bool = False) -> list[dict[str, Any]]:
-        """The records in ``rounds.jsonl``, without an incomplete last line.
+        """Return the records in ``rounds.jsonl``, without an incomplete last line.
 
         Args:
             first: How many records to return; all by default.
@@ -254,38 +281,22 @@ class RunFolder:
         Raises:
             RunFolderError: If a line is not the record of its round; names the line.
         """
-        file, contents = self.path / "rounds.jsonl", of_rounds()
+        file = self.path / "rounds.jsonl"
         try:
             lines = read_bytes(file, MOST_BYTES_OF_ROUNDS).split(b"\n")[:-1]
         except FileNotFoundError:
             return []
         except OSError as error:
             raise RunFolderError(f"{file}: cannot be read: {error}") from error
-        accountant = self._rule() if whole else None
-        needed = needed_of_rounds(accountant is not None, self.deployed) if whole else ()
-        records: list[dict[str, Any]] = []
-        for number, line in enumerate(lines[:first], start=1):
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError):
-                record = None
-            if not isinstance(record, dict):
-                raise RunFolderError(f"{file}, line {number}: not a JSON object")
-            contents.check(f"{file}, line {number}", record, needed)
-            if record.get("round", number - 1) != number - 1:
-                raise RunFolderError(
-                    f"{file}, line {number}: is round {record['round']}, and {number - 1} was "
-                    "expected; the folder was changed by hand"
-                )
-            records.append(record)
+        accountant = self._accountant() if whole else None
+        needed = Round.needed(accountant is not None, self.deployed) if whole else set()
+        records = [
+            _round(f"{file}, line {number}", line, number - 1, needed)
+            for number, line in enumerate(lines[:first], start=1)
+        ]
         if accountant is not None:
-            check_ticks(file, records, len(accountant.powers))
+            check_spent(file, records, len(accountant.powers))
         return records
-
-    def _rule(self) -> Accountant | None:
-        """The accountant of this run; None if it has no mechanism."""
-        config = self.config()
-        return None if config.privacy.mechanism == "none" else accountant_of(config)
 
     def keep_rounds(self, number: int) -> list[dict[str, Any]]:
         """Cut ``rounds.jsonl`` to the rounds before the checkpoint, and return them."""
@@ -307,16 +318,11 @@ class RunFolder:
         self._write("checkpoint.npz", buffer.getvalue())
 
     def checkpoint(self) -> dict[str, NDArray[Any]] | None:
-        """The last checkpoint, or None if there is none yet."""
+        """Return the last checkpoint, or None if there is none yet."""
         return self.arrays("checkpoint.npz", "a checkpoint")
 
     def arrays(self, name: str, what: str) -> dict[str, NDArray[Any]] | None:
-        """The arrays of an archive, or None if it is not there.
-
-        Args:
-            name: Of the file.
-            what: What it should be, for errors.
-        """
+        """Return the arrays of a file, or None if it is not there; `what` it is, for errors."""
         file = self.path / name
         try:
             with file.open("rb") as handle:
@@ -340,32 +346,10 @@ class RunFolder:
         text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
         self._write("summary.json", text.encode())
 
-    def write_examples(self, examples: Mapping[str, Any]) -> None:
-        """Write ``examples.json``, which the report shows."""
-        self._write("examples.json", json.dumps(examples, indent=2, allow_nan=False).encode())
-
-    def examples(self) -> dict[str, Any] | None:
-        """The lists that the report shows, or None if there are none."""
-        found = self._read_json("examples.json")
-        if found is not None:
-            EXAMPLES.check(self.path / "examples.json", found, ["lists"])
-        return found
-
-    def write_clients(self, clients: Mapping[str, Any]) -> None:
-        """Write ``clients.json``, the places of clients in the ledger, before any charge."""
-        self._write("clients.json", json.dumps(clients).encode())
-
-    def clients(self) -> dict[str, Any] | None:
-        """The clients of a run on real machines, or None if none was recorded yet."""
-        found = self._read_json("clients.json")
-        if found is not None:
-            CLIENTS.check(self.path / "clients.json", found, CLIENTS.kinds)
-        return found
-
     def summary(
         self, *, whole: bool = False, needed: Collection[str] = ()
     ) -> dict[str, Any] | None:
-        """The result, or None while the run is not done.
+        """Return the result, or None while the run is not done.
 
         Args:
             whole: Whether it must be complete and fit the settings of the run.
@@ -375,84 +359,60 @@ class RunFolder:
             RunFolderError: If a key is missing or has the wrong type, or if this is the summary
                 of another run.
         """
-        found = self._read_json("summary.json")
-        if found is None:
-            return None
-        file, contents = self.path / "summary.json", of_summary()
-        contents.check(file, found, needed)
-        if whole:
-            config, deployed, accountant = self.config(), self.deployed, self._rule()
-            contents.check(file, found, needed_of_summary(accountant is not None, deployed))
-            if accountant is not None and found.get("neighbours") is None:  # an older version's
+        found = self._read_json("summary.json", Summary, needed)
+        if found is None or not whole:
+            return found
+        file, config, accountant = self.path / "summary.json", self.config(), self._accountant()
+        Summary.check(file, found, Summary.needed(accountant is not None, self.deployed))
+        settings: dict[str, Any] = {"schema": SCHEMA, "preset": config.preset}
+        settings |= {"model": config.model.name, "policy": config.planning.policy}
+        settings |= {"mechanism": config.privacy.mechanism, "seed": config.run.seed}
+        if accountant is not None:
+            if found.get("neighbours") is None:  # an older version's
                 found |= promise_of(config, found["epsilon"])
-            mine = {
-                "schema": SCHEMA,
-                "preset": config.preset,
-                "model": config.model.name,
-                "policy": config.planning.policy,
-                "mechanism": config.privacy.mechanism,
-                "seed": config.run.seed,
-            }
-            if accountant is not None:
-                mine |= {"accounting": accountant.name, "neighbours": config.privacy.relation}
-            for name, value in mine.items():
-                if found.get(name, value) != value:
-                    raise RunFolderError(
-                        f"{file}: {name} = {quoted(found[name])}, and config.toml has "
-                        f"{quoted(value)}; the folder was changed by hand: bring back the files "
-                        "that belong together, or run it again"
-                    )
-            if "simulated_noise" not in found:
-                found |= _of_an_older_run(found, config, deployed)
+            settings |= {"accounting": accountant.name, "neighbours": config.privacy.relation}
+        for name, value in settings.items():
+            if found.get(name, value) != value:
+                raise RunFolderError(
+                    f"{file}: {name} = {quoted(found[name])}, and config.toml has "
+                    f"{quoted(value)}; the folder was changed by hand: bring back the files "
+                    "that belong together, or run it again"
+                )
+        if "simulated_noise" not in found:
+            found |= _of_an_older_run(found, config, self.deployed)
         return found
 
-    def _read_json(self, name: str) -> dict[str, Any] | None:
+    def write_examples(self, examples: Mapping[str, Any]) -> None:
+        """Write ``examples.json``, which the report shows."""
+        self._write("examples.json", json.dumps(examples, indent=2, allow_nan=False).encode())
+
+    def examples(self) -> dict[str, Any] | None:
+        """Return the lists that the report shows, or None if there are none."""
+        return self._read_json("examples.json", Examples)
+
+    def write_clients(self, clients: Mapping[str, Any]) -> None:
+        """Write ``clients.json``, the places of clients in the ledger, before any charge."""
+        self._write("clients.json", json.dumps(clients).encode())
+
+    def clients(self) -> dict[str, Any] | None:
+        """Return the clients of a run on real machines, or None if none was recorded yet."""
+        return self._read_json("clients.json", Clients)
+
+    def _read_json(
+        self, name: str, kind: type[Record], needed: Collection[str] = ()
+    ) -> dict[str, Any] | None:
+        """The object in a file, after a check; None if there is no such file."""
         file = self.path / name
         try:
-            result = json.loads(read_bytes(file, MOST_BYTES_OF_SETTINGS))
+            found = json.loads(read_bytes(file, MOST_BYTES_OF_SETTINGS))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as error:
             raise RunFolderError(f"{file}: cannot be read: {error}") from error
-        if not isinstance(result, dict):
+        if not isinstance(found, dict):
             raise RunFolderError(f"{file}: cannot be read: not a JSON object")
-        return result
-
-    def _acquire(self) -> None:
-        with _disk_errors(self.path):
-            handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self._lock = handle
-        try:
-            with _disk_errors(self.path):
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BaseException:
-            self.close()
-            raise
-
-    def check_free(self, overwrite: bool) -> list[str]:
-        """The names of the files of an old run, which may be replaced.
-
-        Raises:
-            RunFolderError: If there are other files, or a run that may not be overwritten.
-        """
-        with _disk_errors(self.path):
-            try:
-                names = sorted(entry.name for entry in self.path.iterdir())
-            except FileNotFoundError:
-                return []
-        entries = [name for name in names if name != ".lock"]
-        foreign = [name for name in entries if name not in _OWN and not name.startswith(".tmp-")]
-        if foreign:
-            raise RunFolderError(
-                f"{self.path}: holds other files ({', '.join(foreign[:3])}); choose an empty "
-                "folder with --out"
-            )
-        if not overwrite and any(name in _OWN for name in entries):
-            raise RunFolderError(
-                f"{self.path}: already holds a run; replace it with --overwrite, choose another "
-                f"with --out, or continue with: {self.resume_command}"
-            )
-        return entries
+        kind.check(file, found, needed)
+        return found
 
     def _write(self, name: str, content: bytes) -> None:
         """Replace a file atomically."""
@@ -471,6 +431,33 @@ def write_whole(path: Path, text: str) -> None:
         replace_file(path, text.encode())
     except OSError as error:
         raise StorageError.of(path, error, "give the same command again") from error
+
+
+def data_paths(config: Config) -> dict[str, str]:
+    """Return the paths under which a config has its data, by the key of its section."""
+    data = config.data
+    kind, colon, path = data.dataset.partition(":")
+    found = {"dataset": path} if colon and kind in ("csv", "parquet") else {}
+    if data.items not in ("auto", "none"):
+        found["items"] = data.items
+    return found | ({"data_dir": data.data_dir} if data.data_dir else {})
+
+
+def _round(where: str, line: bytes, index: int, needed: Collection[str]) -> dict[str, Any]:
+    """The record in a line, after a check."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        record = None
+    if not isinstance(record, dict):
+        raise RunFolderError(f"{where}: not a JSON object")
+    Round.check(where, record, needed)
+    if record.get("round", index) != index:
+        raise RunFolderError(
+            f"{where}: is round {record['round']}, and {index} was expected; the folder was "
+            "changed by hand"
+        )
+    return record
 
 
 def _of_an_older_run(summary: Mapping[str, Any], config: Config, deployed: bool) -> dict[str, Any]:
@@ -504,29 +491,8 @@ def _disk_errors(path: Path) -> Iterator[None]:
             "with --out"
         ) from error
     except OSError as error:
-        nowhere = {
-            errno.EEXIST: "is a file, not a folder; choose another with --out",
-            errno.ENOTDIR: "is a file, not a folder, or below one; choose another with --out",
-            errno.ENAMETOOLONG: "the name is too long; choose another with --out",
-            errno.ELOOP: "is a link that leads back to itself; choose another with --out",
-        }.get(error.errno or 0)
-        if nowhere is not None:
+        if (nowhere := _NOWHERE.get(error.errno or 0)) is not None:
             raise RunFolderError(f"{path}: {nowhere}") from error
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         then = "'bgtplanner resume'" if full else "choose another folder with --out"
         raise StorageError.of(path, error, then) from error
-
-
-def _has_relative_paths(config: Config) -> bool:
-    """Whether the data are named by a path that only works in the folder where a run begins."""
-    return any(not Path(path).expanduser().is_absolute() for path in data_paths(config).values())
-
-
-def data_paths(config: Config) -> dict[str, str]:
-    """The paths under which a config has its data, by the key of its section."""
-    data = config.data
-    kind, colon, path = data.dataset.partition(":")
-    found = {"dataset": path} if colon and kind in ("csv", "parquet") else {}
-    if data.items not in ("auto", "none"):
-        found["items"] = data.items
-    return found | ({"data_dir": data.data_dir} if data.data_dir else {})

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bgtplanner.arguments import as_path
 from bgtplanner.data.catalogue import Catalogue
@@ -105,21 +106,20 @@ def _ratings(arrays: dict[str, Any], about: dict[str, Any]) -> Ratings:
     arrays.setdefault("time", None)
     about["public"], about["notes"] = frozenset(about["public"]), tuple(about["notes"])
     found = Ratings(**arrays, **about, catalogue=catalogue)
-    user, item = found.user, found.item
-    sizes = {
-        len(user),
-        len(item),
-        len(found.value),
-        *([] if found.time is None else [len(found.time)]),
-    }
-    inside = not len(user) or (
-        user.min() >= 0
-        and user.max() < found.n_users
-        and item.min() >= 0
-        and item.max() < found.n_items
-    )
-    labelled = len(found.user_labels) == found.n_users and len(found.item_labels) == found.n_items
-    if len(sizes) != 1 or not inside or not labelled:
+    columns: list[NDArray[Any]] = [
+        found.user,
+        found.item,
+        found.value,
+        *([] if found.time is None else [found.time]),
+    ]
+    fits = len({len(column) for column in columns}) == 1
+    for places, labels, number in (
+        (found.user, found.user_labels, found.n_users),
+        (found.item, found.item_labels, found.n_items),
+    ):
+        inside = not len(places) or bool(places.min() >= 0 and places.max() < number)
+        fits = fits and inside and len(labels) == number
+    if not fits:
         raise DataError("its columns do not fit together")
     return found
 
