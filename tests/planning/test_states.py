@@ -131,12 +131,12 @@ def test_what_was_not_edited_goes_on(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@pytest.mark.parametrize("version", ["none", 0, 1, 3, "2", True, 2.0, None, [2]])
+@pytest.mark.parametrize("version", ["none", 0, 1, 2, "3", True, 3.0, None, [3]])
 def test_other_versions_are_refused(name: str, version: Any) -> None:
     state = json.loads(state_of(name)) | {"version": version}
     if version == "none":  # as it was before there were versions
         del state["version"]
-    with pytest.raises(ConfigError, match=r"^state: version = .*: expected 2, .* start again"):
+    with pytest.raises(ConfigError, match=r"^state: version = .*: expected 3, .* start again"):
         POLICIES[name][0].from_state(state)
 
 

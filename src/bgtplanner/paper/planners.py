@@ -129,10 +129,9 @@ class Repaired(BGTPlanner):
             self._set_radius()
         self.constrainer.update(self._costs[:, level], self._allowance())
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything it is and has learned, as plain data that JSON can hold."""
+    def _state(self) -> dict[str, Any]:
         trials = [[context.tolist(), error] for context, error in self._trials]
-        return super().state_dict() | {"trials": trials}
+        return super()._state() | {"trials": trials}
 
     def _load(self, state: Mapping[str, Any]) -> None:
         super()._load(state)
@@ -317,9 +316,8 @@ class _Literal(LevelPolicy):
             logs[: len(slope)] -= self.step * slope
             self._logs = self._bounded(logs)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything it is and has learned, as plain data that JSON can hold."""
-        return super().state_dict() | {
+    def _state(self) -> dict[str, Any]:
+        return super()._state() | {
             "records": [[*row[:2], row.context.tolist(), row.reward] for row in self._records],
             "radius": self.radius,
             "allowance": self._allowance.tolist(),

@@ -137,11 +137,10 @@ class Adap(LedgerPolicy):
         if len(self._gains) == 3 and min(self._gains) > 0:
             self._sigma *= self.decay
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of every policy, with the noise, the clip and the latest rewards."""
+    def _state(self) -> dict[str, Any]:
         own = {"sigma": self._sigma, "clip": self.clip, "gains": self._gains}
         own["own"] = None if self._own is None else self._own.tolist()
-        return super().state_dict() | own
+        return super()._state() | own
 
     def _load(self, state: Mapping[str, Any]) -> None:
         super()._load(state)

@@ -107,11 +107,10 @@ class LevelPolicy(LedgerPolicy):
         """Return a level as a choice, with the numbers behind it."""
         return Choice(self.charges[:, level], level=level, why=said(note, **numbers))
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything it is and has learned, as plain data that JSON can hold."""
+    def _state(self) -> dict[str, Any]:
         contexts = {str(key): value.tolist() for key, value in self._contexts.items()}
         drawn = {"random": self._generator.bit_generator.state}
-        return super().state_dict() | {"contexts": contexts} | drawn
+        return super()._state() | {"contexts": contexts} | drawn
 
     def _load(self, state: Mapping[str, Any]) -> None:
         super()._load(state)

@@ -23,7 +23,6 @@ al. 2023): score = predicted reward + price * (allowance - cost).
 from __future__ import annotations
 
 import math
-import operator
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -159,8 +158,7 @@ class BGTPlanner(LevelPolicy):
         if self.round < self._tried * self.initial_rounds:
             level = int(self.skip) + self.round // self.initial_rounds
             return self._by_left(self.choice(level, "trying out every level"))
-        means = self.process.expect_levels(self._position, context.tolist(), time=self.round)
-        predicted = list(map(operator.mul, self._usual.tolist(), means))
+        predicted = self._predict(context[None])[0].tolist()
         unit = self._reward_unit()
         costs, allowance = self._costs, self._allowance()
         if np.count_nonzero(left) < len(left):
@@ -197,11 +195,10 @@ class BGTPlanner(LevelPolicy):
         position, usual, unsure = expected
         reward = min(max(reward, -_LARGEST), _LARGEST)
         inputs = [position, *context.tolist()]
-        self.process.observe(inputs, time=plan.round, reward=reward / usual, doubt=unsure**2)
+        self.process.observe(inputs, time=plan.round, reward=reward / usual, variance=unsure**2)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything it is and has learned, as plain data that JSON can hold."""
-        return super().state_dict() | {
+    def _state(self) -> dict[str, Any]:
+        return super()._state() | {
             "predictor": self.process.state_dict(),
             "constrainer": self.constrainer.state_dict(),
             "latest": [context.tolist() for context in self._latest],
@@ -368,7 +365,7 @@ class BGTPlanner(LevelPolicy):
             max(self.process.reward_scale()[0], 1e-12),
             np.log2(np.maximum(levels, 1e-9)),
         )
-        expected = self.process.expect_levels(places, context.tolist(), time=self.round)
+        expected = self.process.expect(places, context[None], time=self.round)[0]
         return np.maximum(expected, 0.0), usual
 
     def _decide(self, promised: float) -> None:

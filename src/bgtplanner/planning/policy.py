@@ -14,6 +14,8 @@ different budgets, each client has its own clip and noise (:mod:`bgtplanner.plan
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
@@ -49,9 +51,10 @@ __all__ = [
     "Policy",
     "Why",
     "reading_state",
+    "sealed",
 ]
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 """Version of what :meth:`LedgerPolicy.state_dict` returns; any other version is refused."""
 
 _ZERO, _ONE = np.zeros(1), np.ones(1)  # twice as fast as plain numbers, with a few classes
@@ -407,13 +410,17 @@ class LedgerPolicy(Policy):
         kind = type(self).__name__
         expected = "none: declare its options as fields of a dataclass; its state then holds them"
         ConfigError.unless(self._declares, f"{kind}.__init__", "one of its own", expected)
+        # The ledger checks itself: its rows are a chain of hashes.
+        return sealed(self._state()) | {"ledger": self.ledger.state_dict()}
+
+    def _state(self) -> dict[str, Any]:
+        """Return what :meth:`state_dict` seals."""
         return {
             "version": STATE_VERSION,
-            "kind": kind,
+            "kind": type(self).__name__,
             "options": self._options,
             "round": self.round,
             "pending": self._untold.state_dict(),
-            "ledger": self.ledger.state_dict(),
         }
 
     @classmethod
@@ -553,16 +560,29 @@ class LedgerPolicy(Policy):
         )
 
 
+def sealed(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a state with a checksum, so that a damaged or edited one is not read."""
+    return state | {"seal": _seal(state, sorted(state))}
+
+
+def _seal(state: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
+    text = json.dumps({name: state[name] for name in names}, sort_keys=True)
+    return {"of": names, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
 @contextmanager
 def reading_state(state: object) -> Iterator[None]:
-    """Refuse a state of another version, or one that turns out to be unreadable.
+    """Refuse a state of another version, and one that is not as ``state_dict`` returned it.
+
+    What a class of one's own has added to the state is not covered by the checksum; an error while
+    it is read is a refusal, too.
 
     Raises:
         ConfigError: If it is not what this version's ``state_dict`` returned.
     """
     mapping = isinstance(state, Mapping)
-    kind = type(state).__name__
-    ConfigError.unless(mapping, "state", kind, "a mapping, as state_dict returns it")
+    expected = "a mapping, as state_dict returns it"
+    ConfigError.unless(mapping, "state", type(state).__name__, expected)
     version = state.get("version") if isinstance(state, Mapping) else None
     fits = type(version) is int and version == STATE_VERSION
     expected = (
@@ -571,6 +591,8 @@ def reading_state(state: object) -> Iterator[None]:
     )
     ConfigError.unless(fits, "state: version", version, expected)
     try:
+        if state["seal"] != _seal(state, state["seal"]["of"]):  # type: ignore[index,arg-type]
+            raise ValueError("seal")
         yield
     except BGTPlannerError:
         raise

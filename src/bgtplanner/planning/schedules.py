@@ -23,6 +23,7 @@ from bgtplanner.planning.policy import (
     LedgerPolicy,
     Policy,
     reading_state,
+    sealed,
 )
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
@@ -126,7 +127,7 @@ class Unlimited(Policy):
         clip = None if np.isinf(self.clip) else self.clip
         own = {"clients": self.clients, "rounds": self.rounds, "clip": clip}
         played = {"round": self.round, "pending": self._untold.state_dict()}
-        return {"version": STATE_VERSION} | own | played
+        return sealed({"version": STATE_VERSION} | own | played)
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], *, ledger: Ledger | None = None) -> Self:
