@@ -154,11 +154,8 @@ paper-quick: setup
 
 # What the preset `recommended` comes to, what its planner is worth, what each part adds; writes
 # docs/results.md. Says first how long it will take; goes on where it was. Needs the three data sets.
-# With an accelerator: make results JOBS=7 TOGETHER=32, so that each process steps 32 runs at once.
-TOGETHER ?= 1
 results: setup
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.results --run --jobs $(JOBS) \
-	  --together $(TOGETHER)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.results --run --jobs $(JOBS)
 
 # Warnings are errors; the notebooks are executed. `make test` does it too, one notebook by its kernel.
 docs: setup

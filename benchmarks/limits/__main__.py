@@ -44,8 +44,7 @@ def run_all(left: Sequence[Run], store: Store, jobs: int, minutes: float | None)
         timer = threading.Timer(60 * minutes, stop.set)
         timer.daemon = True
         timer.start()
-    waves = [[[run] for run in piece] for piece in pieces(left, jobs)]  # one by one
-    for found in play_all(waves, jobs, stop):
+    for found in play_all(pieces(left, jobs), jobs, stop):
         if isinstance(found, Failure):
             print(f"failed: {found.key}: {found.error}", flush=True)
             continue

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from benchmarks.peers.task import MODEL, Task
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split
-from bgtplanner.federation.programs import Program
+from bgtplanner.federation.compilation import Program
 from bgtplanner.federation.protection import Protection, Terms, terms_of
 from bgtplanner.federation.rounds import Federation, Uploaded
 from bgtplanner.federation.server import Server

@@ -75,9 +75,7 @@ def tell(study: Study, parts: Sequence[str], store: Store, jobs: int) -> None:
         print(f"{other:,} known runs are of other code than this; --same-code runs them again")
 
 
-def run_all(
-    left: Sequence[Run], store: Store, jobs: int, minutes: float | None, together: int = 1
-) -> bool:
+def run_all(left: Sequence[Run], store: Store, jobs: int, minutes: float | None) -> bool:
     """Run what is missing, and write each result down as it comes.
 
     Returns:
@@ -88,7 +86,7 @@ def run_all(
         timer = threading.Timer(60 * minutes, stop.set)
         timer.daemon = True
         timer.start()
-    pieces = pieces_of(left, jobs, store.seconds(), together)
+    pieces = pieces_of(left, jobs, store.seconds())
     waiting = {run.key: run for run in left}
     bar = Progress(
         TextColumn("{task.description}"),
@@ -138,9 +136,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="only write the page (the default)")
     parser.add_argument("--quick", action="store_true", help="a corner of it, in build")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    parser.add_argument(
-        "--together", type=int, default=1, help="runs that a process steps together; on a GPU 32"
-    )
     parser.add_argument("--parts", default=",".join(PARTS), help="default %(default)s")
     parser.add_argument("--datasets", help=f"to run; default {','.join(DATASETS)}")
     parser.add_argument("--minutes", type=float, help="begin no more runs after so long")
@@ -152,9 +147,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.run and given.write:
         parser.error("--write only writes; --run writes as well")
-    for flag in ("jobs", "together"):
-        if getattr(given, flag) < 1:
-            parser.error(f"--{flag} {getattr(given, flag)}: at least 1")
+    if given.jobs < 1:
+        parser.error(f"--jobs {given.jobs}: at least 1")
     study = quick() if given.quick else whole()
     parts = given.parts.split(",")
     datasets = given.datasets.split(",") if given.datasets else list(study.datasets)
@@ -176,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         left = store.missing(some.runs(parts))
         try:
-            good = not left or run_all(left, store, given.jobs, given.minutes, given.together)
+            good = not left or run_all(left, store, given.jobs, given.minutes)
         except (BGTPlannerError, KeyboardInterrupt) as error:
             print(str(error) or "interrupted; the same command goes on", file=sys.stderr)
             return 1

@@ -15,13 +15,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from functools import partial
 from multiprocessing import get_context, parent_process
 from typing import Any, NamedTuple, TypeVar
 
 from benchmarks.results.plan import Run
 from benchmarks.results.store import fingerprint
-from bgtplanner.federation.together import Together
 from bgtplanner.runs.cells import LatestData, data_of
 from bgtplanner.runs.run import execute
 
@@ -61,12 +59,10 @@ class Failure(NamedTuple):
     error: str
 
 
-def play(run: Run, together: Together | None = None) -> dict[str, Any]:
+def play(run: Run) -> dict[str, Any]:
     """Carry out one run."""
     begun = time.perf_counter()
-    summary = execute(
-        run.config, data=_DATA.of, lists=run.lists, often=True, together=together
-    ).summary
+    summary = execute(run.config, data=_DATA.of, lists=run.lists).summary
     return {
         "key": run.key,
         "mark": run.mark,
@@ -77,34 +73,19 @@ def play(run: Run, together: Together | None = None) -> dict[str, Any]:
     }
 
 
-def play_wave(runs: Sequence[Run]) -> list[dict[str, Any] | Failure]:
-    """Carry out runs with the same data, several together; what fails leaves the others alone."""
-    together = Together() if len(runs) > 1 else None
-
-    def carried_out(run: Run) -> dict[str, Any] | Failure:
-        try:
-            return play(run, together)
-        except Exception as error:  # the others can do without this one
-            return Failure(run.key, f"{type(error).__name__}: {error}")
-
-    if together is None:
-        return [carried_out(run) for run in runs]
-    _DATA.of(runs[0].config)
-    begun = time.perf_counter()
-    found = together.run([partial(carried_out, run) for run in runs])
-    each = (time.perf_counter() - begun) / len(runs)
-    return [row if isinstance(row, Failure) else row | {"seconds": each} for row in found]
-
-
-Wave = Sequence[Run]  # runs that are stepped together
+def play_or_fail(run: Run) -> dict[str, Any] | Failure:
+    """Carry out one run; one that fails leaves the others alone."""
+    try:
+        return play(run)
+    except Exception as error:
+        return Failure(run.key, f"{type(error).__name__}: {error}")
 
 
 def pieces_of(
     runs: Sequence[Run],
     jobs: int,
     seconds: Mapping[str, float] | None = None,
-    together: int = 1,
-) -> list[list[Wave]]:
+) -> list[list[Run]]:
     """Runs that are compiled alike, in pieces short enough to keep all processes busy."""
     known = {**SECONDS, **(seconds or {})}
     groups: dict[tuple[Any, ...], dict[str, list[Run]]] = {}
@@ -113,10 +94,10 @@ def pieces_of(
     most = max(120.0, sum(known.get(run.place.dataset, 1.0) for run in runs) / (4 * jobs))
     pieces = []
     for group, by_data in groups.items():
-        each = known.get(group[0], 1.0) * together
+        each = known.get(group[0], 1.0)
         size = max(1, int(most / each))
-        waves = [wave for alike in by_data.values() for wave in _cut(alike, together)]
-        pieces += [(each * len(piece), piece) for piece in _cut(waves, size)]
+        alike = [run for runs in by_data.values() for run in runs]
+        pieces += [(each * len(piece), list(piece)) for piece in _cut(alike, size)]
     if jobs > 1:  # the longest first, so that none is left for the end
         pieces.sort(key=lambda piece: -piece[0])
     return [piece for _, piece in pieces]
@@ -134,26 +115,26 @@ def estimate(runs: Sequence[Run], seconds: Mapping[str, float]) -> float:
 
 
 def play_all(
-    pieces: Sequence[Sequence[Wave]], jobs: int, stop: threading.Event
+    pieces: Sequence[Sequence[Run]], jobs: int, stop: threading.Event
 ) -> Iterator[dict[str, Any] | Failure]:
     """What comes of runs, as it comes, until there are no more or a stop is asked for."""
     if jobs > 1:
         yield from _side_by_side(pieces, jobs, stop)
         return
-    for wave in itertools.chain(*pieces):
+    for run in itertools.chain(*pieces):
         if stop.is_set():
             return
-        yield from play_wave(wave)
+        yield play_or_fail(run)
 
 
 def _side_by_side(
-    pieces: Sequence[Sequence[Wave]], jobs: int, stop: threading.Event
+    pieces: Sequence[Sequence[Run]], jobs: int, stop: threading.Event
 ) -> Iterator[dict[str, Any] | Failure]:
     for name in ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"  # one core for each process
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # they share an accelerator
-    todo: queue.SimpleQueue[Sequence[Wave]] = queue.SimpleQueue()
+    todo: queue.SimpleQueue[Sequence[Run]] = queue.SimpleQueue()
     done: queue.SimpleQueue[dict[str, Any] | Failure | None] = queue.SimpleQueue()
     for piece in pieces:
         todo.put(piece)
@@ -163,15 +144,13 @@ def _side_by_side(
         pool = _one_process()
         try:
             while not stop.is_set():
-                for wave in todo.get_nowait():
+                for run in todo.get_nowait():
                     if stop.is_set():
                         return
                     try:
-                        for found in pool.submit(play_wave, wave).result():
-                            done.put(found)
+                        done.put(pool.submit(play_or_fail, run).result())
                     except BaseException as error:
-                        for run in wave:
-                            done.put(Failure(run.key, f"{type(error).__name__}: {error}"))
+                        done.put(Failure(run.key, f"{type(error).__name__}: {error}"))
                         if isinstance(error, BrokenProcessPool):
                             pool = _one_process()
         except queue.Empty:

@@ -27,7 +27,6 @@ def call(command_line: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 class Fake:
     def __init__(self) -> None:
         self.configs: list[Config] = []
-        self.together: list[Any] = []
         self.fails = ""
 
     def execute(
@@ -38,10 +37,8 @@ class Fake:
         observer: Any,
         data: Any = None,
         given: Any = None,
-        together: Any = None,
     ) -> None:
         self.configs.append(config)
-        self.together.append(together)
         if config.planning.policy == self.fails:
             raise TrainingDivergedError("training diverged in round 3")
         value = 0.3 + 0.01 * config.run.seed
@@ -101,15 +98,8 @@ def test_flags_reach_every_cell(call: Call, fake: Fake) -> None:
         assert config.server.learning_rate == 0.5
 
 
-def test_cells_are_stepped_together_on_request(call: Call, fake: Fake) -> None:
-    assert call("--policy", "bgt,uniform", "--seeds", "0-1", "--out", "g", "-q").code == 0
-    assert set(fake.together) == {None}
-    fake.together = []
-    done = call("--policy", "bgt,uniform", "--seeds", "2-3", "--out", "g", "--together", "3", "-q")
-    assert done.code == 0
-    groups = [together for together in fake.together if together is not None]
-    assert (len(groups), len(set(groups))) == (3, 1)  # and one that was left
-    wrong = call("--together", "0", "--out", "h")
+def test_a_flag_that_is_gone_says_so(call: Call) -> None:
+    wrong = call("--together", "4", "--out", "h")
     assert wrong.code == 2
     assert "--together" in wrong.err
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from bgtplanner import simulate
-from bgtplanner.federation import programs
-from bgtplanner.federation.programs import let_programs_go, memory_maps
+from bgtplanner.federation import compilation
+from bgtplanner.federation.compilation import clear_programs, memory_maps
 from bgtplanner.runs.execute import run_study
 from bgtplanner.runs.study import Study
 from bgtplanner.runs.summary import Result
@@ -34,7 +34,7 @@ def cleared() -> int:
     """No program of other tests is kept; returns how many maps there are then."""
     if not memory_maps():
         pytest.skip("nobody counts memory maps here: no /proc/self/maps")
-    let_programs_go(0)
+    clear_programs(0)
     return memory_maps()
 
 
@@ -57,15 +57,15 @@ def test_programs_are_let_go() -> None:
     for shape in range(12, 62):
         double(np.zeros(shape))
         most = max(most, memory_maps())
-        gone += let_programs_go(floor + ten)
+        gone += clear_programs(floor + ten)
     assert gone >= 2
     assert most < floor + 2 * ten
 
 
 def test_nothing_is_let_go_before_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "map_limit", lambda: 4 * memory_maps() + 4000)
+    monkeypatch.setattr(compilation, "map_limit", lambda: 4 * memory_maps() + 4000)
     monkeypatch.setattr(jax, "clear_caches", lambda: pytest.fail("there is room for a thousand"))
-    assert not let_programs_go()
+    assert not clear_programs()
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def room(cleared: int, monkeypatch: pytest.MonkeyPatch) -> int:
     train(5)
     each = memory_maps() - cleared
     assert each > 30, "a run without maps: these tests show nothing"
-    monkeypatch.setattr(programs, "map_limit", lambda: 4 * (cleared + each // 2))
+    monkeypatch.setattr(compilation, "map_limit", lambda: 4 * (cleared + each // 2))
     return cleared + 2 * each
 
 
@@ -121,7 +121,7 @@ def test_a_service_that_recommends_to_everybody() -> None:
 def test_schedules_that_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """`hindsight` plays a whole run for every schedule."""
     cleared: list[None] = []
-    monkeypatch.setattr(programs, "map_limit", lambda: 0)
+    monkeypatch.setattr(compilation, "map_limit", lambda: 0)
     monkeypatch.setattr(jax, "clear_caches", lambda: cleared.append(None))
     settings = TINY | {"synthetic.clients": 6, "planning.policy": "hindsight"}
     simulate("synthetic", rounds=2, settings=settings)

@@ -189,14 +189,6 @@ class TestSimulate:
         with pytest.raises(RunFolderError, match="other files"):
             simulate("csv:/no/such/file.csv", out=tmp_path)
 
-    def test_one_of_many_is_the_same_up_to_rounding(self, tmp_path: Path) -> None:
-        config = load_config(preset="recommended", settings=TINY | {"federation.rounds": ROUNDS})
-        once, often = execute(config), execute(config, often=True)
-        assert often.summary["rmse_final"] == pytest.approx(once.summary["rmse_final"], rel=1e-4)
-        assert often.summary["epsilon_spent_max"] == once.summary["epsilon_spent_max"]
-        with pytest.raises(ConfigError, match="often"):  # it would go on in other programs
-            execute(config, often=True, out=tmp_path / "run")
-
 
 class TestPredict:
     def test_one(self, learned: Result) -> None:

@@ -53,7 +53,7 @@ _Backend = Annotated[
     str, typer.Option(help="loky (processes here) | ray | dask (a cluster that shares DIR)")
 ]
 _Together = Annotated[
-    int, typer.Option(help="How many cells a process steps at once; pays on an accelerator.")
+    int | None, typer.Option(hidden=True, help="Gone: cells are no longer stepped together.")
 ]
 
 
@@ -80,7 +80,7 @@ def compare(
     ] = None,
     jobs: _Jobs = 1,
     backend: _Backend = "loky",
-    together: _Together = 1,
+    together: _Together = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -131,7 +131,7 @@ def sweep(
     ] = None,
     jobs: _Jobs = 1,
     backend: _Backend = "loky",
-    together: _Together = 1,
+    together: _Together = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -227,20 +227,20 @@ def _varied(
 
 
 def _carry_out(
-    study: Study, folder: Path, how: tuple[int, str, int], as_json: bool, quiet: bool
+    study: Study, folder: Path, how: tuple[int, str, int | None], as_json: bool, quiet: bool
 ) -> None:
     """Run the cells that are not finished, write the tables, and show them."""
     from bgtplanner.report.study import StudyView, need_pictures, tables, write_files
     from bgtplanner.runs import execute
     from bgtplanner.runs.statistics import summed_up
 
-    need_pictures(study)
-    view = StudyView(Screen(stderr=as_json), quiet or as_json)
     jobs, backend, together = how
+    need_pictures(study)
+    if together is not None:
+        raise ConfigError("--together: cells are no longer stepped together; leave it out")
+    view = StudyView(Screen(stderr=as_json), quiet or as_json)
     try:
-        outcomes = execute.run_study(
-            study, folder, jobs=jobs, backend=backend, together=together, observer=view
-        )
+        outcomes = execute.run_study(study, folder, jobs=jobs, backend=backend, observer=view)
     finally:
         view.close()
     found = summed_up(study, outcomes)

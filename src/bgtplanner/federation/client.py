@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import MessageError
-from bgtplanner.federation.programs import padding_of
+from bgtplanner.federation.compilation import padding_of
 from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.learner import Explanation, Learner, Local
 

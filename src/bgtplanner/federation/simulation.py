@@ -19,7 +19,7 @@ from bgtplanner.cores import cores
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Pairs, Split
 from bgtplanner.errors import ConfigError, RunFolderError
-from bgtplanner.federation.programs import FEW_RATINGS, Program, padding_of, patiently
+from bgtplanner.federation.compilation import FEW_RATINGS, Program, padding_of, telling_if_slow
 from bgtplanner.federation.protection import Terms
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import (
@@ -34,7 +34,6 @@ from bgtplanner.federation.rounds import (
     State,
     by_chunk,
 )
-from bgtplanner.federation.together import TOGETHER, Joined, Kind, Member, Request, Together
 from bgtplanner.federation.validation import ValidationSet
 from bgtplanner.models.interactions import CLIENTS, COPIED, Interactions, Shared
 from bgtplanner.models.learner import Explanation, Learner, Local
@@ -138,9 +137,6 @@ class Simulation:
         validation: Share of its training ratings that every client puts in its validation set.
         devices: Among how many devices to divide the clients: see :func:`pick_devices`. If
             uploads are not only added up, there is but one.
-        often: Whether many more are compiled alike: small data then get programs that take longer
-            to compile and less time to run, as large data do. Results differ by rounding.
-        together: Other runs to step together with, if there are any, as far as they are alike.
     """
 
     def __init__(
@@ -152,8 +148,6 @@ class Simulation:
         device: str = "auto",
         validation: float = 0.0,
         devices: int | None = None,
-        often: bool = False,
-        together: Together | None = None,
     ) -> None:
         self._made_with = federation, split, seed, device, validation
         aside = None
@@ -171,32 +165,16 @@ class Simulation:
         found = pick_devices(device, devices, len(split.train))
         self._mesh = Mesh(np.array(found), (CLIENTS,)) if len(found) > 1 else None
         self._device = found[0]
-        self._split, self._small = split, len(split.train) <= FEW_RATINGS and not often
-        together = together if federation.extras is None and self._mesh is None else None
-
-        def laid_out() -> Data:
-            known = federation.lay_out(split.train, split.arrival, self._mesh, always=often)
-            return Data(
+        self._split, self._small = split, len(split.train) <= FEW_RATINGS
+        with jax.default_device(self._device):
+            known = federation.lay_out(split.train, split.arrival, self._mesh)
+            self._data = Data(
                 known,
                 Heldout.of(split.test, known),
                 Arriving.of(split, known.put) if split.in_order else None,
                 None if aside is None else ValidationSet.of(aside.train, aside.arrival, known),
             )
-
-        with jax.default_device(self._device):
-            if together is None:
-                self._data = laid_out()
-            else:
-                whose = self._made_with[1:]  # kept with it, so that its address is no one else's
-                what = (id(whose[0]), *whose[1:], often, federation.order)
-                self._data = together.once(what, lambda: (laid_out(), whose))[0]
-        self._state: State | Member
-        self._key, self._state = self._begun()
-        self._together = together
-        self._joined: Joined | None = None
-        if together is not None:
-            place = (self._device, self._small)
-            self._joined = Joined(federation, place, self._data, self._key)
+        self._key, self.state = self._begun()
 
     @cached_property
     def _first_round(self) -> NDArray[np.int64] | None:
@@ -216,55 +194,14 @@ class Simulation:
             return np.ones(self.n_clients, dtype=bool)
         return np.asarray(self._first_round <= self.next_round)
 
-    @property
-    def state(self) -> State:
-        """Parameters, local state and optimizer memory after the last round.
-
-        Among runs that are stepped together, its parts are fetched when they are looked at.
-        """
-        return cast(State, self._state)
-
-    @property
-    def _whole(self) -> State:
-        """The same, all of it."""
-        return self._state.whole if isinstance(self._state, Member) else self._state
-
     def _run(self, program: Program, *arguments: Any) -> Any:
         """Run a program on the device of this simulation, compiled for its size."""
         tell = None if program in self._compiled else self.on_compiling
-        with jax.default_device(self._device), patiently(tell):
+        with jax.default_device(self._device), telling_if_slow(tell):
             where = self._device if self._mesh is None else self._mesh
             found = program(where, self._small, self.federation, *arguments)
         self._compiled.add(program)
         return found
-
-    def prepare(self, *, rests: bool, ranked: int = 0) -> None:
-        """Compile what a run needs after its first round, while that one is being compiled.
-
-        Args:
-            rests: Whether there will be rounds in which nothing leaves any client.
-            ranked: How many users will be ranked at a time, and rankings explained; 0 if none.
-        """
-        if self._mesh is not None:
-            return
-
-        def prepare(program: Program, *arguments: Any) -> None:
-            program.prepare(self._device, self._small, self.federation, *arguments)
-
-        index, test = np.int32(0), len(self._split.test)
-        if self._small and self._data.aside is None:
-            clients = np.zeros(self.n_clients, dtype=np.float32)
-            known = (self._data.interactions, self._data.heldout, index, self._key)
-            prepare(_SERVED, self._whole, clients, clients, *known)
-        if rests:
-            prepare(_REST, self._whole, self._data.interactions, self._data.heldout, index)
-        if ranked:
-            state = (self._whole, self._data.interactions, index, False)
-            sizes = [number + padding_of(number) for number in (ranked, 1, test)]
-            users, few, pairs = (np.zeros(size, dtype=np.int32) for size in sizes)
-            prepare(_RANK, *state, users)
-            prepare(_PREDICT, *state, pairs, pairs)
-            prepare(_EXPLAIN, *state, few)
 
     def _begun(self) -> tuple[Array, State]:
         """Return the key of the rounds, and a state of its own before the first of them."""
@@ -275,7 +212,7 @@ class Simulation:
     def _as_known(self) -> tuple[State, Interactions, Any, bool]:
         """The state, what clients know by now, and whether it is before the first round."""
         last = np.int32(max(self.next_round - 1, 0))
-        return self._whole, self._data.interactions, last, self.next_round == 0
+        return self.state, self._data.interactions, last, self.next_round == 0
 
     def evaluate(self) -> Metrics:
         """Return the current scores on the held-out ratings."""
@@ -295,43 +232,26 @@ class Simulation:
         if extras is not None and outcome.shown is not None:
             bound = None if terms is None else float(terms.clip.max())
             known = self._split.train.take(self._split.arrival <= index)
-            model, kept = self.federation.model, self._state.local
+            model, kept = self.federation.model, self.state.local
             with jax.default_device(self._device):
                 local = extras.told(model, kept, outcome.shown, known, bound)
-                self._state = self._whole._replace(local=local)
+                self.state = self.state._replace(local=local)
         return self._record(outcome)
 
     def rest(self) -> RoundResult:
         """Run a round in which nothing leaves any client; ratings still arrive."""
         return self._record(self._play("rest"))
 
-    def _play(self, kind: Kind, *more: Any) -> Outcome:
-        if (outcome := self._play_together(kind, *more)) is not None:
-            return outcome
-        state, known, index = self._whole, self._data.interactions, np.int32(self.next_round)
+    def _play(self, kind: Literal["round", "rest"], *more: Any) -> Outcome:
+        state, known, index = self.state, self._data.interactions, np.int32(self.next_round)
         self._before = None
         if self._data.arriving is not None:  # before the round takes the old state's memory
             self._before = self._run(_ERROR_BEFORE, state, known, self._data.arriving, index)
         if kind == "round" and self._small:
             return self._play_in_parts(*more)
         play = _ROUND if kind == "round" else _REST
-        self._state, outcome = self._run(play, state, known, self._data.heldout, index, *more)
+        self.state, outcome = self._run(play, state, known, self._data.heldout, index, *more)
         return cast(Outcome, outcome)
-
-    def _play_together(self, kind: Kind, *more: Any) -> Outcome | None:
-        """Play a round together with other runs; None if there are none that are alike."""
-        if self._together is None or self._joined is None:
-            return None
-        terms = more[1] if more else None
-        request = Request(kind, self.next_round, self._state, terms)
-        with patiently(None if TOGETHER in self._compiled else self.on_compiling):
-            played = self._together.play(self._joined, request)
-        self._compiled.add(TOGETHER)
-        if played is None:
-            self._joined = None
-            return None
-        self._state, outcome, self._before = played
-        return outcome
 
     def _play_in_parts(
         self, key: Array, terms: Terms | None, aside: ValidationSet | None, shows: bool
@@ -340,14 +260,14 @@ class Simulation:
 
         Small programs are also compiled in less time than a large one that does the same.
         """
-        state, known, index = self._whole, self._data.interactions, np.int32(self.next_round)
-        with patiently(None if _SERVED in self._compiled else self.on_compiling):
+        state, known, index = self.state, self._data.interactions, np.int32(self.next_round)
+        with telling_if_slow(None if _SERVED in self._compiled else self.on_compiling):
             sent = self._run(_UPLOADED, state, known, index, key, terms, shows)
             shared, memory = self._run(_STEPPED, state, sent, terms)
             after = State(shared, sent.local, memory)
             done = (after, sent.losses, sent.takes_part)
             validates = () if aside is None else (terms, aside)
-            self._state, outcome = self._run(
+            self.state, outcome = self._run(
                 _SERVED, *done, known, self._data.heldout, index, key, *validates
             )
         return cast(Outcome, sent.completed(outcome))
@@ -378,12 +298,12 @@ class Simulation:
         """Ask clients to divide their next uploads so; it is sent out with the parameters."""
         if type(self.federation.model).asking is Learner.asking:
             return  # there is nothing to ask
-        shared = self._run(_ASKING, self._state.shared, dict(split))
-        self._state = self._whole._replace(shared=shared)
+        shared = self._run(_ASKING, self.state.shared, dict(split))
+        self.state = self.state._replace(shared=shared)
 
     def withdraw(self) -> None:
         """Return to the initial parameters: those learned since are not worth using."""
-        self._state = self._whole._replace(shared=self._begun()[1].shared)
+        self.state = self.state._replace(shared=self._begun()[1].shared)
 
     @cached_property
     def _pairs(self) -> Pairs:
@@ -456,7 +376,7 @@ class Simulation:
     @property
     def learned(self) -> bool:
         """Whether the shared parameters are other than before the first round."""
-        pairs = zip(self._begun()[1].shared, self._state.shared, strict=True)
+        pairs = zip(self._begun()[1].shared, self.state.shared, strict=True)
         return not all(np.array_equal(np.asarray(old), np.asarray(new)) for old, new in pairs)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -465,7 +385,7 @@ class Simulation:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the whole state as named plain arrays, enough to go on bit for bit."""
-        return state_arrays(self._whole, self.next_round)
+        return state_arrays(self.state, self.next_round)
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Go on from the result of :meth:`arrays`.
@@ -477,7 +397,7 @@ class Simulation:
         where: Any = self._device
         if self._mesh is not None:
             where = NamedSharding(self._mesh, COPIED)
-        self._state, self.next_round = restored_state(arrays, self._whole, where)
+        self.state, self.next_round = restored_state(arrays, self.state, where)
 
 
 def _only_one(devices: int | None) -> int:
@@ -619,17 +539,17 @@ def _of_users(
 
 
 # All are shared by runs of equal federations and shapes.
-_FIRST = Program(_first, static=(0,), light=True)
+_FIRST = Program(_first)
 _ROUND = Program(Federation.round, static=(0, 8), donated=(1,))
 _UPLOADED = Program(Federation.uploaded, static=(0, 6))
-_STEPPED = Program(Federation.stepped, static=(0,), light=True)
-_SERVED = Program(Federation.served, static=(0,))
-_REST = Program(Federation.rest, static=(0,))
-_ASKING = Program(_asking, static=(0,), light=True)
-_EXTRA_ITEMS = Program(_extra_items, static=(0,))
-_ERROR_BEFORE = Program(Federation.error_before, static=(0,))
-_PREDICT = Program(_predict, static=(0, 4), light=True)
+_STEPPED = Program(Federation.stepped)
+_SERVED = Program(Federation.served)
+_REST = Program(Federation.rest)
+_ASKING = Program(_asking)
+_EXTRA_ITEMS = Program(_extra_items)
+_ERROR_BEFORE = Program(Federation.error_before)
+_PREDICT = Program(_predict, static=(0, 4))
 _SCORES = Program(_scores, static=(0, 4))
 _RANK = Program(partial(_of_users, "rank"), static=(0, 4))
-_EXPLAIN = Program(partial(_of_users, "explain"), static=(0, 4), light=True)
-_POPULARITY = Program(partial(_of_users, "popularity"), static=(0, 4), light=True)
+_EXPLAIN = Program(partial(_of_users, "explain"), static=(0, 4))
+_POPULARITY = Program(partial(_of_users, "popularity"), static=(0, 4))

@@ -32,7 +32,6 @@ from bgtplanner.errors import (
     MissingExtraError,
     RunFolderError,
 )
-from bgtplanner.federation.together import Together
 from bgtplanner.models.metrics import METRICS
 from bgtplanner.planning.policy import Policy
 from bgtplanner.planning.registry import POLICIES
@@ -58,7 +57,6 @@ __all__ = [
     "one_by_one",
     "outcome_of",
     "side_by_side",
-    "waves_of",
 ]
 
 BACKENDS = ("loky", "ray", "dask")
@@ -157,52 +155,25 @@ class LatestData:
 _data_of_studies: dict[str, LatestData] = {}  # in a process that runs cells of others
 
 
-Wave = Sequence[Cell]
-"""Cells that are stepped together."""
-
-
-def waves_of(todo: Sequence[Cell], cells: Mapping[Cell, Config], most: int) -> list[Wave]:
-    """Cells that may be stepped together, at most so many, in about the order that they had.
-
-    Those with the same data set and model are: others would have programs of their own.
-    """
-    if most == 1:
-        return [[cell] for cell in todo]
-    alike: dict[Any, list[Cell]] = {}
-    for cell in todo:
-        alike.setdefault((cell.dataset, cells[cell].model.name), []).append(cell)
-    return [
-        group[first : first + most]
-        for group in alike.values()
-        for first in range(0, len(group), most)
-    ]
-
-
 def one_by_one(
-    todo: Sequence[Wave],
+    todo: Sequence[Cell],
     cells: Mapping[Cell, Config],
     out: Path,
     tell: Tell | None,
     objects: Objects,
 ) -> Generator[Outcome, None, None]:
-    """Run cells in this process, wave by wave, until one is interrupted."""
+    """Run cells in this process, one after the other, until one is interrupted."""
     data = LatestData()
-    for wave in todo:
-        if len(wave) == 1:
-            [cell] = wave
-            view = _CellView(cell, tell)
-            outcomes = [_run_cell(cell, cells[cell], out / cell.place, view, data, objects)]
-        else:
-            with stop_requests(active=True) as stop:
-                views = [_CellView(cell, tell) for cell in wave]
-                outcomes = _run_wave(views, cells, out, stop, objects)
-        yield from outcomes
-        if any(outcome.interrupted for outcome in outcomes):
+    for cell in todo:
+        view = _CellView(cell, tell)
+        outcome = _run_cell(cell, cells[cell], out / cell.place, view, data, objects)
+        yield outcome
+        if outcome.interrupted:
             return
 
 
 def side_by_side(
-    todo: Sequence[Wave],
+    todo: Sequence[Cell],
     cells: Mapping[Cell, Config],
     out: Path,
     backend: str,
@@ -234,7 +205,7 @@ def side_by_side(
 
 
 def _in_a_pool(
-    left: list[Wave],
+    left: list[Cell],
     cells: Mapping[Cell, Config],
     out: Path,
     flag: Path,
@@ -251,22 +222,19 @@ def _in_a_pool(
 
     def tasks() -> Iterator[Any]:
         while left and not stop.is_set():
-            wave = left.pop(0)
-            running.update(dict.fromkeys(wave))
-            names = {cell.dataset for cell in wave}
-            mine = objects._replace(
-                ratings={of: it for of, it in objects.ratings.items() if of in names}
-            )
-            own = {cell: cells[cell] for cell in wave}
-            yield joblib.delayed(_run_elsewhere)(own, out.absolute(), flag, threads, study, mine)
+            cell = left.pop(0)
+            running[cell] = None
+            of_cell = {of: it for of, it in objects.ratings.items() if of == cell.dataset}
+            mine = objects._replace(ratings=of_cell)
+            where = out.absolute(), flag
+            yield joblib.delayed(_run_elsewhere)(cell, cells[cell], *where, threads, study, mine)
 
     own = {"inner_max_num_threads": threads} if backend == "loky" else {}
     with joblib.parallel_config(backend, n_jobs=jobs, **own):
         try:
-            for outcomes in _results(tasks(), jobs):
-                for outcome in outcomes:
-                    del running[outcome.cell]
-                yield from outcomes
+            for outcome in _results(tasks(), jobs):
+                del running[outcome.cell]
+                yield outcome
         except Exception as error:
             if stop.is_set():  # a process that was told to stop breaks the whole pool
                 return
@@ -276,7 +244,7 @@ def _in_a_pool(
             yield from [Outcome(cell=cell, error=lost) for cell in running]
 
 
-def _results(tasks: Iterator[Any], jobs: int) -> Iterator[list[Outcome]]:
+def _results(tasks: Iterator[Any], jobs: int) -> Iterator[Outcome]:
     """Yield outcomes as they come, or batch by batch if the backend cannot do that."""
     import joblib
 
@@ -327,14 +295,15 @@ def _cluster(backend: str, jobs: int) -> Iterator[None]:
 
 
 def _run_elsewhere(
-    cells: Mapping[Cell, Config],
+    cell: Cell,
+    config: Config,
     out: Path,
     flag: Path,
     threads: int,
     study: str,
     objects: Objects,
-) -> list[Outcome]:
-    """Run a wave of cells in another process, with its share of the cores.
+) -> Outcome:
+    """Run a cell in another process, with its share of the cores.
 
     The process lives on for the next cells, and for those of other studies.
     """
@@ -348,34 +317,8 @@ def _run_elsewhere(
     if study not in _data_of_studies:
         _data_of_studies.clear()
     data = _data_of_studies.setdefault(study, LatestData())
-    views = [_CellView(cell, flag=flag) for cell in cells]
-    if len(views) > 1:
-        return _run_wave(views, cells, out, threading.Event(), objects)
-    [(cell, config)] = cells.items()
-    return [_run_cell(cell, config, out / cell.place, views[0], data, objects)]
-
-
-def _run_wave(
-    views: Sequence[_CellView],
-    cells: Mapping[Cell, Config],
-    out: Path,
-    stop: threading.Event,
-    objects: Objects,
-) -> list[Outcome]:
-    """Run cells together, each in a thread; a request to stop is one to all of them."""
-    together = Together(stop)
-    data: dict[str, LatestData] = {}
-    works = []
-    for view in views:
-        cell, config = view.cell, cells[view.cell]
-        own = data.setdefault(data_of(config), LatestData())
-        view.stop = stop
-        works.append(
-            functools.partial(
-                _run_cell, cell, config, out / cell.place, view, own, objects, together
-            )
-        )
-    return together.run(works)
+    view = _CellView(cell, flag=flag)
+    return _run_cell(cell, config, out / cell.place, view, data, objects)
 
 
 def _run_cell(
@@ -385,20 +328,15 @@ def _run_cell(
     view: _CellView,
     data: LatestData,
     objects: Objects,
-    together: Together | None = None,
 ) -> Outcome:
     begun = time.perf_counter()
     ratings, given = objects.ratings.get(cell.dataset), objects.given
     try:
         if (place / "config.toml").exists():
-            runner.resume(
-                place, ratings=ratings, model=given.model, observer=view, together=together
-            )
+            runner.resume(place, ratings=ratings, model=given.model, observer=view)
         else:
             share = functools.partial(data.of, ratings=ratings)
-            runner.execute(
-                config, data=share, given=given, out=place, observer=view, together=together
-            )
+            runner.execute(config, data=share, given=given, out=place, observer=view)
         outcome = outcome_of(cell, place)
     except (InterruptedRunError, KeyboardInterrupt):
         return Outcome(cell=cell, interrupted=True)
@@ -421,7 +359,6 @@ class _CellView(Observer):
 
     def __init__(self, cell: Cell, tell: Tell | None = None, flag: Path | None = None) -> None:
         self.cell, self.tell, self.flag = cell, tell, flag
-        self.stop: threading.Event | None = None  # of cells that are stepped together
 
     def round(self, record: Mapping[str, Any], total: int) -> None:
         if self.tell is not None:
@@ -430,9 +367,6 @@ class _CellView(Observer):
             except Exception as error:
                 raise _ObserverError(error) from error
         if self.flag is not None and self.flag.exists():
-            if self.stop is not None:  # all of them save their state after their next round
-                self.stop.set()
-                return
             if threading.current_thread() is not threading.main_thread():
                 raise InterruptedRunError("stopped")
             self.flag = None  # once: a second signal would interrupt the round

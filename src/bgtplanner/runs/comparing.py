@@ -37,7 +37,6 @@ def compare(
     out: Path | str | None = None,
     jobs: int = 1,
     backend: str = "loky",
-    together: int = 1,
     observer: StudyObserver | None = None,
 ) -> Comparison:
     """Run every policy on every data set, with every mechanism and seed, and compare them.
@@ -60,8 +59,6 @@ def compare(
             what is not finished. By default nothing is kept.
         jobs: How many cells to run at a time.
         backend: ``loky`` for processes on this machine; ``ray`` or ``dask`` for a cluster.
-        together: How many cells a process steps at once; on an accelerator many take about as
-            long as one. Results differ by rounding.
         observer: Is told about every cell.
 
     Raises:
@@ -110,7 +107,6 @@ def compare(
             place,
             jobs=jobs,
             backend=backend,
-            together=together,
             observer=observer,
             objects=objects,
         )

@@ -24,7 +24,6 @@ from bgtplanner.runs.cells import (
     one_by_one,
     outcome_of,
     side_by_side,
-    waves_of,
 )
 from bgtplanner.runs.config import Config, check_policy, differences
 from bgtplanner.runs.folder import RunFolder
@@ -80,22 +79,18 @@ def run_study(
     *,
     jobs: int = 1,
     backend: str = "loky",
-    together: int = 1,
     observer: StudyObserver | None = None,
     objects: Objects | None = None,
 ) -> list[Outcome]:
     """Run all cells that are not finished, and return the outcomes of all cells.
 
-    On a cluster, all machines must share the folder. `together` cells are stepped together in a
-    process, as far as they are alike: on an accelerator many small rounds take about as long as
-    one. On a CPU there is nothing to gain.
+    On a cluster, all machines must share the folder.
 
     Raises:
         ConfigError: If a cell cannot be run; raised before anything is run.
         InterruptedRunError: If it was stopped from outside; the same call continues.
     """
     jobs, objects = as_whole("--jobs", jobs, 1), objects or Objects()
-    together = as_whole("--together", together, 1)
     ConfigError.unless(backend in BACKENDS, "--backend", backend, f"one of {', '.join(BACKENDS)}")
     cells = study.cells()
     _check_folder(out, study)
@@ -117,16 +112,13 @@ def run_study(
     except OSError as error:
         raise StorageError.of(out, error, "choose another folder with --out") from error
     study.write(out)
-    clock, waves = (
-        _Clock(todo, jobs * together, outcomes.values()),
-        waves_of(todo, cells, together),
-    )
+    clock = _Clock(todo, jobs, outcomes.values())
     if observer is not None:
         observer.study_started(len(cells), len(outcomes), clock.left())
     with contextlib.closing(
-        one_by_one(waves, cells, out, None if observer is None else observer.cell_round, objects)
+        one_by_one(todo, cells, out, None if observer is None else observer.cell_round, objects)
         if alone
-        else side_by_side(waves, cells, out, backend, jobs, objects)
+        else side_by_side(todo, cells, out, backend, jobs, objects)
     ) as results:
         for outcome in results:
             if outcome.interrupted:

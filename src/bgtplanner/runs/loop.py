@@ -7,7 +7,6 @@ from a checkpoint.
 from __future__ import annotations
 
 import json
-import threading
 import time
 from dataclasses import replace
 from typing import Any
@@ -16,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError, InterruptedRunError, RunFolderError, SchemaError
+from bgtplanner.federation.compilation import clear_programs
 from bgtplanner.federation.coordinator import Coordinator, Engine
-from bgtplanner.federation.programs import let_programs_go
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.privacy.ledger import Head
 from bgtplanner.runs.config import Config
@@ -36,13 +35,12 @@ class Run:
     """A run in progress: its engine, its coordinator, and its record so far."""
 
     def __init__(self, config: Config, simulation: Engine, observer: RoundObserver | None) -> None:
-        let_programs_go()  # compiled by earlier runs
+        clear_programs()  # compiled by earlier runs
         self.config, self.simulation, self.observer = config, simulation, observer
         self.checkpoint_every = config.run.checkpoint_every
         self.records: list[dict[str, Any]] = []
         self.seconds_before = 0.0
         self.planned: Coordinator | None = None
-        self.stop: threading.Event | None = None  # instead of signals, if others go on as well
         self._looked = 0  # at how many records, for the target
         self._reached = False
 
@@ -117,9 +115,7 @@ class Run:
         def seconds() -> float:
             return self.seconds_before + time.perf_counter() - started
 
-        asked = stop_requests(active=folder is not None and self.stop is None)
-        with asked as signalled:
-            stop = signalled if self.stop is None else self.stop
+        with stop_requests(active=folder is not None) as stop:
             while not self._over():
                 played = self.step()
                 if played is None:

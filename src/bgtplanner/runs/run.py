@@ -22,12 +22,11 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split, Within, deal_users, split_ratings
 from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import ConfigError, DataError, RunFolderError, TrainingDivergedError
-from bgtplanner.federation.kept import keep_programs
+from bgtplanner.federation.compilation import use_compilation_cache
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.simulation import Simulation
-from bgtplanner.federation.together import Together
 from bgtplanner.models.learner import MODELS, Learner
-from bgtplanner.models.metrics import METRICS, lists_of, ranked_at_once, shown
+from bgtplanner.models.metrics import METRICS, lists_of, shown
 from bgtplanner.models.references import References, references
 from bgtplanner.planning.policy import Policy
 from bgtplanner.planning.registry import POLICIES
@@ -233,8 +232,6 @@ def execute(
     overwrite: bool = False,
     observer: Observer | None = None,
     lists: bool = True,
-    often: bool = False,
-    together: Together | None = None,
 ) -> Result:
     """Run what the config says, from the first round.
 
@@ -248,14 +245,10 @@ def execute(
         overwrite: Whether to replace a run in that folder.
         observer: Is told about every round.
         lists: Whether to score the lists that users would be shown, too.
-        often: Whether many runs like it follow in this process: see
-            :class:`~bgtplanner.federation.simulation.Simulation`. Without a folder only.
-        together: Other runs to step together with; this one is in one of their threads then.
     """
-    ConfigError.unless(out is None or not often, "often", often, "false, if a folder is written")
     if out is not None:
         RunFolder(Path(out)).check_free(overwrite)  # before minutes are spent on loading
-    keep_programs()
+    use_compilation_cache()
     given = given or Given()
     given = given._replace(model=learner_of(config) if given.model is None else given.model)
     if data is not None:
@@ -263,7 +256,7 @@ def execute(
     else:
         prepared = Prepared(config, ratings_of(config) if ratings is None else ratings)
     with_schedule = _with_schedule(config, prepared, observer, given)
-    run = _Run(with_schedule, prepared, observer, given, often=often, together=together)
+    run = _Run(with_schedule, prepared, observer, given)
     run.lists = lists
     if out is None:
         run.open_ledger(None)
@@ -271,8 +264,6 @@ def execute(
     if run.config.privacy.mechanism != "none":
         clients = prepared.ratings.n_clients
         check_planning(run.config, clients, given.policy)  # before there is a folder
-    if data is None:  # nobody else compiles the same
-        run.prepare()
     with RunFolder.create(
         out,
         config,
@@ -293,7 +284,6 @@ def resume(
     model: Learner | None = None,
     policy: Policy | None = None,
     observer: Observer | None = None,
-    together: Together | None = None,
 ) -> Result:
     """Resume a run; it ends as if it had never been interrupted, bit for bit.
 
@@ -303,13 +293,12 @@ def resume(
         model: The learner, likewise.
         policy: The policy, likewise, in its state before the first round.
         observer: Is told about every round.
-        together: Other runs to step together with; the end then differs by rounding.
 
     Raises:
         RunFolderError: If the folder, its checkpoint or the ratings do not fit together, or if
             its policy no longer exists.
     """
-    keep_programs()
+    use_compilation_cache()
     with RunFolder.open(as_path("path", path)) as folder:
         if folder.saved:
             raise RunFolderError(f"{path}: a finished run, saved without its ledger; load it")
@@ -331,7 +320,7 @@ def resume(
         ratings = _ratings_of_folder(folder, config, "resume") if ratings is None else ratings
         data = Prepared(config, ratings)
         planned = _with_schedule(config, data, observer, given)
-        run = _Run(planned, data, observer, given, together=together)
+        run = _Run(planned, data, observer, given)
         if data.mark != folder.notes().get("data"):
             raise RunFolderError(
                 f"{path}: the ratings of '{config.data.dataset}' are not those it was started "
@@ -375,7 +364,7 @@ def load(
     fits = ratings is None or isinstance(ratings, Ratings | str)
     refuse_unless(fits, "ratings", ratings, expected)
     data_dir = None if data_dir is None else str(as_path("data_dir", data_dir))
-    keep_programs()
+    use_compilation_cache()
     folder = RunFolder(as_path("path", path))
     if (folder.path / "study.json").exists():
         raise RunFolderError(f"{path}: holds a study; read it with bgtplanner.load_study")
@@ -574,9 +563,6 @@ class _Run(Run):
         prepared: Prepared,
         observer: Observer | None,
         given: Given,
-        *,
-        often: bool = False,
-        together: Together | None = None,
     ) -> None:
         self.prepared, self.given = prepared, given
         ratings, self.split = prepared.ratings, prepared.split
@@ -594,20 +580,11 @@ class _Run(Run):
             device=config.run.device,
             devices=config.run.devices,
             validation=config.planning.validation_share if config.validates else 0.0,
-            often=often,
-            together=together,
         )
         simulation.on_compiling = getattr(observer, "compiling", None)
         super().__init__(config, simulation, observer)
-        self.stop = None if together is None else together.stop
         ranks = _LISTS in shown(config.preset)
         self._ranked_in = set(rounds_to_rank(config.federation.rounds) if ranks else ())
-
-    def prepare(self) -> None:
-        """Begin to compile what is needed after the first round."""
-        rests = self.config.privacy.mechanism != "none" and self.config.planning.policy == "bgt"
-        ranked = ranked_at_once(self.split.test) if self.lists else 0
-        self.simulation.prepare(rests=rests, ranked=ranked)
 
     @functools.cached_property
     def facts(self) -> dict[str, Any]:

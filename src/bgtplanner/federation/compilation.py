@@ -1,0 +1,197 @@
+"""How the functions of a round are compiled, and where compiled programs are kept.
+
+Compiling is most of what a short run waits for. JAX's persistent compilation cache keeps programs
+in the user's cache folder, and small data get programs that are compiled sooner and run longer.
+
+A process keeps every program that it has compiled, too, and each of them holds memory maps: one to
+a few hundred per run. Linux lets a process have 65,530 maps (``vm.max_map_count``). Beyond that,
+the compiler dies of a segmentation fault: so would a process that compares hundreds of settings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding
+
+from bgtplanner.caches import user_cache, with_home
+from bgtplanner.models.interactions import COPIED
+
+__all__ = [
+    "FEW_RATINGS",
+    "SLOW",
+    "Program",
+    "clear_programs",
+    "map_limit",
+    "memory_maps",
+    "padding_of",
+    "telling_if_slow",
+    "use_compilation_cache",
+]
+
+FEW_RATINGS = 1 << 14
+"""With at most so many ratings, compiling a round takes longer than all the rounds of a run."""
+
+# This fusion makes a round of gathers and segment sums about a third slower on a CPU.
+_ON_CPU: dict[str, Any] = {"xla_cpu_experimental_ynn_fusion_type": ""}
+
+# Fewer optimisations, and XLA's former code generator: it compiles in less than half of the time.
+_QUICK: dict[str, Any] = {
+    "xla_backend_optimization_level": 1,
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": 2,
+    "xla_cpu_prefer_vector_width": 128,
+}
+
+SLOW = 2.0
+"""Seconds that a program may take to compile before anyone is told."""
+
+_FEWEST = 64
+_USUAL_LIMIT = 65_530
+
+
+def use_compilation_cache() -> None:
+    """Have JAX keep what it compiles from now on in the user's cache folder.
+
+    The environment variable ``BGTPLANNER_CACHE`` names another folder, or is ``off``. If the user
+    has chosen a folder for JAX, nothing is changed. A folder in which others may write is not
+    used: whoever may write there could have us run anything.
+    """
+    wanted = os.environ.get("BGTPLANNER_CACHE", "")
+    if wanted == "off" or jax.config.values["jax_compilation_cache_dir"]:
+        return
+    place = (with_home(wanted) if wanted else user_cache()) / "programs"
+    try:
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        about = place.stat()
+    except OSError:
+        return
+    if about.st_uid != os.geteuid() or about.st_mode & 0o022:
+        return
+    # An entry that was written by half, because the disk was full, is compiled anew.
+    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
+    for name, value in {
+        "jax_compilation_cache_dir": str(place),
+        "jax_persistent_cache_min_compile_time_secs": 0.1,
+        "jax_persistent_cache_enable_xla_caches": "none",  # they would grow without bounds
+    }.items():
+        jax.config.update(name, value)  # type: ignore[no-untyped-call]
+
+
+class Program:
+    """A pure function, compiled for each device, size and shape; its first argument is static.
+
+    Args:
+        function: The function.
+        static: Positions of the arguments that are not arrays.
+        donated: Positions of the arguments whose memory the results may take.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        static: tuple[int, ...] = (0,),
+        donated: tuple[int, ...] = (),
+    ) -> None:
+        self._function, self._static, self._donated = function, static, donated
+        self._jitted: dict[tuple[jax.Device | Mesh, bool], Callable[..., Any]] = {}
+
+    def __call__(self, where: jax.Device | Mesh, small: bool, *arguments: Any) -> Any:
+        """Return the result; `small` says that the program should be compiled quickly.
+
+        On several devices, each of them gets the whole result.
+        """
+        if (where, small) not in self._jitted:
+            device: Any = where
+            several: dict[str, Any] = {}
+            if isinstance(where, Mesh):
+                several = {"out_shardings": NamedSharding(where, COPIED)}
+                device = where.devices.flat[0]
+            self._jitted[where, small] = jax.jit(
+                self._function,
+                static_argnums=self._static,
+                donate_argnums=self._donated,
+                compiler_options=_options(device.platform, small),
+                **several,
+            )
+        return self._jitted[where, small](*arguments)
+
+
+@cache
+def _options(platform: str, small: bool) -> dict[str, Any] | None:
+    """Return the options for XLA on a device, or None where XLA does not know them."""
+    if platform != "cpu":
+        return None
+    options = _ON_CPU | (_QUICK if small else {})
+    try:
+        jax.jit(lambda: 0, compiler_options=options)()
+    except jax.errors.JaxRuntimeError:  # this version of XLA does not have one of them
+        return None
+    return options
+
+
+@contextlib.contextmanager
+def telling_if_slow(tell: Callable[[], None] | None) -> Iterator[None]:
+    """Call `tell` once if what is done meanwhile, such as compiling, takes more than `SLOW`."""
+    timer = threading.Timer(SLOW, tell or (lambda: None))
+    timer.daemon = True
+    if tell is not None:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def padding_of(number: int) -> int:
+    """Return how many entries to add to make their number a power of two, and at least 64.
+
+    A program is compiled for each number of entries. With padding there are few such numbers.
+
+    Example:
+        >>> [number + padding_of(number) for number in (0, 64, 65, 1000)]
+        [64, 64, 128, 1024]
+    """
+    return max(_FEWEST, 1 << max(number - 1, 0).bit_length()) - number
+
+
+def memory_maps() -> int:
+    """Return how many memory maps this process has; 0 where the system does not count them."""
+    try:
+        return Path("/proc/self/maps").read_bytes().count(b"\n")
+    except OSError:  # this is not Linux, and there is no such limit
+        return 0
+
+
+def map_limit() -> int:
+    """Return how many memory maps the kernel allows a process."""
+    try:
+        return int(Path("/proc/sys/vm/max_map_count").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return _USUAL_LIMIT
+
+
+def clear_programs(most: int | None = None) -> bool:
+    """Drop all compiled programs if they hold too many memory maps; return whether that was so.
+
+    It is called between two runs, when hardly any program is needed again. Those that are needed
+    are compiled again, and compute the same bits.
+
+    Args:
+        most: How many maps are allowed, by default a quarter of what the kernel allows: dozens of
+            runs of different shapes, whose programs fit into one or two gigabytes.
+    """
+    if memory_maps() <= (map_limit() // 4 if most is None else most):
+        return False
+    jax.clear_caches()  # type: ignore[no-untyped-call]
+    return True
