@@ -8,15 +8,11 @@ client, from its own ratings alone.
 
 from __future__ import annotations
 
-import csv
-import gzip
 import hashlib
-import io
 import itertools
 import re
-import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,19 +20,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bgtplanner.data.csvtext import DELIMITERS_OF_ITEMS, TextTable, open_file
 from bgtplanner.errors import ConfigError, DataError
-from bgtplanner.text import LONGEST_LABEL, MOST_LABELS, read_bytes
+from bgtplanner.text import LONGEST_LABEL, MOST_LABELS
 
 __all__ = ["Catalogue", "ItemsFormat", "as_label", "read_items"]
 
 _IDS = ("id", "item", "itemid", "movieid", "productid", "asin", "bookid", "isbn", "sku")
 _TITLES = ("title", "name", "itemname", "movietitle", "producttitle")
-_DELIMITERS = ("\t", "::", "|", ";", ",")
 _SEPARATORS = ("|", ";", ",")
 _CLASSES = 5  # of a number
 _MOST_FEATURES = 1024
 _MOST_CATEGORIES = 256  # of one column, the most frequent ones
-_MOST_BYTES = 1 << 30  # of a table: embeddings take room
 _LONGEST_TITLE = 256  # the rest is cut off: one endless title would make all of them take its room
 _LONGEST_NAME = 80  # of a category
 _FEWEST_ITEMS = 2  # that a category must have, to say anything about one item from another
@@ -331,89 +326,52 @@ def read_items(path: Path | str, items_format: ItemsFormat | None = None) -> Cat
         ConfigError: If the format names a column that is not there.
     """
     path, wanted = Path(path), items_format or ItemsFormat()
-    try:
-        content = read_bytes(path, _MOST_BYTES)
-        if content[:2] == b"\x1f\x8b":
-            with gzip.open(io.BytesIO(content)) as zipped:
-                content = zipped.read(_MOST_BYTES + 1)
-    except FileNotFoundError:
-        raise DataError("no such file; expected a table of items", path=path) from None
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError("the gzip data is damaged", path=path) from error
-    except (OSError, ValueError) as error:
-        raise DataError(f"cannot be read: {error}; expected a table", path=path) from error
-    if len(content) > _MOST_BYTES:
-        raise DataError(f"unpacks to more than {_MOST_BYTES:,} bytes", path=path)
-    if content[:4] == b"PAR1":
-        return Catalogue.from_frame(_parquet(content, path), wanted, where=str(path))
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError:  # older catalogues, MovieLens' among them
-        text = content.decode("latin-1")
-    if "\0" in text:
-        raise DataError("holds a zero byte: expected CSV or Parquet", path=path)
-    try:
-        rows = _rows(text, len(wanted.columns or ()))
-    except csv.Error as error:
-        raise DataError(f"cannot be read as a table: {error}", path=path) from error
-    if not rows:
+    with open_file(path) as file:
+        packed = file.peek(4)[:4] == b"PAR1"
+    if packed:
+        return Catalogue.from_frame(_parquet(path), wanted, where=str(path))
+    least = len(wanted.columns or ("item", "title"))
+    table = TextTable.open(path, columns=least, among=DELIMITERS_OF_ITEMS, older=True)
+    if table is None:
         raise DataError("is empty; expected a row for each item", path=path)
-    names = _header(rows, wanted, path)
-    for line, row in rows:
-        if len(row) != len(names):
-            problem = f"expected {len(names)} columns, found {len(row)}"
-            raise DataError(problem, path=path, line=line)
-    cells = zip(*(row for _, row in rows), strict=True)
-    columns = dict(zip(names, cells, strict=True)) if rows else {}
+    names, header = _header(table, wanted)
+    if len(table.first) != len(names):
+        problem = f"expected {len(names)} columns, found {len(table.first)}"
+        raise DataError(problem, path=path, line=table.line)
+    columns: dict[str, list[str]] = {name: [] for name in names}
+    for batch in table.batches(range(len(names)), header=header):
+        for cells, column in zip(columns.values(), batch.columns, strict=True):
+            cells += column.to_pylist()
+        if len(cells) > MOST_LABELS:
+            raise DataError(f"has more than {MOST_LABELS:,} items", path=path)
     return Catalogue.from_frame(columns, wanted, where=str(path))
 
 
-def _header(rows: list[tuple[int, list[str]]], wanted: ItemsFormat, path: Path) -> list[str]:
-    """The names of the columns, which are taken off the rows if they stand there."""
+def _header(table: TextTable, wanted: ItemsFormat) -> tuple[list[str], bool]:
+    """The names of the columns, and whether they stand in the first row."""
     if wanted.columns is not None:
-        return list(wanted.columns)
-    first = [cell.strip() for cell in rows[0][1]]
-    usual = {name: "" for name in first if _plain(name) in (*_IDS, *_TITLES)}
+        return list(wanted.columns), False
+    first = [cell.strip() for cell in table.first]
+    usual = any(_plain(name) in (*_IDS, *_TITLES) for name in first)
     if len(first) == 1 and not usual:  # a list of labels, as for a federation on real machines
-        return ["item"]
+        return ["item"], False
+    problem = None
     if not usual and any(_numbers([cell]) is not None for cell in first if cell):
         problem = "has no header; expected names in the first row, such as item,title,genre"
-        raise DataError(problem, path=path, line=1)
-    if len(set(first)) < len(first):
-        raise DataError("has two columns of the same name", path=path, line=1)
-    del rows[0]
-    return first
+    elif len(set(first)) < len(first):
+        problem = "has two columns of the same name"
+    if problem is not None:
+        raise DataError(problem, path=table.path, line=table.line)
+    return first, True
 
 
-def _rows(text: str, columns: int) -> list[tuple[int, list[str]]]:
-    """The cells of each row, with its line; the delimiter makes most rows as wide as the first."""
-    sample = "\n".join(text[: 1 << 16].split("\n")[:20])
-
-    def fitness(delimiter: str) -> tuple[bool, float, int]:
-        found = [len(row) for _, row in _split(sample, delimiter)]
-        width = columns or (found[0] if found else 0)
-        return width > 1, sum(one == width for one in found) / max(len(found), 1), width
-
-    return list(_split(text, max(_DELIMITERS, key=fitness)))
-
-
-def _split(text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    if len(delimiter) > 1:
-        lines = enumerate(io.StringIO(text), start=1)
-        cut = ((line, row.rstrip("\r\n").split(delimiter)) for line, row in lines)
-        yield from ((line, row) for line, row in cut if any(row))
-        return
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
-    yield from ((reader.line_num, row) for row in reader if any(row))
-
-
-def _parquet(content: bytes, path: Path) -> Any:
+def _parquet(path: Path) -> Any:
     import pyarrow as pa
     from pyarrow import parquet
 
     try:
-        return parquet.read_table(pa.BufferReader(content))
-    except pa.ArrowException:
+        return parquet.read_table(path)
+    except (pa.ArrowException, OSError):
         raise DataError("cannot be read as Parquet", path=path) from None
 
 

@@ -1,35 +1,41 @@
-"""Turn the bytes of a text table into columns of text, one block of whole rows at a time.
+"""Text tables of ratings and of items: Arrow reads them, strictly, in batches of rows.
 
-Arrow parses the rows. The text is normalised first where Arrow cannot handle it: byte order marks,
-``::``, runs of blanks, blanks around quotes. Arrow's own errors quote cells and name no line, so
-if it fails the block is checked again, row by row, to find out what to report.
+What Arrow cannot handle is normalised while it reads: byte order marks, line ends of Windows,
+``::`` between cells, runs of blanks. Its errors quote cells and name no line, so if it fails, the
+file is read once more, slowly, to find the line to report.
 """
 
 from __future__ import annotations
 
+import codecs
+import csv
 import gzip
 import io
 import itertools
 import re
 import zlib
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
-import numpy as np
-from numpy.typing import NDArray
+from bgtplanner.errors import ConfigError, DataError
 
-from bgtplanner.errors import DataError
-from bgtplanner.text import MOST_BLANK_LINES
+__all__ = ["DELIMITERS", "DELIMITERS_OF_ITEMS", "TextTable", "open_file"]
 
-__all__ = ["Rows", "end_of_first_row", "open_file", "read_blocks"]
+DELIMITERS = ("\t", "::", ";", ",", "|", " ")
+"""What may stand between two cells, in the order in which it is tried."""
+
+DELIMITERS_OF_ITEMS = ("\t", "::", "|", ";", ",")
+"""The same for tables of items: titles have blanks and commas."""
 
 _BLOCK_BYTES = 1 << 22
 _LONGEST_ROW = 1 << 24  # such a long row has an open quote, or this is not a text table
-_ROW = re.compile(rb'(?:"[^"]*"|[^"\n])+')
-_QUOTED = re.compile(rb'"[^"]*"')
-_QUOTE, _NEWLINE = b'"\n'
+_SNIFFED_BYTES = 1 << 16
+_SNIFFED_ROWS = 20
+_SPELLED_OUT = {"tab": "\t", r"\t": "\t", "comma": ",", "semicolon": ";", "space": " "}
+_UNIT = "\x1f"  # stands between two cells for Arrow, where "::" does in the file
 
 
 @contextmanager
@@ -40,228 +46,259 @@ def open_file(path: Path) -> Iterator[io.BufferedReader]:
         DataError: If it cannot be opened or read.
     """
     try:
-        if path.is_dir():
-            raise DataError("is a folder; expected a file", path=path)
+        if path.exists() and not path.is_file():  # opening a pipe may wait forever
+            what = "a folder" if path.is_dir() else "not a plain file"
+            raise DataError(f"is {what}; expected a table", path=path)
         with path.open("rb") as file:
             yield file
     except FileNotFoundError:
-        raise DataError("no such file; expected a table of ratings", path=path) from None
+        raise DataError("no such file; expected a table", path=path) from None
     except PermissionError:
         raise DataError("permission to read it was denied", path=path) from None
     except OSError as error:
-        said = error.strerror or "bad file"
-        raise DataError(f"cannot be read: {said}; choose another", path=path) from error
+        problem = error.strerror or "bad file"
+        raise DataError(f"cannot be read: {problem}; choose another", path=path) from error
 
 
-def read_blocks(file: io.BufferedReader, path: Path) -> Iterator[tuple[bytes, int]]:
-    """Yield blocks of whole rows, as UTF-8 with plain newlines, and their first line numbers.
+@contextmanager
+def _normalised(path: Path, delimiter: str, older: bool) -> Iterator[_Normalised]:
+    """The content of a file; gzip is known by its first bytes, whatever the file is called."""
+    with open_file(path) as file:
+        zipped = file.peek(2)[:2] == b"\x1f\x8b"
+        if path.suffix == ".gz" and not zipped and file.peek(1):
+            raise DataError("is named .gz and is not a gzip file", path=path, line=1)
+        content = cast(BinaryIO, gzip.GzipFile(fileobj=file) if zipped else file)
+        yield _Normalised(content, path, delimiter, older)
 
-    Gzip is detected by its first bytes, whatever the name of the file.
 
-    Raises:
-        DataError: If the file is binary, damaged, not UTF-8, or has a row without end.
+class _Normalised(io.RawIOBase):
+    """The bytes of a text table in UTF-8, with plain line ends and one byte between two cells.
+
+    It checks what it reads, line by line, and raises a DataError that names the line.
     """
-    zipped = file.peek(2)[:2] == b"\x1f\x8b"
-    if path.suffix == ".gz" and not zipped and file.peek(1):
-        raise DataError("is named .gz and is not a gzip file", path=path, line=1)
-    stream = gzip.GzipFile(fileobj=file) if zipped else file
-    rest, line, blank = b"", 1, 0
-    while chunk := _read(stream, path, line):
-        if line == 1 and not rest:
-            chunk = chunk.removeprefix(b"\xef\xbb\xbf")
-        if (zero := chunk.find(b"\0")) >= 0:
-            bad = line + rest.count(b"\n") + chunk.count(b"\n", 0, zero)
-            raise DataError(
-                "holds a zero byte: expected CSV or TSV text in UTF-8", path=path, line=bad
-            )
-        rest += chunk
-        cut = _end_of_rows(rest)
-        if cut:
-            text = _clean(rest[:cut], path, line)
-            ends = _bytes(text) == _NEWLINE
-            if (ends[1:] & ends[:-1]).any():
-                blank += text.count(b"\n\n")  # counts at least half of the blank lines
-            if blank > MOST_BLANK_LINES:
-                raise DataError(
-                    f"more than {MOST_BLANK_LINES:,} blank lines before the end of this block; "
-                    "expected a table of ratings",
-                    path=path,
-                    line=line,
-                )
-            yield text, line
-            line += int(np.count_nonzero(ends))
-            rest = rest[cut:]
-        elif len(rest) > _LONGEST_ROW:
-            raise DataError("row without end (a quote left open?)", path=path, line=line)
-    if rest.strip():
-        if rest.count(b'"') % 2:
-            raise DataError("a quote is opened and never closed", path=path, line=line)
-        yield _clean(rest.rstrip(b"\r\n") + b"\n", path, line), line
 
+    def __init__(self, file: BinaryIO, path: Path, delimiter: str, older: bool) -> None:
+        self._file, self._path, self._delimiter = file, path, delimiter
+        self._older = older
+        self._line, self._rest, self._ready = 1, b"", b""
 
-def _read(stream: io.BufferedReader | gzip.GzipFile, path: Path, line: int) -> bytes:
-    try:
-        return stream.read(_BLOCK_BYTES)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        problem = "the gzip data is damaged or cut short from about here; get the file again"
-        raise DataError(problem, path=path, line=line) from error
+    def readable(self) -> bool:
+        """Return True."""
+        return True
 
+    def readinto(self, buffer: Any) -> int:
+        """Fill the buffer as far as possible; return 0 at the end of the file."""
+        piece = self.read(len(buffer))
+        buffer[: len(piece)] = piece
+        return len(piece)
 
-def _end_of_rows(text: bytes) -> int:
-    """The end of the last whole row; a newline inside quotes does not end a row."""
-    last, array = text.rfind(b"\n") + 1, _bytes(text)
-    if np.count_nonzero(array[:last] == _QUOTE) % 2 == 0:
-        return last
-    inside = np.logical_xor.accumulate(array == _QUOTE)
-    ends = np.flatnonzero((array == _NEWLINE) & ~inside)
-    return int(ends[-1]) + 1 if len(ends) else 0
+    def read(self, size: int = -1) -> bytes:
+        """Return at most `size` bytes, and none at the end of the file."""
+        while not self._ready:
+            block = self._block()
+            whole = self._rest + block
+            cut = whole.rfind(b"\n") + 1 if block else len(whole)
+            if not whole:
+                return b""
+            if len(whole) - cut > _LONGEST_ROW:
+                raise self._fault("has a row without end (a quote left open?)")
+            text, self._rest = whole[:cut], whole[cut:]
+            self._ready = self._clean(text)
+            self._line += text.count(b"\n")
+        size = len(self._ready) if size < 0 else size
+        piece, self._ready = self._ready[:size], self._ready[size:]
+        return piece
 
-
-def _bytes(text: bytes) -> NDArray[np.uint8]:
-    return np.frombuffer(text, dtype=np.uint8)
-
-
-def _clean(text: bytes, path: Path, line: int) -> bytes:
-    if not text.isascii():
+    def _block(self) -> bytes:
         try:
-            text.decode()
-        except UnicodeDecodeError as error:
-            bad = line + text.count(b"\n", 0, error.start)
-            raise DataError("not UTF-8 text", path=path, line=bad) from None
-    # One byte is looked for twenty times as fast as two.
-    if b"\r" in text:
-        text = text.replace(b"\r\n", b"\n")
-    if (bare := text.find(b"\r")) >= 0:
-        raise DataError(
-            "has a carriage return without a line feed; save it with plain line ends",
-            path=path,
-            line=line + text.count(b"\n", 0, bare),
-        )
-    return re.sub(rb"(?m)^ +$", b"", text) if b" " in text and b" \n" in text else text
+            block = self._file.read(_BLOCK_BYTES)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            problem = "the gzip data is damaged or cut short from about here; get the file again"
+            raise self._fault(problem) from error
+        if self._line == 1 and not self._rest:
+            block = block.removeprefix(codecs.BOM_UTF8)
+        return block
 
-
-def end_of_first_row(text: bytes) -> int:
-    """The position at which the second row begins."""
-    found = _ROW.match(text)
-    return found.end() + 1 if found else 0
-
-
-class Rows:
-    """Some whole rows of a text table.
-
-    Args:
-        text: The rows, each ending in a newline.
-        delimiter: One character, or ``::`` as in MovieLens. A run of blanks counts as one.
-        path: The file, for messages.
-        line: Line number of the first row.
-    """
-
-    def __init__(self, text: bytes, delimiter: str, path: Path, line: int) -> None:
-        self._path, self._line, between = path, line, delimiter.encode()
-        if between == b" " and re.search(rb"(?m)  |^ | $", text):
-            text = re.sub(rb"(?m)^ +| +$", b"", re.sub(rb" +", b" ", text))
-        # Replacing it takes as long as parsing, so it is tried without; see `columns`.
-        self._paired = len(between) > 1 and not (b" " in text or b'"' in text)
-        if len(between) > 1 and not self._paired:
-            text, between = text.replace(between, b"\x1f"), b"\x1f"
-        pads = (between + b" ", b" " + between, b"\n ", b" \n")
-        if b" " in text and between != b" " and any(pad in text for pad in pads):
-            # Keep a quoted cell as it is; strip the blanks around whatever ends a cell.
-            pattern = rb'("[^"]*")|(?<! ) *(%b|\n) *' % re.escape(between)
-            text = re.sub(pattern, rb"\1\2", text)
-        self._text, self._between = text.lstrip(b" "), between
-
-    def columns(self, columns: int, wanted: Collection[int]) -> dict[int, Any]:
-        """The cells of the wanted columns, as Arrow arrays of text.
-
-        Args:
-            columns: How many cells every row must have.
-            wanted: Which of them to return, by position.
-
-        Raises:
-            DataError: If a row has another number of cells, or a wanted cell has a stray quote.
-        """
-        import pyarrow as pa
-
-        if self._paired:  # between every two cells, Arrow finds one with nothing in it
-            nothing = dict.fromkeys(range(1, 2 * columns - 1, 2), pa.null())
-            kinds = nothing | {2 * column: pa.string() for column in wanted}
+    def _clean(self, text: bytes) -> bytes:
+        if (zero := text.find(b"\0")) >= 0:
+            raise self._fault("holds a zero byte: expected CSV or TSV text", text[:zero])
+        if not text.isascii():
             try:
-                table = _parsed(self._text, b":", 2 * columns - 1, kinds)
-                return {column: table[str(2 * column)].chunk(0) for column in wanted}
-            except pa.ArrowInvalid:  # a colon of its own, or another number of cells
-                self._text, self._between = self._text.replace(b"::", b"\x1f"), b"\x1f"
-        text = self._text
-        if b'"' in text and not self._well_quoted():
-            text = self._quoted_anew(columns, wanted)
-        try:
-            table = _parsed(text, self._between, columns, dict.fromkeys(wanted, pa.string()))
-        except pa.ArrowInvalid:
-            self._check_widths(columns)
-            raise self._error(0, "the rows from here on cannot be parsed") from None
-        return {column: table[str(column)].chunk(0) for column in wanted}
+                text.decode()
+            except UnicodeDecodeError as error:
+                if not self._older:
+                    raise self._fault("is not UTF-8 text", text[: error.start]) from None
+                text = text.decode("latin-1").encode()
+        text = text.replace(b"\r\n", b"\n").removesuffix(b"\r")
+        if (bare := text.find(b"\r")) >= 0:
+            problem = "has a carriage return without a line feed; save it with plain line ends"
+            raise self._fault(problem, text[:bare])
+        if self._delimiter == " ":
+            text = re.sub(rb"(?m)^ +| +$", b"", re.sub(rb" +", b" ", text))
+        elif b" \n" in text:
+            text = re.sub(rb"(?m)^ +$", b"", text)
+        return text.replace(b"::", _UNIT.encode()) if self._delimiter == "::" else text
 
-    def fault(self, row: int, column: int, problem: str) -> DataError:
-        """The error to raise about a cell, which says where it is and never what it holds."""
-        found = next(itertools.islice(_ROW.finditer(self._text), row, None))
-        return self._error(found.start(), f"column {column + 1} {problem}")
-
-    def _error(self, position: int, problem: str) -> DataError:
-        line = self._line + self._text.count(b"\n", 0, position)
+    def _fault(self, problem: str, before: bytes = b"") -> DataError:
+        line = self._line + before.count(b"\n")
         return DataError(problem, path=self._path, line=line)
 
-    def _cells(self, row: bytes) -> list[bytes]:
-        masked = _QUOTED.sub(lambda quoted: b"_" * len(quoted[0]), row)
-        cuts = [found.start() for found in re.finditer(re.escape(self._between), masked)]
-        starts, ends = [0, *(cut + 1 for cut in cuts)], [*cuts, len(row)]
-        return [row[start:end] for start, end in zip(starts, ends, strict=True)]
 
-    def _check_widths(self, columns: int) -> None:
-        for found in _ROW.finditer(self._text):
-            if (width := len(self._cells(found[0]))) != columns:
-                raise self._error(found.start(), f"expected {columns} columns, found {width}")
+@dataclass(frozen=True)
+class TextTable:
+    """A text table whose first row has been looked at.
 
-    def _well_quoted(self) -> bool:
-        """Whether every quote begins a cell, ends one, or is doubled inside one."""
-        array = _bytes(self._text)  # before its first byte, at -1, is the newline at its end
-        quotes = np.flatnonzero(array == _QUOTE)
-        around = np.concatenate([array[quotes[::2] - 1], array[quotes[1::2] + 1]])
-        fits = (around == _QUOTE) | (around == _NEWLINE) | (around == self._between[0])
-        return bool(fits.all())
+    Attributes:
+        path: The file.
+        delimiter: What stands between two cells.
+        first: The cells of the first row that is not blank.
+        line: The line of that row.
+        older: Whether text that is not UTF-8 is taken for Latin-1, as in older catalogues.
+    """
 
-    def _quoted_anew(self, columns: int, wanted: Collection[int]) -> bytes:
-        """The rows with every cell quoted properly; stray quotes are refused in wanted columns."""
-        self._check_widths(columns)
+    path: Path
+    delimiter: str
+    first: tuple[str, ...]
+    line: int
+    older: bool = False
 
-        def quoted_row(found: re.Match[bytes]) -> bytes:
-            cells = self._cells(found[0])
-            for column, cell in enumerate(cells):
-                whole = len(cell) > 1 and cell[:1] == cell[-1:] == b'"'
-                if b'"' in cell and not whole and column in wanted:
-                    problem = f"column {column + 1} has a quote inside an unquoted cell"
-                    raise self._error(found.start(), problem)
-                plain = cell[1:-1].replace(b'""', b'"') if whole else cell
-                cells[column] = b'"%b"' % plain.replace(b'"', b'""')
-            return self._between.join(cells)
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        delimiter: str | None = None,
+        *,
+        columns: int = 3,
+        among: Sequence[str] = DELIMITERS,
+        older: bool = False,
+    ) -> TextTable | None:
+        """Look at the first rows of a table; return None if there are none.
 
-        return _ROW.sub(quoted_row, self._text)
+        Args:
+            path: The file, maybe gzipped.
+            delimiter: Delimiter; by default the one that splits the rows best.
+            columns: How many columns are enough when a delimiter is looked for.
+            among: Delimiters to look for.
+            older: Whether text that is not UTF-8 is taken for Latin-1.
+
+        Raises:
+            DataError: If it cannot be read as text.
+            ConfigError: If the delimiter is impossible.
+        """
+        given = None if delimiter is None else _checked(delimiter)
+        with _normalised(path, "", older) as source:
+            sample = source.read(_SNIFFED_BYTES)
+        if len(sample) == _SNIFFED_BYTES:
+            sample = sample[: sample.rfind(b"\n") + 1]
+        text = sample.decode(errors="replace")
+        if not text.strip():
+            return None
+        delimiter = given or max(among, key=lambda one: _fitness(text, one, columns))
+        line, first = next(_rows(io.StringIO(_plain(text, delimiter)), delimiter))
+        return cls(path, delimiter, first, line, older)
+
+    def batches(self, columns: Sequence[int], *, header: bool) -> Iterator[Any]:
+        """Yield the cells of some columns, as Arrow record batches of text, in the order asked.
+
+        Args:
+            columns: Which columns, by position.
+            header: Whether the first row is left out.
+
+        Raises:
+            DataError: If a row has another number of cells than the first; names the line.
+        """
+        import pyarrow as pa
+        from pyarrow import csv as arrow
+
+        names = [str(column) for column in range(len(self.first))]
+        chosen = [names[column] for column in columns]
+        skipped = int(header)
+        try:
+            with _normalised(self.path, self.delimiter, self.older) as source:
+                for batch in arrow.open_csv(
+                    pa.PythonFile(source, mode="r"),
+                    arrow.ReadOptions(column_names=names, block_size=_BLOCK_BYTES),
+                    arrow.ParseOptions(
+                        delimiter=_UNIT if self.delimiter == "::" else self.delimiter,
+                        quote_char=False if self.delimiter == "::" else '"',
+                        newlines_in_values=self.delimiter != "::",
+                    ),
+                    arrow.ConvertOptions(
+                        include_columns=chosen,
+                        column_types=dict.fromkeys(chosen, pa.string()),
+                        check_utf8=False,  # it has been checked
+                    ),
+                ):
+                    rest = batch.slice(skipped)
+                    skipped = max(skipped - len(batch), 0)
+                    if len(rest):
+                        yield rest
+        except pa.ArrowInvalid:
+            raise self._uneven() from None
+
+    def fault(self, row: int, column: int, problem: str) -> DataError:
+        """Return the error about a cell, which says where it is and never what it holds.
+
+        Args:
+            row: Which row, from 0; a header counts.
+            column: Which column, from 0.
+            problem: What is wrong with it.
+        """
+        line: int | None = None
+        with suppress(csv.Error, DataError):
+            line = next((at for at, _ in itertools.islice(self._lines(), row, None)), None)
+        return DataError(f"column {column + 1} {problem}", path=self.path, line=line)
+
+    def _uneven(self) -> DataError:
+        """Return the error about the first row of another width."""
+        width, line = len(self.first), self.line
+        problem = "a row after this one cannot be read; is a quote opened and never closed?"
+        with suppress(csv.Error):  # a cell that is too long
+            for at, cells in self._lines():
+                line = at
+                if len(cells) != width:
+                    problem = f"expected {width} columns, found {len(cells)}"
+                    break
+        return DataError(problem, path=self.path, line=line)
+
+    def _lines(self) -> Iterator[tuple[int, tuple[str, ...]]]:
+        with _normalised(self.path, self.delimiter, self.older) as source:
+            text = io.TextIOWrapper(io.BufferedReader(source), encoding="utf-8", newline="\n")
+            yield from _rows(text, self.delimiter)
 
 
-def _parsed(text: bytes, between: bytes, columns: int, kinds: Mapping[int, Any]) -> Any:
-    """An Arrow table of those columns of which a kind is given, by position."""
-    import pyarrow as pa
-    from pyarrow import csv
+def _checked(given: str) -> str:
+    delimiter = _SPELLED_OUT.get(given, given)
+    fits = re.fullmatch(r'::|[^\x80-\U0010ffffA-Za-z0-9"\n\r.+\-\0]', delimiter) is not None
+    ConfigError.unless(fits, "delimiter", given, "one ASCII character, '::' or 'tab'")
+    return delimiter
 
-    names = [str(column) for column in range(columns)]
-    return csv.read_csv(
-        pa.BufferReader(text),
-        # A single block, so that every column is one array.
-        csv.ReadOptions(column_names=names, block_size=len(text) + 1, use_threads=False),
-        csv.ParseOptions(delimiter=between.decode(), newlines_in_values=b'"' in text),
-        csv.ConvertOptions(
-            include_columns=[names[column] for column in kinds],
-            column_types={names[column]: kind for column, kind in kinds.items()},
-            null_values=[""],
-            check_utf8=False,  # it has been checked
-        ),
-    )
+
+def _fitness(sample: str, delimiter: str, columns: int) -> tuple[int, float]:
+    """How well a delimiter splits the first rows: into enough columns, and into as many each."""
+    try:
+        rows = _rows(io.StringIO(_plain(sample, delimiter)), delimiter)
+        widths = [len(row) for _, row in itertools.islice(rows, _SNIFFED_ROWS)]
+    except csv.Error:
+        return 0, 0.0
+    return min(widths[0], columns), sum(one == widths[0] for one in widths) / len(widths)
+
+
+def _plain(sample: str, delimiter: str) -> str:
+    """A sample as it would have been read with this delimiter."""
+    if delimiter == " ":
+        return re.sub(r"(?m)^ +| +$", "", re.sub(" +", " ", sample))
+    return sample.replace("::", _UNIT) if delimiter == "::" else sample
+
+
+def _rows(text: Any, delimiter: str) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield the cells of every row that is not blank, with the number of its first line."""
+    if delimiter == "::":
+        reader = csv.reader(text, delimiter=_UNIT, quoting=csv.QUOTE_NONE)
+    else:
+        reader = csv.reader(text, delimiter=delimiter)
+    line = 1
+    for row in reader:
+        if row:
+            yield line, tuple(cell.strip(" ") for cell in row)
+        line = reader.line_num + 1
