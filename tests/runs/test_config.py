@@ -21,7 +21,6 @@ from bgtplanner.runs.config import (
     departures,
     identifying,
     load_config,
-    merge,
     parse_assignment,
     to_toml,
 )
@@ -118,13 +117,6 @@ class TestPrecedence:
         assert (old.planning.policy, old.planning.context) == ("patient", "none")
         assert "patient" not in list(POLICIES)
         assert POLICIES["patient"] is POLICIES["late"]
-
-    def test_merge_does_not_share_what_it_takes(self) -> None:
-        extra = {"a": {"x": 1}}
-        target: dict[str, Any] = {}
-        merge(target, extra)
-        target["a"]["x"] = 2
-        assert extra == {"a": {"x": 1}}
 
     def test_loading_changes_nothing_for_the_next(self) -> None:
         load_config(preset="paper", settings={"server.learning_rate": 0.5})

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from bgtplanner.errors import ConfigError
 from bgtplanner.models.interactions import Interactions, Shared, Upload, copies
 from bgtplanner.models.optimizers import NO_NOISE, Aggregate, Memory, Noise, Server
-from bgtplanner.registry import Registry
+from bgtplanner.models.registry import MODELS
 
 __all__ = [
     "MODELS",
@@ -278,30 +278,6 @@ class Learner(Protocol):
         """Return the parameters to send out, with what they ask of the next uploads."""
         del split
         return shared
-
-
-def _is_learner(found: Any) -> bool:
-    parts = ("initial", "personalise", "train", "predict", "server_initial", "server_update")
-    return isinstance(found, type) and all(callable(getattr(found, part, None)) for part in parts)
-
-
-MODELS: Registry[type[Learner]] = Registry(
-    "model",
-    {
-        "biases": "bgtplanner.models.bias:Biases",
-        "factorization": "bgtplanner.models.factorization:Factorization",
-        "fedgnn": "bgtplanner.models.fedgnn:FedGNN",
-        "tastes": "bgtplanner.models.tastes:Tastes",
-    },
-    expected="a class derived from bgtplanner.Learner",
-    fits=_is_learner,
-    gone={
-        name: "this rival is in the checkout, not in the package; there it is the model "
-        f"benchmarks.rivals.als:{kind}, with --set server.optimizer=posterior"
-        for name, kind in (("als", "Als"), ("cmf", "Cmf"))
-    },
-)
-"""All learners by name."""
 
 
 def client_gradients(

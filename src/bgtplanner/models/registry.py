@@ -1,0 +1,36 @@
+"""The models by name. It imports none of them, so that the command line can list them quickly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bgtplanner.registry import Registry
+
+if TYPE_CHECKING:
+    from bgtplanner.models.learner import Learner
+
+__all__ = ["MODELS"]
+
+
+def _is_learner(found: Any) -> bool:
+    parts = ("initial", "personalise", "train", "predict", "server_initial", "server_update")
+    return isinstance(found, type) and all(callable(getattr(found, part, None)) for part in parts)
+
+
+MODELS: Registry[type[Learner]] = Registry(
+    "model",
+    {
+        "biases": "bgtplanner.models.bias:Biases",
+        "factorization": "bgtplanner.models.factorization:Factorization",
+        "fedgnn": "bgtplanner.models.fedgnn:FedGNN",
+        "tastes": "bgtplanner.models.tastes:Tastes",
+    },
+    expected="a class derived from bgtplanner.Learner",
+    fits=_is_learner,
+    gone={
+        name: "this rival is in the checkout, not in the package; there it is the model "
+        f"benchmarks.rivals.als:{kind}, with --set server.optimizer=posterior"
+        for name, kind in (("als", "Als"), ("cmf", "Cmf"))
+    },
+)
+"""All learners by name."""
