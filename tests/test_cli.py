@@ -435,7 +435,7 @@ class TestData:
         assert "12 items, 12 titles, 3 features (kind 3)" in shown
         wrong = call(*info[:-1], tmp_path / "none.csv")
         assert (wrong.code, wrong.out) == (2, "")
-        assert "none.csv: no such file; expected a table of items" in wrong.err
+        assert "none.csv: no such file; expected a table" in wrong.err
 
     def test_fetch_of_what_is_here(self, call: Call, tmp_path: Path) -> None:
         (tmp_path / "ml-100k").mkdir()

@@ -19,7 +19,6 @@ from typing import Any
 
 import pytest
 
-from bgtplanner.data import download
 from bgtplanner.errors import StorageError
 from bgtplanner.runs import folder as store
 from bgtplanner.runs.study import Study
@@ -444,7 +443,7 @@ def test_no_network(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", nobody)
-    monkeypatch.setattr(download.time, "sleep", lambda _: None)
+    monkeypatch.setattr("pooch.core.time.sleep", lambda _: None)
     done = call("data", "fetch", "ml-100k", "--data-dir", tmp_path)
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith("error: ")

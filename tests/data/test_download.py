@@ -1,11 +1,9 @@
-"""Downloads against a server on this machine that can misbehave in every way we know."""
+"""Downloads from a server on this machine that can misbehave, or send something else."""
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import io
-import re
 import socket
 import stat
 import threading
@@ -18,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from bgtplanner.data import download
 from bgtplanner.data.datasets import DATASETS, Archive
 from bgtplanner.data.download import fetch_dataset
 from bgtplanner.errors import ConfigError, DownloadError
@@ -47,17 +44,13 @@ GOOD_ZIP = zip_of({"ml-100k/README": b"terms", "ml-100k/u.data": CONTENT})
 
 @dataclass
 class Server:
-    """What the server sends, how it misbehaves, and what it was asked."""
+    """What the server sends, and how it misbehaves."""
 
     url: str = ""
     body: bytes = GOOD_ZIP
-    ranges: bool = True
-    lengths: bool = True
-    break_after: list[int] = field(default_factory=list)  # bytes sent by the first replies
+    breaks: int = 0  # replies that are cut short
     statuses: list[int] = field(default_factory=list)  # of the first replies
-    redirect: str | None = None
-    wrong_range: bool = False
-    asked: list[str | None] = field(default_factory=list)  # the Range of each request
+    asked: int = 0
 
 
 @pytest.fixture
@@ -69,42 +62,22 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
             """Tests are quiet."""
 
         def do_GET(self) -> None:
-            asked = self.headers.get("Range")
-            state.asked.append(asked)
+            state.asked += 1
             if state.statuses:
                 self.send_error(state.statuses.pop(0))
                 return
-            if state.redirect is not None and self.path != "/moved.zip":
-                self.send_response(302)
-                self.send_header("Location", state.redirect)
-                self.end_headers()
-                return
-            start = 0
-            if state.ranges and asked is not None:
-                start = int(re.fullmatch(r"bytes=(\d+)-", asked)[1])  # type: ignore[index]
-                if start >= len(state.body):
-                    self.send_response(416)
-                    self.send_header("Content-Range", f"bytes */{len(state.body)}")
-                    self.end_headers()
-                    return
-                self.send_response(206)
-                said = 0 if state.wrong_range else start
-                end = len(state.body)
-                self.send_header("Content-Range", f"bytes {said}-{end - 1}/{end}")
-                state.wrong_range = False
-            else:
-                self.send_response(200)
-            rest = state.body[start:]
-            if state.lengths:
-                self.send_header("Content-Length", str(len(rest)))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(state.body)))
             self.end_headers()
-            self.wfile.write(rest[: state.break_after.pop(0)] if state.break_after else rest)
+            state.breaks -= 1
+            self.wfile.write(state.body if state.breaks < 0 else state.body[:100])
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         state.url = f"http://127.0.0.1:{http.server_address[1]}/ml-100k.zip"
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.setattr("pooch.core.time.sleep", lambda _: None)
         bind(monkeypatch, state.body)
         yield state
         http.shutdown()
@@ -122,68 +95,45 @@ def found_at(monkeypatch: pytest.MonkeyPatch, name: str, archive: Archive) -> No
 
 
 def fetch(server: Server, folder: Path, **options: Any) -> Path:
-    return fetch_dataset("ml-100k", folder, **({"url": server.url, "backoff": 0.0} | options))
+    return fetch_dataset("ml-100k", folder, **({"url": server.url} | options))
 
 
 def files_in(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "ml-100k").iterdir())
 
 
-def part_of(folder: Path) -> Path:
-    (folder / "ml-100k").mkdir(parents=True, exist_ok=True)
-    return folder / "ml-100k" / "ml-100k.zip.part"
+def own_file(folder: Path, name: str) -> Path:
+    (folder / "ml-100k").mkdir()
+    (folder / "ml-100k" / name).write_bytes(b"mine")
+    return folder / "ml-100k" / name
 
 
 class TestGood:
-    def test_only_the_wanted_file_is_left(self, server: Server, tmp_path: Path) -> None:
-        seen: list[tuple[int, int | None]] = []
-        folder = fetch(server, tmp_path / "new", on_progress=lambda *step: seen.append(step))
+    def test_only_the_wanted_file_is_left_and_nothing_is_fetched_twice(
+        self, server: Server, tmp_path: Path
+    ) -> None:
+        for _ in range(2):
+            folder = fetch(server, tmp_path / "new")
         assert folder == tmp_path / "new" / "ml-100k"
         assert files_in(tmp_path / "new") == ["u.data"]
         assert (folder / "u.data").read_bytes() == CONTENT
-        assert seen[0] == (0, len(GOOD_ZIP))
-        assert seen[-1] == (len(GOOD_ZIP), len(GOOD_ZIP))
-
-    def test_nothing_is_fetched_twice(self, server: Server, tmp_path: Path) -> None:
-        fetch(server, tmp_path)
-        fetch(server, tmp_path)
-        assert len(server.asked) == 1
+        assert server.asked == 1
 
     @pytest.mark.parametrize("name", ["u.data", "u.data.gz"])
     def test_own_file_is_left_alone(self, server: Server, tmp_path: Path, name: str) -> None:
-        part_of(tmp_path).with_name(name).write_bytes(b"mine")
+        own_file(tmp_path, name)
         fetch(server, tmp_path)
-        assert server.asked == []
-        assert files_in(tmp_path) == [name]
+        assert (server.asked, files_in(tmp_path)) == (0, [name])
 
     def test_only_what_is_missing_is_added(
         self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        server.body = zip_of({"ratings.txt": b"theirs", "trust.txt": b"1 2 1\n"})
-        archive = Archive(
-            url=ARCHIVES["filmtrust"].url, files={"ratings.txt": None, "trust.txt": None}
-        )
-        found_at(monkeypatch, "filmtrust", archive)
-        found_at(monkeypatch, "filmtrust-full", archive)
-        (tmp_path / "filmtrust").mkdir()
-        (tmp_path / "filmtrust" / "ratings.txt").write_bytes(b"mine")
-        fetch_dataset("filmtrust-full", tmp_path, url=server.url)
-        assert server.asked == []
-        fetch_dataset("filmtrust", tmp_path, url=server.url)
-        assert (tmp_path / "filmtrust" / "ratings.txt").read_bytes() == b"mine"
-        assert (tmp_path / "filmtrust" / "trust.txt").read_bytes() == b"1 2 1\n"
-
-    def test_a_catalogue_that_is_missing_is_added(
-        self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
         server.body = zip_of({"u.data": b"theirs", "u.item": b"1|Toy Story"})
         bind(monkeypatch, server.body, files={"u.data": None, "u.item": None})
-        part_of(tmp_path).with_name("u.data").write_bytes(b"mine")
+        mine = own_file(tmp_path, "u.data")
         fetch(server, tmp_path)
-        fetch(server, tmp_path)
-        assert len(server.asked) == 1
-        assert part_of(tmp_path).with_name("u.data").read_bytes() == b"mine"
-        assert part_of(tmp_path).with_name("u.item").read_bytes() == b"1|Toy Story"
+        assert mine.read_bytes() == b"mine"
+        assert mine.with_name("u.item").read_bytes() == b"1|Toy Story"
 
     def test_default_folder(
         self, server: Server, no_data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -192,115 +142,40 @@ class TestGood:
         monkeypatch.setenv("BGTPLANNER_DATA", str(tmp_path / "mine"))
         assert fetch_dataset("ml-100k", url=server.url) == tmp_path / "mine" / "ml-100k"
 
-    def test_without_length(self, server: Server, tmp_path: Path) -> None:
-        server.lengths = False
-        fetch(server, tmp_path)
-        assert files_in(tmp_path) == ["u.data"]
-
-    def test_two_at_once(self, server: Server, tmp_path: Path) -> None:
-        failures: list[Exception] = []
-
-        def work() -> None:
-            try:
-                fetch(server, tmp_path)
-            except Exception as error:
-                failures.append(error)
-
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert failures == []
-        assert len(server.asked) == 1
-        assert (tmp_path / "ml-100k" / "u.data").read_bytes() == CONTENT
-
 
 class TestBroken:
-    def test_resumes_where_it_broke(self, server: Server, tmp_path: Path) -> None:
-        server.break_after = [1000, 500]
-        fetch(server, tmp_path)
-        assert server.asked == [None, "bytes=1000-", "bytes=1500-"]
-        assert (tmp_path / "ml-100k" / "u.data").read_bytes() == CONTENT
+    """Whatever happens, no half of a file is left, and the error says what to do by hand."""
 
-    def test_starts_anew_where_ranges_are_unknown(self, server: Server, tmp_path: Path) -> None:
-        server.ranges, server.break_after = False, [1000]
+    def test_another_attempt_helps(self, server: Server, tmp_path: Path) -> None:
+        server.breaks, server.statuses = 1, [503]
         fetch(server, tmp_path)
-        assert server.asked == [None, "bytes=1000-"]
-        assert (tmp_path / "ml-100k" / "u.data").read_bytes() == CONTENT
+        assert (server.asked, files_in(tmp_path)) == (3, ["u.data"])
 
-    def test_resumes_what_an_earlier_run_left(self, server: Server, tmp_path: Path) -> None:
-        part_of(tmp_path).write_bytes(GOOD_ZIP[:777])
-        fetch(server, tmp_path)
-        assert server.asked == ["bytes=777-"]
-
-    def test_part_that_is_whole_already(self, server: Server, tmp_path: Path) -> None:
-        part_of(tmp_path).write_bytes(GOOD_ZIP)
-        fetch(server, tmp_path)
-        assert files_in(tmp_path) == ["u.data"]
-
-    def test_part_that_is_too_long(self, server: Server, tmp_path: Path) -> None:
-        part_of(tmp_path).write_bytes(GOOD_ZIP + b"more")
-        fetch(server, tmp_path)
-        assert files_in(tmp_path) == ["u.data"]
-
-    def test_wrong_part_is_not_glued_on(self, server: Server, tmp_path: Path) -> None:
-        server.break_after, server.wrong_range = [1000], True
-        fetch(server, tmp_path)
-        assert server.asked == [None, "bytes=1000-", None]
-
-    def test_gives_up_and_keeps_the_part(self, server: Server, tmp_path: Path) -> None:
-        server.break_after = [10] * 3
-        with pytest.raises(DownloadError, match="gave up after 3 attempts") as caught:
-            fetch(server, tmp_path, attempts=3)
+    @pytest.mark.parametrize(
+        ("how", "problem"),
+        [
+            ({"statuses": [404]}, "the server answers 404"),
+            ({"breaks": 1}, "no connection|wrong checksum"),
+            ({"body": zip_of({"u.data": b"other"})}, "wrong checksum; the download was deleted"),
+        ],
+    )
+    def test_gives_up(
+        self, server: Server, tmp_path: Path, how: dict[str, Any], problem: str
+    ) -> None:
+        for name, value in how.items():
+            setattr(server, name, value)
+        with pytest.raises(DownloadError, match=problem) as caught:
+            fetch(server, tmp_path, attempts=1)
         assert f"put them into {tmp_path / 'ml-100k'}" in str(caught.value)
         assert ARCHIVES["ml-100k"].url in str(caught.value)
-        assert part_of(tmp_path).stat().st_size == 30
-
-    @pytest.mark.parametrize("status", [429, 500, 503])
-    def test_busy_server(self, server: Server, tmp_path: Path, status: int) -> None:
-        server.statuses = [status, status]
-        fetch(server, tmp_path)
-        assert len(server.asked) == 3
-
-    def test_missing_page_is_not_retried(self, server: Server, tmp_path: Path) -> None:
-        server.statuses = [404]
-        with pytest.raises(DownloadError, match="answers 404"):
-            fetch(server, tmp_path)
-        assert len(server.asked) == 1
+        assert files_in(tmp_path) == []
 
     def test_no_network(self, server: Server, tmp_path: Path) -> None:
         with socket.socket() as nobody:  # has a port, and does not listen
             nobody.bind(("127.0.0.1", 0))
             url = f"http://127.0.0.1:{nobody.getsockname()[1]}/x.zip"
-            with pytest.raises(DownloadError, match="no connection"):
+            with pytest.raises(DownloadError, match=r"no connection.*By hand: get https"):
                 fetch(server, tmp_path, url=url, attempts=2)
-
-    def test_silent_server(self, server: Server, tmp_path: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as silent:
-            url = f"http://127.0.0.1:{silent.getsockname()[1]}/x.zip"
-            with pytest.raises(DownloadError, match="timed out"):
-                fetch(server, tmp_path, url=url, attempts=1, timeout=0.05)
-
-    def test_waits_longer_each_time(
-        self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        waited: list[float] = []
-        monkeypatch.setattr(download.time, "sleep", waited.append)
-        server.statuses = [503, 503, 503]
-        fetch(server, tmp_path, backoff=0.5)
-        assert waited == [0.5, 1.0, 2.0]
-
-    def test_disk_full(
-        self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def full(*_: Any) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        monkeypatch.setattr(download, "_take_out", full)
-        with pytest.raises(DownloadError, match="the disk is full"):
-            fetch(server, tmp_path)
-        assert files_in(tmp_path) == ["ml-100k.zip.part"]  # to go on from, not to fetch again
 
     def test_folder_that_cannot_be_made(self, server: Server, tmp_path: Path) -> None:
         (tmp_path / "ml-100k").write_text("in the way")
@@ -309,11 +184,12 @@ class TestBroken:
 
 
 class TestHostile:
-    def test_wrong_checksum(self, server: Server, tmp_path: Path) -> None:
-        server.body = zip_of({"u.data": b"other"})
-        with pytest.raises(DownloadError, match="wrong checksum; the part file was deleted"):
+    def test_a_body_without_end(
+        self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bind(monkeypatch, server.body, max_bytes=5000)
+        with pytest.raises(DownloadError, match="larger than the 5000 bytes allowed"):
             fetch(server, tmp_path)
-        assert files_in(tmp_path) == []
 
     def test_wrong_checksum_of_a_file(
         self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -326,29 +202,13 @@ class TestHostile:
     @pytest.mark.parametrize(
         ("body", "problem"),
         [
-            (zip_of({"../u.data": b"x"}), "unsafe path"),
-            (zip_of({"/etc/u.data": b"x"}), "unsafe path"),
-            (zip_of({"..\\a/u.data": b"x"}), "unsafe path"),
-            (zip_of({"u.data": b"/etc/passwd"}, links=("u.data",)), "a link or a folder"),
-            (zip_of({"u.data/": b""}), "a link or a folder"),
+            (zip_of({"u.data/": b""}), "has 0 files u.data"),
             (zip_of({"a/u.data": b"x", "b/u.data": b"y"}), "has 2 files u.data"),
-            (zip_of({"README": b"x"}), "has 0 files u.data"),
             (zip_of({"u.data": bytes(2_000_000)}), "unpacks to more than the 1000000 bytes"),
             (b"not a zip file at all", "not a valid zip file"),
             (GOOD_ZIP[:3000] + bytes(50) + GOOD_ZIP[3050:], "not a valid zip file"),
         ],
-        ids=[
-            "up",
-            "absolute",
-            "backslash",
-            "link",
-            "folder",
-            "two",
-            "none",
-            "bomb",
-            "junk",
-            "damaged",
-        ],
+        ids=["folder", "two", "bomb", "junk", "damaged"],
     )
     def test_archive(
         self,
@@ -363,64 +223,54 @@ class TestHostile:
         with pytest.raises(DownloadError, match=problem):
             fetch(server, tmp_path / "in")
         assert files_in(tmp_path / "in") == []
-        assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
-    @pytest.mark.parametrize("lengths", [True, False])
-    def test_endless_body(
-        self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lengths: bool
+    @pytest.mark.parametrize(
+        "body", [zip_of({"../u.data": b"x"}), zip_of({"/etc/u.data": b"x"})], ids=["up", "root"]
+    )
+    def test_paths_in_an_archive_do_not_count(
+        self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: bytes
     ) -> None:
-        server.lengths = lengths
-        bind(monkeypatch, server.body, max_bytes=5000)
-        with pytest.raises(DownloadError, match="larger than the 5000 bytes allowed"):
-            fetch(server, tmp_path)
-
-    def test_redirects(self, server: Server, tmp_path: Path) -> None:
-        server.redirect = "http://example.org/ml-100k.zip"
-        with pytest.raises(DownloadError, match="redirects to an address without https"):
-            fetch(server, tmp_path)
-        server.redirect = server.url.replace("ml-100k.zip", "moved.zip")
-        fetch(server, tmp_path)
-        assert files_in(tmp_path) == ["u.data"]
+        server.body = body
+        bind(monkeypatch, body)
+        fetch(server, tmp_path / "in")
+        assert files_in(tmp_path / "in") == ["u.data"]
+        assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
     @pytest.mark.parametrize(
         "url",
-        [
-            "http://example.org/x.zip",
-            "file:///etc/passwd",
-            "ftp://127.0.0.1/x",
-            "x.zip",
-            "https:///x",
-        ],
+        ["http://example.org/x.zip", "file:///etc/passwd", "ftp://127.0.0.1/x", "https:///x"],
     )
     def test_addresses(self, tmp_path: Path, url: str) -> None:
         with pytest.raises(ConfigError, match="https"):
             fetch_dataset("ml-100k", tmp_path, url=url)
 
 
-class TestArguments:
-    @pytest.mark.parametrize("name", ["demo", "synthetic", "csv:x.csv"])
-    def test_nothing_to_fetch(self, name: str) -> None:
-        with pytest.raises(ConfigError, match="nothing to fetch"):
-            fetch_dataset(name)
+@pytest.mark.parametrize("name", ["demo", "synthetic", "csv:x.csv"])
+def test_nothing_to_fetch(name: str) -> None:
+    with pytest.raises(ConfigError, match="nothing to fetch"):
+        fetch_dataset(name)
 
-    @pytest.mark.parametrize("bad", [{"attempts": 0}, {"timeout": 0}, {"backoff": -1}])
-    def test_out_of_range(self, tmp_path: Path, bad: dict[str, Any]) -> None:
-        with pytest.raises(ConfigError, match="attempts >= 1"):
-            fetch_dataset("ml-100k", tmp_path, **bad)
 
-    def test_official_addresses(self) -> None:
-        for archive in ARCHIVES.values():
-            assert archive.url.startswith("https://")
-            assert archive.sha256 is not None or all(archive.files.values())
+@pytest.mark.parametrize("bad", [{"attempts": 0}, {"timeout": 0}])
+def test_arguments_out_of_range(tmp_path: Path, bad: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="attempts >= 1"):
+        fetch_dataset("ml-100k", tmp_path, **bad)
 
-    def test_known_checksums_fit_the_real_files(self, data_dir: Path) -> None:
-        """Of the files as published; MovieLens 1M is bound by its archive's checksum."""
-        checked = 0
-        for name, archive in ARCHIVES.items():
-            for file, expected in archive.files.items():
-                path = data_dir / name / file
-                if expected is not None and path.is_file():
-                    assert download._sha256_of(path) == expected
-                    checked += 1
-        if not checked:
-            pytest.skip("none of the files is there")
+
+def test_official_addresses() -> None:
+    for archive in ARCHIVES.values():
+        assert archive.url.startswith("https://")
+        assert archive.sha256 is not None or all(archive.files.values())
+
+
+def test_known_checksums_fit_the_real_files(data_dir: Path) -> None:
+    """Of the files as published; MovieLens 1M is bound by its archive's checksum."""
+    checked = 0
+    for name, archive in ARCHIVES.items():
+        for file, expected in archive.files.items():
+            path = data_dir / name / file
+            if expected is not None and path.is_file():
+                assert hashlib.sha256(path.read_bytes()).hexdigest() == expected
+                checked += 1
+    if not checked:
+        pytest.skip("none of the files is there")

@@ -72,7 +72,7 @@ class TestCatalogue:
             with pytest.raises(RunFolderError, match="are not those it was started with"):
                 load(shop / "run")
         file.unlink()
-        with pytest.raises(RunFolderError, match="no such file; expected a table of items"):
+        with pytest.raises(RunFolderError, match="no such file; expected a table"):
             load(shop / "run")
 
     def test_ratings_given_in_python(self, shop: Path) -> None:

@@ -97,28 +97,11 @@ def data_fetch(
 
     Example: `bgtplanner data fetch ml-100k`
     """
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
-
     from bgtplanner.data.datasets import dataset_info
     from bgtplanner.data.download import fetch_dataset
 
     info = dataset_info(dataset)
-    console = Screen(stderr=True)
-    with Progress(
-        "{task.description}",
-        BarColumn(bar_width=24),
-        DownloadColumn(),
-        TimeRemainingColumn(compact=True),
-        console=console,
-        transient=True,
-        disable=as_json or not console.is_terminal,
-    ) as progress:
-        task = progress.add_task(dataset, total=None)
-
-        def advance(done: int, total: int | None) -> None:
-            progress.update(task, completed=done, total=total)
-
-        folder = fetch_dataset(dataset, data_dir, on_progress=advance)
+    folder = fetch_dataset(dataset, data_dir)
     terms = [f"Terms: {info.terms}", f"Cite: {info.citation}"] if info.terms else []
     content = {"dataset": dataset, "folder": str(folder)}
     answer(as_json, content, f"{dataset} is in {folder}", *terms)
