@@ -97,7 +97,6 @@ def _downloaded(url: str, archive: Archive, folder: Path, attempts: int, timeout
         retry_if_failed=attempts - 1,
     )
 
-
     def download(address: str, path: str, _: Any) -> None:
         with requests.get(address, timeout=timeout, stream=True) as reply:
             if reply.status_code >= 400:
