@@ -263,3 +263,9 @@ def spent(file: Path) -> float:
     """What the client of a file has spent, in the rule's currency."""
     with Ledger.open(file.parent / "state" / "ledger.sqlite", read_only=True) as opened:
         return float(opened.spent()[0, 0]) / 2**44
+
+
+def lists(client: Client, top: int = 3) -> list[str]:
+    """Return the items of the first user's list."""
+    (block,) = client.recommender().blocks([0], top)
+    return [row.item for row in block.lists[0]]

@@ -24,7 +24,7 @@ from bgtplanner.runs.config import load_config
 from bgtplanner.runs.deployable import agreed_settings
 from bgtplanner.runs.deployed import carry_out
 from bgtplanner.runs.run import simulate
-from flower.doubles import SETTINGS, noise_of_simulation, write_federation
+from flower.doubles import SETTINGS, lists, noise_of_simulation, write_federation
 from flower.equality import LEARNERS, begin_as_simulated, genres, same_ledgers, same_model
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -96,7 +96,7 @@ def test_every_learner(tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPat
     if model == "fedgnn":  # what a client keeps has moved from where it began
         with np.load(files[0].parent / "state" / "local.npz") as stored:
             assert float(stored["leaf1"][0]) == 3  # steps of the optimizer
-    assert len(Client(load_client(files[0])).recommend(None, 3)) == 3
+    assert len(lists(Client(load_client(files[0])))) == 3
 
 
 def test_a_client_imports_nothing_that_its_policy_does_not_name(
@@ -154,10 +154,10 @@ def test_tastes(tmp_path: Path, users: int, features: int) -> None:
     kept = client._kept()
     assert kept.items.shape == (30, 5 + axes)  # features are not sent again and again
     if features:
-        shared = client._model_of(kept)[1]
+        shared = client._model_of(kept).shared
         np.testing.assert_array_equal(shared.items[:, 5 + axes :], table.features)
     assert np.abs(kept.items[:, 4 : 4 + axes]).max() > 0.01  # axes were found
-    assert len(client.recommend(None if users == 1 else "u0", 3)) == 3
+    assert len(lists(client)) == 3
 
 
 def test_the_presets_own_mechanism(tmp_path: Path, few: Ratings) -> None:

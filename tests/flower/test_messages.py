@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,44 +11,48 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bgtplanner.errors import MessageError
 from bgtplanner.flower.messages import (
     Hello,
     HelloRequest,
+    Reply,
     Request,
+    Sent,
     SentCatalogue,
-    read_hello,
-    read_status,
-    read_upload,
-    reply,
-    upload_record,
+    SentModel,
+    StepAnswer,
+    SumStep,
+    Upload,
+    read_answer,
+    read_word,
 )
 
-
-def changed(record: str, **entries: Any) -> Callable[[RecordDict], None]:
-    def change(content: RecordDict) -> None:
-        content[record] = ConfigRecord({**content[record], **entries})  # type: ignore[dict-item]
-
-    return change
-
-
-def without(record: str, *entries: str) -> Callable[[RecordDict], None]:
-    def change(content: RecordDict) -> None:
-        for entry in entries:
-            del content[record][entry]
-        if not entries:
-            del content[record]
-
-    return change
-
-
-def shared(**arrays: Any) -> Callable[[RecordDict], None]:
-    def change(content: RecordDict) -> None:
-        for name, array in arrays.items():
-            content["shared"][name] = array if isinstance(array, Array) else Array(array)
-
-    return change
+DIGEST = "0f" * 32
+MODEL = SentModel(
+    name="biases", settings={"mean": 0.7, "axes": 2}, catalogue=DIGEST,
+    items=np.arange(6, dtype=np.float32).reshape(3, 2), dense=np.ones(1, dtype=np.float32),
+)  # fmt: skip
+REQUEST = Request(
+    run="first", round=0, accountant="gaussian/gdp", trust="local", unit="client", charge=1.0,
+    clip=0.1, model=MODEL,
+)  # fmt: skip
+CATALOGUE = SentCatalogue(
+    items=("x" * 256, "b\nc"), low=1.0, high=5.0, names=("new",), titles=("Ä", ""),
+    features=np.array([[0.5], [1.0]], dtype=np.float32),
+)  # fmt: skip
+STEP = SumStep(
+    step="upload", round=b"round", message=b"", catalogue=DIGEST, scale=1.0, largest_clip=0.1,
+    request=REQUEST,
+)  # fmt: skip
+EXAMPLES: list[Sent] = [
+    MODEL, REQUEST, CATALOGUE, STEP, replace(STEP, step="keys", request=None),
+    HelloRequest("run", bytes(32)), Hello(name=DIGEST, accountant="r", proof=b"1" * 64),
+    Hello(name=DIGEST, accountant="r"), Reply("refused"), Upload(np.array([0.1, -5e-324])),
+    StepAnswer(b"masked"),
+]  # fmt: skip
 
 
 def message(content: RecordDict | Error) -> Message:
@@ -56,234 +60,184 @@ def message(content: RecordDict | Error) -> Message:
     return Message(content, reply_to=Message(RecordDict(), 1, "train"))
 
 
-def test_a_request_comes_as_it_was_sent(request_of_server: Request) -> None:
-    read = Request.read(request_of_server.record())
-    assert read.digest == request_of_server.digest
-    assert (read.run, read.round, read.charge) == ("first", 0, 1.0)
-    assert read.model.catalogue == request_of_server.model.catalogue
+def packed(content: bytes) -> RecordDict:
+    array = Array(dtype="uint8", shape=(len(content),), stype="bytes", data=content)
+    return RecordDict({"message": ArrayRecord({"bytes": array})})
 
 
-def test_only_equal_requests_have_equal_digests(request_of_server: Request) -> None:
-    model = request_of_server.model
-    others = [
-        replace(request_of_server, **change)
-        for change in (
-            {"run": "second"},
-            {"round": 1},
-            {"charge": 1.0000000001},
-            {"clip": 0.2},
-            {"accountant": "laplace/basic"},
-            {"model": replace(model, items=model.items + 1)},
-            {"model": replace(model, catalogue="0" * 64)},
-            {"model": replace(model, settings={"mean": 0.6})},
-        )
-    ]
-    assert len({request.digest for request in [request_of_server, *others]}) == 9
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: type(example).__name__)
+def test_a_message_comes_as_it_was_sent_and_as_nothing_else(example: Sent) -> None:
+    content = example.to_bytes()
+    assert type(example).read(example.record()).to_bytes() == content
+    for kind in {type(other) for other in EXAMPLES} - {type(example)}:
+        with pytest.raises(MessageError, match="is no message"):
+            kind.read(example.record())
+    for length in range(0, len(content), 1 + len(content) // 50):
+        with pytest.raises(MessageError):
+            type(example).read(packed(content[:length]))
+    for wrong in (content + b"\0", b"BGT4" + content[4:]):
+        with pytest.raises(MessageError):
+            type(example).read(packed(wrong))
+
+
+@given(st.sampled_from(EXAMPLES), st.data())
+def test_no_two_byte_strings_are_the_same_message(example: Sent, data: st.DataObject) -> None:
+    content = bytearray(example.to_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(MessageError):
+        read = type(example).read(packed(bytes(content)))
+        if not isinstance(read, SentCatalogue):  # known by its digest, however it is written
+            assert read.to_bytes() == content
 
 
 @pytest.mark.parametrize(
-    "change",
+    "content",
     [
-        without("plan"),
-        without("model"),
-        without("shared"),
-        without("plan", "charge"),
-        without("shared", "dense"),
-        changed("plan", seed=1),
-        changed("plan", charge=float("nan")),
-        changed("plan", charge=float("inf")),
-        changed("plan", charge=-1.0),
-        changed("plan", charge=1),
-        changed("plan", charge=True),
-        changed("plan", clip=0.0),
-        changed("plan", round=-1),
-        changed("plan", round=2**40),
-        changed("plan", run=""),
-        changed("plan", run="x" * 1000),
-        changed("model", protocol=1),
-        changed("model", low=5.0),
-        changed("model", catalogue=""),
-        changed("model", catalogue="F" * 64),
-        changed("model", settings="{"),
-        changed("model", settings="[" * 100_000),
-        changed("model", settings="[]"),
-        changed("model", settings='{"mean": null}'),
-        changed("model", settings='{"mean": [0.7]}'),
-        shared(items=np.full((30, 2), np.nan, dtype=np.float32)),
-        shared(items=np.zeros((30, 2))),
-        shared(items=np.zeros(60, dtype=np.float32)),
-        shared(extra=np.zeros(1)),
-        shared(items=Array("float32", (30, 2), "numpy.ndarray", b"nonsense")),
-        shared(items=Array("float32", (30, 2), "pickle", b"nonsense")),
-        lambda content: content.update(more=MetricRecord({"loss": 1.0})),
+        RecordDict(),
+        RecordDict({"message": ConfigRecord({"bytes": REQUEST.to_bytes()})}),
+        RecordDict({"message": ArrayRecord({})}),
+        RecordDict({"message": ArrayRecord({"other": Array(np.zeros(1))})}),
+        RecordDict({**REQUEST.record(), "more": MetricRecord({"loss": 1.0})}),
+        packed(b""),
     ],
 )
-def test_a_request_that_is_not_as_agreed_is_not_read(
-    request_of_server: Request, change: Callable[[RecordDict], None]
-) -> None:
-    content = request_of_server.record()
-    change(content)
+def test_records_that_are_not_one_message_are_refused(content: RecordDict) -> None:
     with pytest.raises(MessageError):
         Request.read(content)
 
 
-CATALOGUE = SentCatalogue(
-    items=("x" * 256, "b\nc"),
-    low=1.0,
-    high=5.0,
-    features=np.array([[0.5], [1.0]], dtype=np.float32),
-    names=("new",),
-    titles=("Ä", ""),
-)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"charge": float("nan")}, {"charge": float("inf")}, {"charge": -1.0}, {"clip": 0.0},
+        {"round": 2**31}, {"run": ""}, {"run": "x" * 201},
+        {"model": replace(MODEL, settings={"mean": None})},
+        {"model": replace(MODEL, settings={"mean": [0.7]})},
+        {"model": replace(MODEL, items=np.full((3, 2), np.nan, dtype=np.float32))},
+        {"model": replace(MODEL, dense=np.full(1, np.inf, dtype=np.float32))},
+    ],
+)  # fmt: skip
+def test_a_request_that_is_out_of_range_is_not_read(changes: dict[str, Any]) -> None:
+    with pytest.raises(MessageError):
+        Request.read(replace(REQUEST, **changes).record())
 
 
-def test_a_catalogue_comes_as_it_was_sent() -> None:
-    """With names as long as a table may have, and whatever letters and lines they have."""
-    read = SentCatalogue.read(CATALOGUE.record())
-    assert read.digest == CATALOGUE.digest
-    for name in ("items", "low", "high", "names", "titles"):
-        assert getattr(read, name) == getattr(CATALOGUE, name)
-    np.testing.assert_array_equal(read.features, CATALOGUE.features)
+@pytest.mark.parametrize("text", [b"{", b"[" * 20, b"[]", b'{"mean":0.7}', b"\xff\xff"])
+def test_settings_have_one_form(text: bytes) -> None:
+    own, other = b'{"axes": 2, "mean": 0.7}', len(text).to_bytes(4, "big") + text
+    content = MODEL.to_bytes().replace(len(own).to_bytes(4, "big") + own, other)
+    with pytest.raises(MessageError, match="settings"):
+        SentModel.read(packed(content))
 
 
-def test_only_equal_catalogues_have_equal_digests() -> None:
-    others = [
-        replace(CATALOGUE, **change)
-        for change in (
-            {"items": CATALOGUE.items[::-1]},
-            {"low": 0.0},
-            {"high": 6.0},
-            {"features": CATALOGUE.features[::-1]},
-            {"features": CATALOGUE.features.T},
-            {"names": ("old",)},
-            {"titles": ()},
-            {"titles": ("Ä", " ")},
-        )
-    ]
-    assert len({catalogue.digest for catalogue in [CATALOGUE, *others]}) == 9
+def test_only_equal_requests_have_equal_digests() -> None:
+    changes: list[dict[str, Any]] = [
+        {"run": "second"}, {"round": 1}, {"charge": 1.0000000001}, {"clip": 0.2},
+        {"accountant": "laplace/basic"}, {"model": replace(MODEL, items=MODEL.items + 1)},
+        {"model": replace(MODEL, catalogue="0" * 64)},
+        {"model": replace(MODEL, settings={"mean": 0.6})},
+    ]  # fmt: skip
+    others = {replace(REQUEST, **change).digest for change in changes}
+    assert len(others | {REQUEST.digest}) == len(changes) + 1
+    assert Request.read(REQUEST.record()).digest == REQUEST.digest
 
 
-def text(**entries: Any) -> Callable[[RecordDict], None]:
-    about = json.loads(CATALOGUE.text) | entries
-    return changed("catalogue", text=json.dumps(about))
+def test_members_of_a_sum_may_differ_in_their_charge_and_clip_only() -> None:
+    context = SumStep.context(REQUEST, 1.0, 0.1)
+    assert SumStep.context(replace(REQUEST, charge=0.5, clip=0.01), 1.0, 0.1) == context
+    others = [replace(REQUEST, round=1), replace(REQUEST, model=replace(MODEL, name="other"))]
+    assert context not in [SumStep.context(other, 1.0, 0.1) for other in others]
+    assert context not in [SumStep.context(REQUEST, 2.0, 0.1), SumStep.context(REQUEST, 1.0, 0.2)]
+
+
+def test_a_plan_comes_with_the_upload_and_is_about_its_catalogue() -> None:
+    for wrong in (
+        replace(STEP, step="keys"),
+        replace(STEP, request=None),
+        replace(STEP, catalogue="0" * 64),
+        replace(STEP, scale=0.0),
+        replace(STEP, largest_clip=float("inf")),
+    ):
+        with pytest.raises(MessageError):
+            SumStep.read(wrong.record())
+
+
+def test_the_digest_of_a_catalogue_is_that_of_every_version() -> None:
+    """Policies have it."""
+    assert CATALOGUE.digest.startswith("33ec1ee14bf18da7")
+    changes: list[dict[str, Any]] = [
+        {"items": CATALOGUE.items[::-1]}, {"low": 0.0}, {"high": 6.0}, {"names": ("old",)},
+        {"features": CATALOGUE.features[::-1]}, {"features": CATALOGUE.features.T},
+        {"titles": ()}, {"titles": ("Ä", " ")},
+    ]  # fmt: skip
+    others = {replace(CATALOGUE, **change).digest for change in changes}
+    assert len(others | {CATALOGUE.digest}) == len(changes) + 1
+
+
+def text(**entries: Any) -> str:
+    return json.dumps(json.loads(CATALOGUE.text) | entries)
 
 
 @pytest.mark.parametrize(
-    "change",
+    "changed",
     [
-        without("catalogue"),
-        without("features"),
-        changed("catalogue", protocol=1),
-        changed("catalogue", text="{"),
-        changed("catalogue", text="[" * 100_000),
-        changed("catalogue", text="[]"),
-        changed("catalogue", text="{}"),
-        changed("catalogue", text=CATALOGUE.text + " " * (32 << 20)),
-        text(more=1),
-        text(items=[]),
-        text(items=["a", "a"]),
-        text(items=["a", ""]),
-        text(items=["a", 1]),
-        text(items="ab"),
-        text(items=["a", "x" * 257]),
-        text(items=["a", "\ud800"]),
-        text(titles=["one"]),
-        text(titles=["one", "x" * 257]),
-        text(names=[]),
-        text(low=5.0),
-        text(low=1),
-        text(high=float("inf")),
-        text(high=float("nan")),
-        lambda content: content["features"].update(features=Array(np.zeros((2, 1)))),
-        lambda content: content["features"].update(
-            features=Array(np.full((2, 1), np.nan, dtype=np.float32))
-        ),
-        lambda content: content["features"].update(features=Array(np.zeros(2, np.float32))),
-        lambda content: content.update(more=MetricRecord({"loss": 1.0})),
+        "{", "[" * 100_000, "[]", "{}", CATALOGUE.text + " " * (32 << 20), text(more=1),
+        text(items=[]), text(items=["a", "a"]), text(items=["a", ""]), text(items=["a", 1]),
+        text(items="ab"), text(items=["a", "x" * 257]), text(items=["a", "\ud800"]),
+        text(titles=["one"]), text(titles=["one", "x" * 257]), text(names=[]), text(low=5.0),
+        text(low=1), text(high=float("inf")), text(high=float("nan")),
     ],
-)
-def test_a_catalogue_that_is_not_as_agreed_is_not_read(
-    change: Callable[[RecordDict], None],
-) -> None:
-    content = CATALOGUE.record()
-    change(content)
+    ids=range(20),
+)  # fmt: skip
+def test_a_catalogue_that_is_not_as_agreed_is_not_read(changed: str) -> None:
     with pytest.raises(MessageError):
-        SentCatalogue.read(content)
+        SentCatalogue.parse(changed, CATALOGUE.features)
+
+
+def test_features_that_are_of_other_items_or_not_finite_are_not_read() -> None:
+    for features in (np.zeros((2, 2)), np.zeros((3, 1)), np.full((2, 1), np.nan)):
+        with pytest.raises(MessageError):
+            SentCatalogue.read(replace(CATALOGUE, features=features.astype(np.float32)).record())
 
 
 def test_an_answer_of_one_word() -> None:
     for word in ("kept", "refused", "unknown"):
-        assert read_status(message(reply(word))) == word
-    assert read_upload(message(reply("unknown")), 60) is None
-    hello = Hello(name="0" * 64, accountant="r").record()
-    for other in (message(RecordDict()), message(Error(2, "no")), message(hello)):
-        assert read_status(other) is None
+        assert read_word(message(Reply(word).record())) == word
+    assert read_answer(Upload, message(Reply("unknown").record())) is None
+    for other in (RecordDict(), Error(2, "no"), Upload(np.zeros(1)).record()):
+        assert read_word(message(other)) is None
 
 
 def test_an_upload_comes_to_the_last_bit() -> None:
     upload = np.random.default_rng(0).normal(size=60)
-    np.testing.assert_array_equal(read_upload(message(upload_record(upload)), 60), upload)
-    assert read_upload(message(reply("refused")), 60) is None
+    read = read_answer(Upload, message(Upload(upload).record()))
+    assert read is not None
+    np.testing.assert_array_equal(read.values, upload)
 
 
-def bad_uploads() -> dict[str, Message]:
-    """Every kind of reply that a server must survive."""
+def bad_uploads() -> dict[str, RecordDict | Error]:
+    """Every kind of reply that a server must survive; its uploads have 60 numbers."""
     good = np.zeros(60)
-    zipped = RecordDict({"reply": ConfigRecord({"status": "released"})})
-    zipped["upload"] = ArrayRecord({"upload": Array("float64", (60,), "numpy.ndarray", b"PK\3\4")})
-    extra = upload_record(good)
-    extra["upload"]["more"] = Array(good)
-    beside = upload_record(good)
-    beside["loss"] = MetricRecord({"loss": 1.0})
-    missing = upload_record(good)
-    del missing["upload"]
-    silent = upload_record(good)
-    del silent["reply"]
     return {
-        "nan": message(upload_record(np.where(np.arange(60) == 7, np.nan, good))),
-        "infinite": message(upload_record(np.where(np.arange(60) == 7, np.inf, good))),
-        "shape": message(upload_record(np.zeros(61))),
-        "matrix": message(upload_record(np.zeros((30, 2)))),
-        "type": message(upload_record(np.zeros(60, dtype=np.float32))),
-        "text": message(upload_record(np.full(60, "x"))),  # type: ignore[arg-type]
-        "extra array": message(extra),
-        "beside": message(beside),
-        "missing": message(missing),
-        "no status": message(silent),
-        "kept": message(reply("kept")),
-        "damaged": message(zipped),
-        "empty": message(RecordDict()),
-        "error": message(Error(2, "user u0 gave item i3 a 5.0")),
+        "nan": Upload(np.where(np.arange(60) == 7, np.nan, good)).record(),
+        "infinite": Upload(np.where(np.arange(60) == 7, np.inf, good)).record(),
+        "shape": Upload(np.zeros(61)).record(),
+        "beside": RecordDict({**Upload(good).record(), "loss": MetricRecord({"loss": 1.0})}),
+        "kept": Reply("kept").record(),
+        "damaged": packed(Upload(good).to_bytes()[:-1]),
+        "endless": packed(Upload(good).to_bytes()[:5] + b"\xff" * 20),
+        "empty": RecordDict(),
+        "error": Error(2, "user u0 gave item i3 a 5.0"),
     }
 
 
-@pytest.mark.parametrize("kind", list(bad_uploads()))
+@pytest.mark.parametrize("kind", sorted(set(bad_uploads()) - {"shape"}))
 def test_an_upload_that_is_not_as_agreed_is_not_read(kind: str) -> None:
     with pytest.raises(MessageError) as caught:
-        read_upload(bad_uploads()[kind], 60)
+        read_answer(Upload, message(bad_uploads()[kind]))
     assert "u0" not in str(caught.value)
 
 
-def test_a_client_says_who_it_is() -> None:
-    hello = Hello(name="0" * 64, accountant="gaussian/gdp")
-    assert read_hello(message(hello.record())) == hello
-    for bad in (Hello(name="x", accountant="r"), Hello(name="g" * 64, accountant="r")):
-        with pytest.raises(MessageError):
-            read_hello(message(bad.record()))
-    with pytest.raises(MessageError):
-        read_hello(message(reply("refused")))
-    proved = replace(hello, proof=b"1" * 64)
-    assert read_hello(message(proved.record())) == proved
-    with pytest.raises(MessageError, match="proof"):
-        read_hello(message(replace(hello, proof=b"1" * 63).record()))
-
-
 def test_who_a_machine_is_is_asked_with_a_nonce_of_its_own() -> None:
-    one, other = HelloRequest("run"), HelloRequest("run")
-    assert HelloRequest.read(one.record()) == one
-    assert one.nonce != other.nonce
-    for name, bad in (("protocol", 99), ("run", ""), ("run", "x" * 201), ("nonce", b"1" * 31)):
-        content = one.record()
-        content["hello"] = ConfigRecord({**content["hello"], name: bad})
-        with pytest.raises(MessageError, match=name):
-            HelloRequest.read(content)
+    assert HelloRequest.fresh("run").nonce != HelloRequest.fresh("run").nonce

@@ -21,7 +21,7 @@ from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.flower.client import client_app, make_client_app
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.in_process import InProcessGrid
-from bgtplanner.flower.messages import HELLO, read_hello
+from bgtplanner.flower.messages import HELLO, Hello
 from bgtplanner.flower.sums import identity_in
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.deployable import agreed_settings
@@ -128,7 +128,7 @@ class Comings:
     def tamper(self, node: int, asked: Message, answer: Message) -> list[Message]:
         if node > CLIENTS and asked.metadata.message_type == HELLO:
             key = public_bytes(identity_in(load_client(self.grid.files[1]).identity))
-            hello = replace(read_hello(answer), name=key.hex())
+            hello = replace(Hello.read(answer.content), name=key.hex())
             return [Message(hello.record(), reply_to=asked)]
         return [answer] * (not self.left or node != self.gone)
 
@@ -175,7 +175,7 @@ from bgtplanner.flower.messages import HelloRequest, SumStep
 def client():
     return Client(load_client(Path(sys.argv[1])))
 
-client().hello(HelloRequest("run"))
+client().hello(HelloRequest.fresh("run"))
 kind = {"round": bytes.fromhex(sys.argv[2]), "catalogue": "0" * 64}
 asked = {**kind, "scale": 1.0, "largest_clip": 0.1}
 client().step(SumStep(step="keys", message=b"", **asked))

@@ -322,7 +322,7 @@ def simulated(federation: Federation) -> Iterator[None]:
         digest = hashlib.sha256(str(self.file.ratings).encode()).digest()
         return np.frombuffer(digest[:SIZE], "i1"), None
 
-    patch.setattr(Client, "_model_of", lambda *_: (None, None))
+    patch.setattr(Client, "_model_of", lambda *_: None)
     patch.setattr(Client, "_train", upload)
     try:
         with writing_to(federation.disk_of):

@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -70,17 +71,16 @@ def write_summing(
 def stand_in() -> Iterator[None]:
     """No model: an upload is made of the ratings as they are, and of the round."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(Client, "_model_of", lambda *_: (None, None))
+    patch.setattr(Client, "_model_of", lambda *_: SimpleNamespace(coordinates=SIZE))
     patch.setattr(Client, "lacks", lambda *_: False)
     patch.setattr(Client, "_train", _trained)
-    patch.setattr(Client, "_coordinates_of", lambda *_: SIZE)
     try:
         yield
     finally:
         patch.undo()
 
 
-def _trained(self: Client, _model: Any, _shared: Any, request: Request) -> Any:
+def _trained(self: Client, _trainer: Any, request: Request) -> Any:
     upload = upload_of(self.file.ratings.read_bytes(), request.round)
     return upload, {"upload": upload, "round": np.array(request.round)}
 
@@ -128,7 +128,7 @@ class Asked:
     def sealed(self, **changes: Any) -> Asked:
         """The same with other parameters of the protocol, everything else made to fit."""
         agreed = replace(self.agreed, **changes)
-        context = SumStep.context(self.plan.model, self.plan, self.scale, self.largest)
+        context = SumStep.context(self.plan, self.scale, self.largest)
         agreed = replace(agreed, run=self.plan.run, round=self.plan.round, context=context)
         fits = replace(self, agreed=agreed)
         with contextlib.suppress(BGTPlannerError):

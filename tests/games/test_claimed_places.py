@@ -20,7 +20,7 @@ from bgtplanner.flower.client import Client, client_app
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.in_process import InProcessGrid
 from bgtplanner.flower.machines import Machines
-from bgtplanner.flower.messages import HELLO, SUM, Hello, HelloRequest, read_hello, read_step
+from bgtplanner.flower.messages import HELLO, SUM, Hello, HelloRequest, StepAnswer, read_answer
 from bgtplanner.flower.sums import check_proof, proof_of
 from bgtplanner.runs.deployed import _names_in
 from federation.aggregation.members import identity, roster_of
@@ -52,7 +52,9 @@ class Grid(InProcessGrid):
     def heard_before(self) -> Hello:
         """What the victim has said to the server, in answer to a question to itself."""
         asked = self.asked[VICTIM][1]
-        return read_hello(self.app(asked, self.context(VICTIM + 1)))
+        hello = read_answer(Hello, self.app(asked, self.context(VICTIM + 1)))
+        assert hello is not None
+        return hello
 
 
 def _own(grid: Grid, asked: HelloRequest) -> bytes:
@@ -77,8 +79,8 @@ def _has_the_place(home: Path, claim: Claim) -> bool:
         known=_names_in(table.roster), poll_seconds=0.0, seconds=0.0,
     )  # fmt: skip
     assert machines.look().all()
-    answers, _ = machines.exchange({VICTIM: table.round().step("keys").record()}, SUM, 0.0)
-    keys = [read_step(answer) for answer in answers.values()]
+    answers, _ = machines.exchange({VICTIM: table.round().step("keys")}, SUM, 0.0)
+    keys = [read_answer(StepAnswer, answer) for answer in answers.values()]
     asked = {node for node, message in grid.asked if message.metadata.message_type == SUM}
     assert (asked, len(keys)) in (({VICTIM + 1}, 1), ({NODE}, 0))
     return asked == {NODE}
@@ -98,13 +100,13 @@ def test_without_a_proof_of_who_it_is_a_machine_takes_a_place(
 
 
 def test_a_proof_fits_one_question_one_run_and_one_roster(tmp_path: Path) -> None:
-    table, asked = Table(write_summing(tmp_path / "group")), HelloRequest("run")
+    table, asked = Table(write_summing(tmp_path / "group")), HelloRequest.fresh("run")
     hello = table.client(VICTIM).hello(asked)
     check_proof(hello, table.roster, asked)
     others = roster_of([identity(place) for place in range(CLIENTS + 1)])
     stranger = replace(hello, name=public_bytes(identity(CLIENTS)).hex())
     for said, roster, question in (
-        (hello, table.roster, HelloRequest("run")),
+        (hello, table.roster, HelloRequest.fresh("run")),
         (hello, table.roster, replace(asked, run="another")),
         (hello, others, asked),
         (replace(hello, proof=b""), table.roster, asked),
@@ -119,4 +121,4 @@ def test_a_client_without_its_roster_does_not_say_who_it_is(tmp_path: Path) -> N
     (home / "roster.txt").unlink()
     client = Client(load_client(home / "0" / "client.toml"))
     with pytest.raises(ConfigError, match="roster"):
-        client.hello(HelloRequest("run"))
+        client.hello(HelloRequest.fresh("run"))

@@ -101,7 +101,7 @@ class AnswersAlone(Client):
         self._agree(request)
         with self.open_ledger() as ledger:
             guard, reservation = self._pay(ledger, request)
-            upload, _ = self._train(None, None, request)  # type: ignore[arg-type]
+            upload, _ = self._train(None, request)  # type: ignore[arg-type]
             return guard.protect(reservation, upload[None], clip=request.clip)
 
 

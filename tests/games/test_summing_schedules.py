@@ -39,7 +39,7 @@ from bgtplanner.flower import server as server_module
 from bgtplanner.flower.client import Client, make_client_app
 from bgtplanner.flower.in_process import InProcessGrid
 from bgtplanner.flower.machines import Machines
-from bgtplanner.flower.messages import SUM, SentCatalogue, SumStep, read_step, reply, step_record
+from bgtplanner.flower.messages import SUM, Reply, SentCatalogue, StepAnswer, SumStep, read_answer
 from bgtplanner.flower.server import Deployment, Group, Pace
 from bgtplanner.models.bias import Biases
 from bgtplanner.planning.policy import Plan
@@ -99,14 +99,15 @@ class Network(InProcessGrid):
                 answered = self.app(message, self.context(node))
         except Stop:
             return
-        said = read_step(answered)
+        said = read_answer(StepAnswer, answered)
         if said is not None:
-            self.table.heard(place, asked, said)
-            answer = self.fault(asked.step, place, said)
+            self.table.heard(place, asked, said.answer)
+            answer = self.fault(asked.step, place, said.answer)
             if answer is None:
                 return
-            content = reply("refused") if answer == b"refused" else step_record(answer)
-            answered = Message(content, reply_to=message)
+            refused = answer == b"refused"
+            content = Reply("refused") if refused else StepAnswer(answer)
+            answered = Message(content.record(), reply_to=message)
         self.replies += [answered] * (1 + self.doubled())
 
 

@@ -533,8 +533,7 @@ class ReplaysIfNothingChanged(Client):
 
     def answer(self, request: Request) -> Any:
         self._agree(request)
-        model, shared = self._model_of(request.model)
-        upload, _ = self._train(model, shared, request)
+        upload, _ = self._train(self._model_of(request.model), request)
         key = (str(self.file.state), hashlib.sha256(request.digest + upload.tobytes()).digest())
         if key not in self.sent:
             with self.open_ledger() as ledger:
@@ -562,15 +561,13 @@ class PaysOnlyIfThereIsSomethingToSend(Client):
     """Takes a rest if none of its ratings is in the catalogue: nothing would be learned."""
 
     def answer(self, request: Request) -> Any:
-        model, shared = self._model_of(request.model)
-        if not self._train(model, shared, request)[0].any():
+        if not self._train(self._model_of(request.model), request)[0].any():
             return np.zeros(60)
         return super().answer(request)
 
     def _share(self, ledger: Any, asked: SumStep, agreed: Any, paid: Any) -> Any:
         assert asked.request is not None
-        model, shared = self._model_of(asked.request.model)
-        if not self._train(model, shared, asked.request)[0].any():
+        if not self._train(self._model_of(asked.request.model), asked.request)[0].any():
             return np.zeros(agreed.size, dtype=np.uint64)
         return super()._share(ledger, asked, agreed, paid)
 

@@ -29,8 +29,8 @@ import io
 import json
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,13 +57,14 @@ from bgtplanner.flower.messages import (
     SUM,
     Hello,
     HelloRequest,
+    Reply,
     Request,
+    Sent,
     SentCatalogue,
     SentModel,
+    StepAnswer,
     SumStep,
-    reply,
-    step_record,
-    upload_record,
+    Upload,
 )
 from bgtplanner.flower.sums import RoundStore, identity_in, new_identity, proof_of
 from bgtplanner.privacy.accountants import accountant_named
@@ -74,7 +75,8 @@ from bgtplanner.privacy.shares import Shares
 from bgtplanner.privacy.witness import Witness
 
 if TYPE_CHECKING:  # JAX comes with it, and most messages do without: see its head
-    from bgtplanner.flower.training import Learner, Local, Recommender, Shared
+    from bgtplanner.flower.training import Trainer
+    from bgtplanner.models.recommending import Recommender
 
 __all__ = ["Client", "client_app", "make_client_app"]
 
@@ -137,7 +139,7 @@ class Client:
         if self.policy.secagg is not None:  # its noise is for a sum, and its place among others
             raise MessageError("an upload outside of a sum, which is all that the policy names")
         self._agree(request)
-        model, shared = self._model_of(request.model)
+        trainer = self._model_of(request.model)
         with self._alone(), self.open_ledger() as ledger:
             known = self._answers.find(request.digest)
             if known is not None:
@@ -145,7 +147,7 @@ class Client:
             if not self._pacing.take():
                 raise MessageError("more requests than requests_per_hour")
             guard, reservation = self._pay(ledger, request)
-            upload, kept = self._train(model, shared, request)
+            upload, kept = self._train(trainer, request)
             released = guard.protect(reservation, upload[None], clip=request.clip)
             vector = np.ascontiguousarray(released.values[0])
             self._answers.keep(request.digest, reservation.number, vector)
@@ -208,8 +210,8 @@ class Client:
         if request is None or (request.run, request.round) != (agreed.run, agreed.round):
             raise MessageError("an upload to another round")
         self._agree(request)
-        model, shared = self._model_of(request.model)
-        context = SumStep.context(request.model, request, asked.scale, asked.largest_clip)
+        trainer = self._model_of(request.model)
+        context = SumStep.context(request, asked.scale, asked.largest_clip)
         shares = Shares(
             scale=asked.scale,
             clip=asked.largest_clip,
@@ -217,14 +219,14 @@ class Client:
             most_dropouts=agreed.dropouts,
             most_colluders=agreed.colluders,
         )
-        size = self._coordinates_of(model, shared)
+        size = trainer.coordinates
         if (context, size, shares.bits(size)) != (agreed.context, agreed.size, agreed.bits):
             raise MessageError("another upload than the round was begun for")
         Guard(ledger, trust="secagg").check_shares(
             shares, charge=request.charge, clip=request.clip
         )
         guard, reservation = self._pay(ledger, request)
-        upload, kept = self._train(model, shared, request)
+        upload, kept = self._train(trainer, request)
         released = guard.share(reservation, upload, clip=request.clip, shares=shares)
         paid.append(lambda: self._done(guard, released, request, kept))
         return released.values
@@ -274,8 +276,8 @@ class Client:
             MessageError: If this client does not agree to it.
         """
         self._agree_to(catalogue)
-        text, features = _bytes(catalogue.text.encode()), catalogue.features
-        self._write_arrays(_name_of(catalogue.digest), text=text, features=features)
+        text = np.frombuffer(catalogue.text.encode(), dtype=np.uint8)
+        self._write_arrays(_name_of(catalogue.digest), text=text, features=catalogue.features)
         named = {_name_of(digest) for digest in self.policy.catalogues}
         for path in self.file.state.glob(_name_of("*")):
             if path.name not in named:
@@ -335,40 +337,11 @@ class Client:
         titles and features from the catalogue, or from the client's own table of items if it has
         one. Nothing is sent.
         """
-        from bgtplanner.flower import training
-
         sent = self._kept()
-        model, shared = self._model_of(sent)
-        catalogue, ratings = self._catalogue_of(sent), self._ratings_for(sent)
-        local = self._local(model, shared, sent, ratings)
-        own = self.file.catalogue_over(catalogue.items)
-        return training.recommender_of(model, shared, ratings, local, catalogue, own)
-
-    def recommend(self, user: str | None, top: int) -> list[tuple[str, float]]:
-        """Return a user's best-ranked unrated items with their predicted ratings, best first.
-
-        Args:
-            user: Label in the table of ratings; not needed if there is only one user.
-            top: How many items.
-
-        Raises:
-            ConfigError: If there is no such user, or no model has come yet.
-            NothingLearnedError: If there is nothing to rank items by.
-        """
-        from bgtplanner.flower import training
-
-        recommender = self.recommender()
-        names = [str(label) for label in recommender.ratings.user_labels.tolist()]
-        if user is None and len(names) == 1:
-            user = names[0]
-        if user not in names:
-            known = f"one of the {len(names)} users of {self.file.ratings.name}"
-            raise ConfigError(f"--client {user}: expected {known}")
-        (block,) = recommender.blocks([names.index(user)], top)
-        note = training.note_of(Counter(block.bases), recommender.learned)
-        if note is not None:
-            _log.warning("%s", note)
-        return training.pairs_of(block.lists[0])
+        trainer, own = self._model_of(sent), None
+        if self.file.items is not None:
+            own = self.file.catalogue_over(self._catalogue_of(sent).items)
+        return trainer.recommender(self._ratings_for(sent), self._local(), own)
 
     # ---- internals
 
@@ -410,7 +383,7 @@ class Client:
         if digest not in self._held:
             stored = self._read_arrays(_name_of(digest)) or {}
             with contextlib.suppress(MessageError, ValueError, KeyError):
-                found = SentCatalogue.parse(bytes(stored["text"]).decode(), stored)
+                found = SentCatalogue.parse(bytes(stored["text"]).decode(), stored["features"])
                 if found.digest == digest:
                     self._held[digest] = found
         return self._held.get(digest)
@@ -425,7 +398,7 @@ class Client:
         self._agree_to(found)
         return found
 
-    def _model_of(self, sent: SentModel) -> tuple[Learner, Shared]:
+    def _model_of(self, sent: SentModel) -> Trainer:
         """Return the model that was sent, if this client agrees to it.
 
         Nothing is imported that the policy does not name. Parameters that no model here can have
@@ -436,15 +409,9 @@ class Client:
         catalogue, parts = self._catalogue_of(sent), (sent.items, sent.dense)
         if not all((np.abs(part) <= _LARGEST_PARAMETER).all() for part in parts):
             raise MessageError("parameters that are not finite, or too large")
-        from bgtplanner.flower import training
+        from bgtplanner.flower.training import Trainer
 
-        return training.model_of(sent, self.policy.settings.get(sent.name, {}), catalogue)
-
-    def _coordinates_of(self, model: Learner, shared: Shared) -> int:
-        """Return the number of coordinates of an upload, which is public."""
-        from bgtplanner.flower import training
-
-        return training.coordinates_of(model, shared)
+        return Trainer(sent, self.policy.settings.get(sent.name, {}), catalogue)
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -456,7 +423,7 @@ class Client:
             yield
 
     def _train(
-        self, model: Learner, shared: Shared, request: Request
+        self, trainer: Trainer, request: Request
     ) -> tuple[NDArray[np.float64], dict[str, NDArray[Any]] | None]:
         """Return the client's unprotected upload, and what it keeps of the round.
 
@@ -464,32 +431,17 @@ class Client:
         or because of an error with them, would reveal something about them, unpaid. The owner
         finds the error in the log.
         """
-        from bgtplanner.flower import training
-
         try:
-            ratings = self._ratings_for(request.model)
-            local = self._local(model, shared, request.model, ratings, request.run)
-            about = {"run": request.run, **request.model.about}
-            return training.train(model, shared, ratings, local, about)
+            return trainer.train(self._ratings_for(request.model), self._local(), request.run)
         except BGTPlannerError as error:
             _log.warning("the answer is noise alone: %s", error)
         except Exception as error:  # its text might name a rating, so it is not even logged
             _log.warning("the answer is noise alone: %s", type(error).__name__)
-        return np.zeros(self._coordinates_of(model, shared)), None
+        return np.zeros(trainer.coordinates), None
 
-    def _local(
-        self,
-        model: Learner,
-        shared: Shared,
-        sent: SentModel,
-        ratings: Ratings,
-        run: str | None = None,
-    ) -> Local:
-        """Return the local state of this run, or of the latest one if none is named."""
-        from bgtplanner.flower import training
-
-        stored = self._read_arrays("local.npz") or {}
-        return training.local_of(model, shared, ratings, stored, sent, run)
+    def _local(self) -> dict[str, NDArray[Any]]:
+        """Return what was kept of the latest round, if anything."""
+        return self._read_arrays("local.npz") or {}
 
     def _ratings_for(self, sent: SentModel) -> Ratings:
         catalogue = self._catalogue_of(sent)
@@ -500,7 +452,7 @@ class Client:
         return ratings
 
     def _keep(self, sent: SentModel) -> None:
-        text = _bytes(json.dumps(sent.about).encode())
+        text = np.frombuffer(json.dumps(sent.about).encode(), dtype=np.uint8)
         self._write_arrays("model.npz", items=sent.items, dense=sent.dense, about=text)
 
     def _kept(self) -> SentModel:
@@ -538,10 +490,6 @@ def _name_of(digest: str) -> str:
     return f"catalogue-{digest}.npz"
 
 
-def _bytes(content: bytes) -> NDArray[np.uint8]:
-    return np.frombuffer(content, dtype=np.uint8)
-
-
 def _file_of(context: Context) -> Path:
     """Return the client file that the machine's owner has set; a run cannot change it."""
     path = context.node_config.get("client-file")
@@ -561,49 +509,48 @@ def make_client_app(
     """
     app = ClientApp()
 
-    def answering(handle: Callable[[Client, RecordDict], RecordDict]) -> Any:
+    def on(register: Any, handle: Callable[[Client, RecordDict], Sent]) -> None:
+        """Have messages of a kind answered, whatever happens with them."""
+
         def answer(message: Message, context: Context) -> Message:
+            content: Sent = Reply("refused")
             try:
                 content = handle(Client(load_client(find(context)), noise=noise), message.content)
             except BGTPlannerError as error:  # our own errors name no rating and no item
                 _log.warning("refused: %s", error)
-                content = reply("refused")
             except Exception as error:  # others might, so their text is not even logged
                 _log.warning("refused: %s", type(error).__name__)
-                content = reply("refused")
-            return Message(content, reply_to=message)
+            return Message(content.record(), reply_to=message)
 
-        return answer
+        register()(answer)
 
-    def hello(client: Client, content: RecordDict) -> RecordDict:
-        return client.hello(HelloRequest.read(content)).record()
+    def hello(client: Client, content: RecordDict) -> Sent:
+        return client.hello(HelloRequest.read(content))
 
-    def train(client: Client, content: RecordDict) -> RecordDict:
+    def train(client: Client, content: RecordDict) -> Sent:
         request = Request.read(content)
-        if client.lacks(request.model.catalogue):
-            return reply("unknown")
-        return upload_record(client.answer(request))
+        lacking = client.lacks(request.model.catalogue)
+        return Reply("unknown") if lacking else Upload(client.answer(request))
 
-    def step(client: Client, content: RecordDict) -> RecordDict:
+    def step(client: Client, content: RecordDict) -> Sent:
         asked = SumStep.read(content)
-        if client.lacks(asked.catalogue):
-            return reply("unknown")
-        return step_record(client.step(asked))
+        lacking = client.lacks(asked.catalogue)
+        return Reply("unknown") if lacking else StepAnswer(client.step(asked))
 
-    def keep(client: Client, content: RecordDict) -> RecordDict:
+    def keep(client: Client, content: RecordDict) -> Sent:
         sent = SentModel.read(content)
         if client.lacks(sent.catalogue):
-            return reply("unknown")
+            return Reply("unknown")
         client.keep(sent)
-        return reply("kept")
+        return Reply("kept")
 
-    def hold(client: Client, content: RecordDict) -> RecordDict:
+    def hold(client: Client, content: RecordDict) -> Sent:
         client.hold(SentCatalogue.read(content))
-        return reply("kept")
+        return Reply("kept")
 
-    app.train()(answering(train))
+    on(app.train, train)
     for kind, handle in ((HELLO, hello), (KEEP, keep), (CATALOGUE, hold), (SUM, step)):
-        app.query(kind.partition(".")[2])(answering(handle))
+        on(partial(app.query, kind.partition(".")[2]), handle)
     return app
 
 

@@ -13,13 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from bgtplanner.errors import InterruptedRunError, MessageError, quoted
 from bgtplanner.federation.aggregation.roster import Roster
-from bgtplanner.flower.messages import HELLO, HelloRequest, read_hello
+from bgtplanner.flower.messages import HELLO, Hello, HelloRequest, Sent, read_answer
 from bgtplanner.flower.sums import check_proof
 
 __all__ = ["Machines"]
@@ -109,12 +109,12 @@ class Machines:
         return present
 
     def exchange(
-        self, contents: Mapping[int, RecordDict], kind: str, seconds: float
+        self, contents: Mapping[int, Sent], kind: str, seconds: float
     ) -> tuple[dict[int, Message], Counter[str]]:
         """Send messages to some places, and wait for their answers.
 
         Args:
-            contents: What to send, by place; a separate object for each.
+            contents: What to send, by place.
             kind: Kind of message.
             seconds: How long to wait. A message that is not delivered by then never will be.
 
@@ -142,13 +142,14 @@ class Machines:
         for node in nodes:
             _, pause = self._ask_again.get(node, (0.0, _ASK_AGAIN_SECONDS))
             self._ask_again[node] = (time.monotonic() + pause, 2 * pause)
-        asked = {node: HelloRequest(self._run) for node in nodes}
-        records = {node: request.record() for node, request in asked.items()}
-        answers, _ = self._send(records, HELLO, self._seconds)
+        asked = {node: HelloRequest.fresh(self._run) for node in nodes}
+        answers, _ = self._send(asked, HELLO, self._seconds)
         before = len(self._place_of_name)
         for node, answer in sorted(answers.items()):
             try:
-                hello = read_hello(answer)
+                hello = read_answer(Hello, answer)
+                if hello is None:
+                    raise MessageError("it refused")
                 if self._roster is not None:
                     check_proof(hello, self._roster, asked[node])
             except MessageError as error:
@@ -168,10 +169,11 @@ class Machines:
             self._save(list(self._place_of_name))
 
     def _send(
-        self, contents: Mapping[int, RecordDict], kind: str, seconds: float
+        self, contents: Mapping[int, Sent], kind: str, seconds: float
     ) -> tuple[dict[int, Message], Counter[str]]:
         messages = [
-            Message(content, node, kind, ttl=seconds) for node, content in contents.items()
+            Message(content.record(), node, kind, ttl=seconds)
+            for node, content in contents.items()
         ]
         useless: Counter[str] = Counter()
         sent: set[str] = set()

@@ -1,12 +1,12 @@
-"""The messages between server and clients, and their wire format, which is defined only here.
+"""The messages between server and clients, in the form of :mod:`..federation.aggregation.wire`.
 
-Neither side trusts the other. Every message is checked here, entry by entry, by type and by value,
-before it is used; what does not fit raises a `MessageError`.
+Neither side trusts the other. Every message is one string of bytes, in which every entry is
+checked as it is read; what does not fit raises a `MessageError`.
 
 =============  ============================================  ==================================
 message        from the server                               from the client
 =============  ============================================  ==================================
-``HELLO``      the protocol version, the run, a nonce        its name, its accountant, and under
+``HELLO``      the run, a nonce                              its name, its accountant, and under
                                                              secure aggregation a proof of both
 ``TRAIN``      the model, the plan of a round                its noised upload, or a refusal
 ``KEEP``       the model                                     a confirmation, or a refusal
@@ -19,6 +19,8 @@ A model names its catalogue by its digest. A client that does not hold that one 
 ``unknown``; the server then sends it, once, and asks again.
 """
 
+# ruff: noqa: RUF009 - forms are fields
+
 from __future__ import annotations
 
 import hashlib
@@ -26,56 +28,110 @@ import json
 import math
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Message, RecordDict
 from numpy.typing import NDArray
 
 from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.errors import MessageError
-from bgtplanner.text import LONGEST_LABEL, MOST_BYTES_OF_A_CATALOGUE, is_sha256
+from bgtplanner.federation.aggregation import wire
+from bgtplanner.federation.aggregation.wire import Reader, array, blob, fixed, real, text
+from bgtplanner.text import LONGEST_LABEL, MOST_BYTES_OF_A_CATALOGUE
 
-__all__ = [
-    "CATALOGUE",
-    "HELLO",
-    "KEEP",
-    "SUM",
-    "TRAIN",
-    "Hello",
-    "HelloRequest",
+__all__ = ["CATALOGUE", "HELLO", "KEEP", "SUM", "TRAIN", "Hello", "HelloRequest", "Reply"]
+__all__ += [
     "Request",
+    "Sent",
     "SentCatalogue",
     "SentModel",
     "Setting",
+    "StepAnswer",
     "SumStep",
-    "read_hello",
-    "read_status",
-    "read_step",
-    "read_upload",
-    "reply",
-    "step_record",
-    "upload_record",
+    "Upload",
 ]
-
-PROTOCOL = 4
-"""Increased with every change of the wire format; both sides must have the same version."""
+__all__ += ["read_answer", "read_word"]
 
 HELLO, TRAIN, KEEP = "query.hello", "train", "query.keep"
 CATALOGUE, SUM = "query.catalogue", "query.sum"
 
 _LONGEST_NAME = 200
-_NONCE = 32  # bytes
-_PROOF = 64  # a signature
+_MOST_SETTINGS = 1 << 16  # bytes
+_MOST_OF_A_STEP = (1 << 31) - 1  # bytes: a masked upload of the largest size fits
 
-Floats = NDArray[np.float64]
 Setting = bool | int | float | str
 
 
+class Sent(wire.Message):
+    """A message that Flower carries, as bytes that it does not look into.
+
+    The protocol is increased with every change of the form; both sides must have the same one.
+    """
+
+    protocol: ClassVar[bytes] = b"BGT5"
+
+    def record(self) -> RecordDict:
+        """Return the message as Flower carries it."""
+        content = self.to_bytes()
+        packed = Array(dtype="uint8", shape=(len(content),), stype="bytes", data=content)
+        return RecordDict({"message": ArrayRecord({"bytes": packed})})
+
+    @classmethod
+    def read(cls, content: RecordDict) -> Self:
+        """Return the message that Flower has carried.
+
+        Raises:
+            MessageError: If it is not a message of this kind and protocol.
+        """
+        record = content.get("message")
+        if not isinstance(record, ArrayRecord) or len(content) != 1 or set(record) != {"bytes"}:
+            raise MessageError("records that are not one message")
+        data = record["bytes"].data
+        if not isinstance(data, bytes):
+            raise MessageError("a message that is not made of bytes")
+        return cls.from_bytes(data)
+
+
+def _sha256() -> Any:
+    """Return the form of a digest, or a key, that is written in hexadecimal digits."""
+    return wire.form(bytes.fromhex, lambda got: got.take(32).hex())
+
+
+def _json(content: str, what: str) -> dict[str, Any]:
+    """Return an object of JSON that someone else wrote, all of it text that can be written."""
+    try:
+        found = json.loads(content)
+        json.dumps(found, ensure_ascii=False).encode()  # refuses halves of characters
+    except (ValueError, RecursionError) as error:
+        raise MessageError(f"{what} that cannot be read") from error
+    if not isinstance(found, dict):
+        raise MessageError(f"{what} that cannot be read")
+    return found
+
+
+def _settings() -> Any:
+    """Return the form of the settings of a model: JSON with sorted keys."""
+
+    def write(value: Mapping[str, Setting]) -> bytes:
+        return json.dumps(dict(value), sort_keys=True).encode()
+
+    def read(content: bytes) -> dict[str, Setting]:
+        try:
+            found = _json(content.decode(), "settings")
+        except UnicodeDecodeError as error:
+            raise MessageError("settings that cannot be read") from error
+        plain = all(type(value) in (bool, int, float, str) for value in found.values())
+        _unless(plain and write(found) == content, "settings that are no numbers and strings")
+        return found
+
+    return wire.sized(_MOST_SETTINGS, write, read)
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
-class SentCatalogue:
+class SentCatalogue(Sent):
     """All that is public about the items and their ratings: sent once, known by its digest.
 
     Attributes:
@@ -87,6 +143,7 @@ class SentCatalogue:
         titles: Titles of the items, or none.
     """
 
+    kind = 1
     items: tuple[str, ...]
     low: float
     high: float
@@ -130,26 +187,18 @@ class SentCatalogue:
         about = f"{self.text}\n{self.features.shape}\n".encode()
         return hashlib.sha256(about + self.features.astype("<f4").tobytes()).hexdigest()
 
-    def record(self) -> RecordDict:
-        """Return the catalogue as it is sent."""
-        about = ConfigRecord({"protocol": PROTOCOL, "text": self.text})
-        features = ArrayRecord({"features": Array(self.features)})
-        return RecordDict({"catalogue": about, "features": features})
+    def content(self) -> bytes:
+        """Return the text and the features, one after the other."""
+        return _CatalogueBytes(text=self.text, features=self.features).content()
 
     @classmethod
-    def read(cls, content: RecordDict) -> SentCatalogue:
-        """Return the catalogue in a message.
-
-        Raises:
-            MessageError: If it is not a catalogue of this protocol.
-        """
-        about = _config(content, "catalogue", {"protocol": int, "text": str})
-        _unless(about["protocol"] == PROTOCOL, "another protocol")
-        _unless(set(content) == {"catalogue", "features"}, "other records than expected")
-        return cls.parse(about["text"], _arrays(content, "features", {"features": "float32"}))
+    def decode(cls, got: Reader) -> SentCatalogue:
+        """Return the catalogue that comes next in these bytes."""
+        found = _CatalogueBytes.decode(got)
+        return cls.parse(found.text, found.features)
 
     @classmethod
-    def parse(cls, text: str, arrays: Mapping[str, NDArray[Any]]) -> SentCatalogue:
+    def parse(cls, text: str, features: NDArray[Any]) -> SentCatalogue:
         """Return the catalogue of a text and an array of features.
 
         Raises:
@@ -167,7 +216,7 @@ class SentCatalogue:
         floats = all(type(about[name]) is float for name in scale)
         finite = floats and math.isfinite(about["low"]) and math.isfinite(about["high"])
         _unless(finite and about["low"] < about["high"], "an invalid scale")
-        items, features = about["items"], arrays["features"]
+        items = about["items"]
         different = len(set(items)) == len(items) > 0 and all(items)
         _unless(different, "a catalogue with empty or repeated names")
         _unless(len(about["titles"]) in (0, len(items)), "titles of other items")
@@ -176,8 +225,16 @@ class SentCatalogue:
         return cls(**about, features=features)
 
 
+@dataclass(frozen=True)
+class _CatalogueBytes(wire.Entry):
+    """A catalogue as bytes; the text is JSON."""
+
+    text: str = text(MOST_BYTES_OF_A_CATALOGUE)
+    features: NDArray[np.float32] = array("<f4", 2)
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
-class SentModel:
+class SentModel(Sent):
     """The model as the server sends it, without what is in the catalogue.
 
     Attributes:
@@ -188,64 +245,21 @@ class SentModel:
         dense: Everything else, flat.
     """
 
-    name: str
-    settings: Mapping[str, Setting]
-    catalogue: str
-    items: NDArray[np.float32]
-    dense: NDArray[np.float32]
-
-    def record(self) -> RecordDict:
-        """Return the model as it is sent."""
-        about: dict[str, Any] = {
-            "protocol": PROTOCOL,
-            "name": self.name,
-            "settings": json.dumps(dict(self.settings), sort_keys=True),
-            "catalogue": self.catalogue,
-        }
-        arrays = {"items": Array(self.items), "dense": Array(self.dense)}
-        return RecordDict({"model": ConfigRecord(about), "shared": ArrayRecord(arrays)})
-
-    @classmethod
-    def read(cls, content: RecordDict) -> SentModel:
-        """Return the model in a message.
-
-        Raises:
-            MessageError: If it is not a model of this protocol.
-        """
-        kinds = {"protocol": int, "name": str, "settings": str, "catalogue": str}
-        about = _config(content, "model", kinds)
-        _unless(about.pop("protocol") == PROTOCOL, "another protocol")
-        _unless(is_sha256(about["catalogue"]), "an invalid digest of a catalogue")
-        about["settings"] = settings = _json(about["settings"], "settings")
-        plain = all(type(value) in (bool, int, float, str) for value in settings.values())
-        _unless(plain, "settings that are neither numbers nor strings")
-        arrays = _arrays(content, "shared", {"items": "float32", "dense": "float32"})
-        flat = arrays["items"].ndim == 2 and arrays["dense"].ndim == 1
-        _unless(flat, "parameters of another shape")
-        return cls(**about, items=arrays["items"], dense=arrays["dense"])
+    kind = 2
+    name: str = text(_LONGEST_NAME)
+    settings: Mapping[str, Setting] = _settings()
+    catalogue: str = _sha256()
+    items: NDArray[np.float32] = array("<f4", 2)
+    dense: NDArray[np.float32] = array("<f4", 1)
 
     @property
     def about(self) -> dict[str, Any]:
         """What the model is, without its parameters."""
-        return {
-            "name": self.name,
-            "settings": dict(self.settings),
-            "catalogue": self.catalogue,
-        }
-
-    @cached_property
-    def digest(self) -> bytes:
-        """Hash of the whole model: equal models, and only those, have the same."""
-        about = [self.name, dict(self.settings), self.catalogue, self.items.shape]
-        digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
-        for part in (self.items, self.dense):
-            data = np.ascontiguousarray(part).tobytes()
-            digest.update(len(data).to_bytes(8, "little") + data)
-        return digest.digest()
+        return {"name": self.name, "settings": dict(self.settings), "catalogue": self.catalogue}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Request:
+class Request(Sent):
     """The server's request to a client in a round.
 
     Attributes:
@@ -259,58 +273,24 @@ class Request:
         model: The model to train.
     """
 
-    run: str
-    round: int
-    accountant: str
-    trust: str
-    unit: str
-    charge: float
-    clip: float
-    model: SentModel
-
-    def record(self) -> RecordDict:
-        """Return the request as it is sent."""
-        content = self.model.record()
-        content["plan"] = ConfigRecord(dict(self._plan()))
-        return content
-
-    def _plan(self) -> dict[str, str | int | float]:
-        return {
-            "run": self.run,
-            "round": self.round,
-            "rule": self.accountant,
-            "trust": self.trust,
-            "unit": self.unit,
-            "charge": float(self.charge),
-            "clip": float(self.clip),
-        }
-
-    @classmethod
-    def read(cls, content: RecordDict) -> Request:
-        """Return the request in a message.
-
-        Raises:
-            MessageError: If it is not a request of this protocol.
-        """
-        words = dict.fromkeys(("run", "rule", "trust", "unit"), str)
-        numbers = {"round": int, "charge": float, "clip": float}
-        plan = _config(content, "plan", words | numbers)
-        _unless(set(content) == {"model", "shared", "plan"}, "other records than expected")
-        _unless(0 < len(plan["run"]) <= _LONGEST_NAME, "an invalid name of a run")
-        _unless(0 <= plan["round"] < 2**31, "an invalid round")
-        for name in ("charge", "clip"):
-            _unless(math.isfinite(plan[name]) and plan[name] > 0, f"an invalid {name}")
-        return cls(accountant=plan.pop("rule"), **plan, model=SentModel.read(content))
+    kind = 3
+    run: str = text(_LONGEST_NAME)
+    round: int = wire.number((1 << 31) - 1)
+    accountant: str = text(_LONGEST_NAME)
+    trust: str = text(_LONGEST_NAME)
+    unit: str = text(_LONGEST_NAME)
+    charge: float = real()
+    clip: float = real()
+    model: SentModel = wire.nested(SentModel)
 
     @cached_property
     def digest(self) -> bytes:
         """Hash of the whole request: equal requests, and only those, have the same."""
-        plan = json.dumps(self._plan(), sort_keys=True).encode()
-        return hashlib.sha256(self.model.digest + plan).digest()
+        return hashlib.sha256(self.to_bytes()).digest()
 
 
 @dataclass(frozen=True, kw_only=True)
-class SumStep:
+class SumStep(Sent):
     """A step of secure aggregation.
 
     Attributes:
@@ -323,63 +303,56 @@ class SumStep:
         request: The model and the plan, in the step of the upload only.
     """
 
-    step: str
-    round: bytes
-    message: bytes
-    catalogue: str
-    scale: float
-    largest_clip: float
-    request: Request | None = None
-
-    def record(self) -> RecordDict:
-        """Return the step as it is sent."""
-        content = RecordDict({}) if self.request is None else self.request.record()
-        about: dict[str, Any] = {"protocol": PROTOCOL}
-        about |= {name: getattr(self, name) for name in _STEP}
-        content["sum"] = ConfigRecord(about)
-        return content
+    kind = 4
+    step: str = text(_LONGEST_NAME)
+    round: bytes = blob(_MOST_OF_A_STEP)
+    message: bytes = blob(_MOST_OF_A_STEP)
+    catalogue: str = _sha256()
+    scale: float = real()
+    largest_clip: float = real()
+    request: Request | None = wire.optional(Request)
 
     @classmethod
-    def read(cls, content: RecordDict) -> SumStep:
-        """Return the step in a message.
-
-        Raises:
-            MessageError: If it is not a step of this protocol.
-        """
-        about = _config(content, "sum", {"protocol": int, **_STEP})
-        _unless(about.pop("protocol") == PROTOCOL, "another protocol")
-        _unless(is_sha256(about["catalogue"]), "an invalid digest of a catalogue")
-        for name in ("scale", "largest_clip"):
-            _unless(math.isfinite(about[name]) and about[name] > 0, f"an invalid {name}")
-        request = None
-        if about["step"] == "upload":
-            rest = {name: record for name, record in content.items() if name != "sum"}
-            request = Request.read(RecordDict(rest))
-            _unless(request.model.catalogue == about["catalogue"], "two catalogues")
-        else:
-            _unless(set(content) == {"sum"}, "other records than expected")
-        return cls(**about, request=request)
+    def decode(cls, got: Reader) -> Self:
+        """Return the step that comes next in these bytes."""
+        found = super().decode(got)
+        asked = found.request
+        _unless((asked is None) == (found.step != "upload"), "a plan in another step")
+        same = asked is None or asked.model.catalogue == found.catalogue
+        _unless(same, "two catalogues")
+        return found
 
     @staticmethod
-    def context(model: SentModel, plan: Request, scale: float, largest_clip: float) -> bytes:
-        """Return the digest of all that the members of a round have in common."""
-        common = [plan.run, plan.round, plan.accountant, plan.trust, plan.unit]
-        about = json.dumps([*common, scale, largest_clip]).encode()
-        return hashlib.sha256(model.digest + about).digest()
+    def context(request: Request, scale: float, largest_clip: float) -> bytes:
+        """Return the digest of all that the members of a round have in common.
+
+        Each of them has a charge and a clip of its own.
+        """
+        common = replace(request, charge=scale, clip=largest_clip)
+        return hashlib.sha256(b"common" + common.to_bytes()).digest()
 
 
-_STEP: dict[str, type] = {
-    "step": str,
-    "round": bytes,
-    "message": bytes,
-    "catalogue": str,
-    "scale": float,
-    "largest_clip": float,
-}
+@dataclass(frozen=True)
+class HelloRequest(Sent):
+    """What the server asks a machine that it does not know.
+
+    Attributes:
+        run: Name of the run.
+        nonce: Random bytes that it asks no other machine with, and never again.
+    """
+
+    kind = 5
+    run: str = text(_LONGEST_NAME)
+    nonce: bytes = fixed(32)
+
+    @classmethod
+    def fresh(cls, run: str) -> HelloRequest:
+        """Return a question with a nonce of its own."""
+        return cls(run, secrets.token_bytes(32))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hello:
+class Hello(Sent):
     """How a client identifies itself to the server.
 
     Attributes:
@@ -389,159 +362,58 @@ class Hello:
         proof: Under secure aggregation, that the client has the key; else empty.
     """
 
-    name: str
-    accountant: str
-    proof: bytes = b""
-
-    def record(self) -> RecordDict:
-        """Return the reply as it is sent."""
-        about: dict[str, Any] = {"status": "here", "name": self.name, "rule": self.accountant}
-        return RecordDict({"reply": ConfigRecord(about | {"proof": self.proof})})
+    kind = 6
+    name: str = _sha256()
+    accountant: str = text(_LONGEST_NAME)
+    proof: bytes = blob(64, default=b"")
 
 
 @dataclass(frozen=True)
-class HelloRequest:
-    """What the server asks a machine that it does not know.
+class Reply(Sent):
+    """An answer of one word: ``kept``, ``refused`` or ``unknown``.
 
-    Attributes:
-        run: Name of the run.
-        nonce: Random bytes that it asks no other machine with, and never again.
+    A refusal gives no reason; that is in the client's log only.
     """
 
-    run: str
-    nonce: bytes = field(default_factory=lambda: secrets.token_bytes(_NONCE))
-
-    def record(self) -> RecordDict:
-        """Return the question as it is sent."""
-        about: dict[str, Any] = {"protocol": PROTOCOL, "run": self.run, "nonce": self.nonce}
-        return RecordDict({"hello": ConfigRecord(about)})
-
-    @classmethod
-    def read(cls, content: RecordDict) -> HelloRequest:
-        """Return the question in a message.
-
-        Raises:
-            MessageError: If the server speaks another protocol.
-        """
-        about = _config(content, "hello", {"protocol": int, "run": str, "nonce": bytes})
-        _unless(about["protocol"] == PROTOCOL, "another protocol")
-        _unless(0 < len(about["run"]) <= _LONGEST_NAME, "an invalid name of a run")
-        _unless(len(about["nonce"]) == _NONCE, "an invalid nonce")
-        return cls(about["run"], about["nonce"])
+    kind = 7
+    word: str = text(16)
 
 
-def read_hello(message: Message) -> Hello:
-    """Return the identity of the client that answered.
+@dataclass(frozen=True, eq=False)
+class Upload(Sent):
+    """A noised upload, to the last bit."""
 
-    Raises:
-        MessageError: If it is not an answer of this protocol, or a refusal.
-    """
-    kinds = {"status": str, "name": str, "rule": str, "proof": bytes}
-    about = _config(_content(message), "reply", kinds)
-    name, proof = about["name"], about["proof"]
-    _unless(about["status"] == "here" and is_sha256(name), "an invalid name")
-    _unless(len(proof) in (0, _PROOF), "an invalid proof")
-    return Hello(name=name, accountant=about["rule"], proof=proof)
+    kind = 8
+    values: NDArray[np.float64] = array("<f8", 1)
 
 
-def reply(status: Literal["kept", "refused", "unknown"]) -> RecordDict:
-    """Return an answer of one word. A refusal gives no reason; that is in the client's log."""
-    return RecordDict({"reply": ConfigRecord({"status": status})})
+@dataclass(frozen=True)
+class StepAnswer(Sent):
+    """The answer to a step of secure aggregation."""
+
+    kind = 9
+    answer: bytes = blob(_MOST_OF_A_STEP)
 
 
-def read_status(message: Message) -> str | None:
+_Kind = TypeVar("_Kind", bound=Sent)
+
+
+def read_word(message: Message) -> str | None:
     """Return the word that a client answered with; None if the answer is something else."""
     try:
-        return str(_config(_content(message), "reply", {"status": str})["status"])
+        return Reply.read(message.content).word if message.has_content() else None
     except MessageError:
         return None
 
 
-def step_record(answer: bytes) -> RecordDict:
-    """Return the answer to a step of secure aggregation as it is sent."""
-    about: dict[str, Any] = {"status": "answered", "answer": answer}
-    return RecordDict({"reply": ConfigRecord(about)})
-
-
-def read_step(message: Message) -> bytes | None:
-    """Return a client's answer to a step; None if it refused.
+def read_answer(kind: type[_Kind], message: Message) -> _Kind | None:
+    """Return a client's answer; None if it refused, or still has no catalogue.
 
     Raises:
         MessageError: If it is neither.
     """
-    if read_status(message) in ("refused", "unknown"):
-        return None
-    about = _config(_content(message), "reply", {"status": str, "answer": bytes})
-    _unless(about["status"] == "answered", "not an answer to a step")
-    return bytes(about["answer"])
-
-
-def upload_record(upload: Floats) -> RecordDict:
-    """Return a noised upload as it is sent, to the last bit."""
-    content = RecordDict({"reply": ConfigRecord({"status": "released"})})
-    content["upload"] = ArrayRecord({"upload": Array(upload)})
-    return content
-
-
-def read_upload(message: Message, coordinates: int) -> Floats | None:
-    """Return the upload that a client sent; None if it refused, or still has no catalogue.
-
-    Raises:
-        MessageError: If it is neither, or has another shape, or numbers that are not finite.
-    """
-    content = _content(message)
-    status = _config(content, "reply", {"status": str})["status"]
-    if status in ("refused", "unknown"):
-        return None
-    _unless(status == "released" and set(content) == {"reply", "upload"}, "not an upload")
-    upload = _arrays(content, "upload", {"upload": "float64"})["upload"]
-    _unless(upload.shape == (coordinates,), "an upload of another shape")
-    return upload
-
-
-def _json(text: str, what: str) -> dict[str, Any]:
-    """Return an object of JSON that someone else wrote, all of it text that can be written."""
-    try:
-        found = json.loads(text)
-        json.dumps(found, ensure_ascii=False).encode()  # refuses halves of characters
-    except (ValueError, RecursionError) as error:
-        raise MessageError(f"{what} that cannot be read") from error
-    if not isinstance(found, dict):
-        raise MessageError(f"{what} that cannot be read")
-    return found
-
-
-def _content(message: Message) -> RecordDict:
     _unless(message.has_content(), "an error instead of an answer")
-    return message.content
-
-
-def _config(content: RecordDict, name: str, kinds: Mapping[str, type]) -> dict[str, Any]:
-    """Return the entries of a record, which must be exactly these, each of its type."""
-    record = content.get(name)
-    if not isinstance(record, ConfigRecord) or set(record) != set(kinds):
-        raise MessageError(f"record '{name}' is missing or has other entries than expected")
-    for entry, kind in kinds.items():
-        _unless(type(record[entry]) is kind, f"entry '{entry}' of another type")
-    return dict(record)
-
-
-def _arrays(content: RecordDict, name: str, kinds: Mapping[str, str]) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a record, which must be exactly these, all of them finite."""
-    record = content.get(name)
-    if not isinstance(record, ArrayRecord) or set(record) != set(kinds):
-        raise MessageError(f"record '{name}' is missing or has other arrays than expected")
-    found = {}
-    for entry, kind in kinds.items():
-        try:
-            array = record[entry].numpy()
-        except Exception as error:  # a stranger's bytes may break the reader in any way
-            raise MessageError(f"array '{entry}' cannot be read") from error
-        fits = isinstance(array, np.ndarray) and str(array.dtype) == kind
-        expected = f"array '{entry}' of another type, or not finite"
-        _unless(fits and bool(np.isfinite(array).all()), expected)
-        found[entry] = array
-    return found
+    return None if read_word(message) in ("refused", "unknown") else kind.read(message.content)
 
 
 def _unless(fits: bool, problem: str) -> None:

@@ -14,12 +14,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from jax import Array
 from numpy.typing import NDArray
 
@@ -42,12 +42,14 @@ from bgtplanner.flower.messages import (
     SUM,
     TRAIN,
     Request,
+    Sent,
     SentCatalogue,
     SentModel,
+    StepAnswer,
     SumStep,
-    read_status,
-    read_step,
-    read_upload,
+    Upload,
+    read_answer,
+    read_word,
 )
 from bgtplanner.models.learner import settings_of
 from bgtplanner.models.metrics import Metrics
@@ -58,6 +60,8 @@ from bgtplanner.privacy.mechanisms import Neighbours
 from bgtplanner.privacy.shares import Shares, Tolerance
 
 __all__ = ["DeployedRounds", "Deployment", "Group", "Pace"]
+
+_Answer = TypeVar("_Answer", bound=Sent)
 
 _log = logging.getLogger("flwr")  # what `flwr log` shows
 
@@ -219,22 +223,15 @@ class Deployment:
         requests = {
             int(place): self._request(
                 plan.charge_by_class[classes[place]], plan.largest_clip, sent
-            ).record()
+            )
             for place in places
         }
-        answers = self._heard(requests, TRAIN)
-        self.late = self.useless.pop("late", 0)
         uploads: dict[int, NDArray[np.float64]] = {}
-        for place, answer in sorted(answers.items()):
-            try:
-                upload = read_upload(answer, self._coordinates)
-            except MessageError:
-                self.useless["error" if answer.has_error() else "malformed"] += 1
-                continue
-            if upload is None:
-                self.refused += 1
+        for place, answer in self._answers(requests, TRAIN, Upload).items():
+            if answer.values.shape == (self._coordinates,):
+                uploads[place] = answer.values
             else:
-                uploads[place] = upload
+                self.useless["malformed"] += 1
         limits = jax.device_get(self.protection.limits(terms, self._coordinates))
         rejected = self._screen.rejected(
             uploads,
@@ -271,7 +268,7 @@ class Deployment:
             int(place): self._request(charges[classes[place]], noise.clip[classes[place]], sent)
             for place in places
         }
-        context = SumStep.context(sent, next(iter(requests.values())), scale, largest)
+        context = SumStep.context(next(iter(requests.values())), scale, largest)
         agreed = SumRequest(
             run=self.run, round=self.next_round, roster=group.roster.digest,
             members=frozenset(requests), bits=shares.bits(self._coordinates),
@@ -290,63 +287,67 @@ class Deployment:
                         step=summing.step, round=agreed.to_bytes(), message=message,
                         catalogue=sent.catalogue, scale=scale, largest_clip=largest,
                         request=requests[place] if summing.step == "upload" else None,
-                    ).record()
+                    )
                     for place, message in messages.items()
                 }  # fmt: skip
-                for place, answer in sorted(self._heard(steps, SUM).items()):
-                    self._take(summing, place, answer)
+                for place, answer in self._answers(steps, SUM, StepAnswer).items():
+                    try:
+                        summing.receive(place, answer.answer)
+                    except MessageError:
+                        self.useless["malformed"] += 1
                 messages = summing.close_step()
             found = summing.finish()
         except MessageError as error:
             _log.warning("a sum was not opened: %s", error)
             return None
-        finally:
-            self.late = self.useless.pop("late", 0)
         accepted = np.zeros(self.n_clients, dtype=np.float32)
         accepted[list(found.places)] = 1.0
         return shares.decode(found.values, len(found.places)), accepted
 
-    def _take(self, summing: SumServer, place: int, answer: Message) -> None:
-        """Hand a client's answer to a step over; one that cannot be used is counted."""
-        try:
-            said = read_step(answer)
-            if said is None:
+    def _answers(
+        self, messages: Mapping[int, Sent], kind: str, expected: type[_Answer]
+    ) -> dict[int, _Answer]:
+        """Return the answers of one kind, in the order of places; the others are counted."""
+        answers = self._ask(messages, kind)
+        self._missed[list(messages)] += 1
+        self._missed[[place for place, answer in answers.items() if answer.has_content()]] = 0
+        self.late += self.useless.pop("late", 0)
+        found: dict[int, _Answer] = {}
+        for place, answer in sorted(answers.items()):
+            try:
+                read = read_answer(expected, answer)
+            except MessageError:
+                self.useless["error" if answer.has_error() else "malformed"] += 1
+                continue
+            if read is None:
                 self.refused += 1
             else:
-                summing.receive(place, said)
-        except MessageError:
-            self.useless["error" if answer.has_error() else "malformed"] += 1
+                found[place] = read
+        return found
 
-    def _heard(self, contents: Mapping[int, RecordDict], kind: str) -> dict[int, Message]:
-        """Return the answers to some messages, and note who did not answer."""
-        answers, useless = self._ask(contents, kind)
-        self.useless.update(useless)
-        heard = [place for place, answer in answers.items() if answer.has_content()]
-        self._missed[list(contents)] += 1
-        self._missed[heard] = 0
-        return answers
-
-    def _ask(
-        self, contents: Mapping[int, RecordDict], kind: str
-    ) -> tuple[dict[int, Message], Counter[str]]:
+    def _ask(self, messages: Mapping[int, Sent], kind: str) -> dict[int, Message]:
         """Exchange messages; clients that lack the catalogue get it and are asked once more.
 
-        All of it together takes no longer than a round may.
+        All of it together takes no longer than a round may. Useless answers are counted.
         """
         deadline = time.monotonic() + self.pace.round_seconds
 
-        def exchange(some: Mapping[int, RecordDict], what: str) -> Any:
-            return self.machines.exchange(some, what, max(deadline - time.monotonic(), 1.0))
+        def exchange(some: Mapping[int, Sent], what: str, seconds: float) -> dict[int, Message]:
+            answers, useless = self.machines.exchange(some, what, seconds)
+            if what == kind:
+                self.useless.update(useless)
+            return answers
 
-        answers, useless = self.machines.exchange(contents, kind, self.pace.round_seconds)
-        lacking = [place for place, answer in answers.items() if read_status(answer) == "unknown"]
+        answers = exchange(messages, kind, self.pace.round_seconds)
+        lacking = [place for place, answer in answers.items() if read_word(answer) == "unknown"]
         if lacking:
-            sent, _ = exchange({place: self.catalogue.record() for place in lacking}, CATALOGUE)
-            holding = [place for place, answer in sent.items() if read_status(answer) == "kept"]
-            again, more = exchange({place: contents[place] for place in holding}, kind)
+            left = max(deadline - time.monotonic(), 1.0)
+            sent = exchange(dict.fromkeys(lacking, self.catalogue), CATALOGUE, left)
+            holding = [place for place, answer in sent.items() if read_word(answer) == "kept"]
+            left = max(deadline - time.monotonic(), 1.0)
+            again = exchange({place: messages[place] for place in holding}, kind, left)
             answers = {place: of for place, of in answers.items() if place not in holding} | again
-            useless.update(more)
-        return answers, useless
+        return answers
 
     def _sent(self) -> SentModel:
         shared = without_features(self.federation.model, self._state.shared)
@@ -374,9 +375,8 @@ class Deployment:
         """Send the current model to all connected clients, and return how many stored it."""
         places = np.flatnonzero(self.machines.look())
         sent = self._sent()
-        contents = {int(place): sent.record() for place in places}
-        answers, _ = self._ask(contents, KEEP)
-        return sum(read_status(answer) == "kept" for answer in answers.values())
+        answers = self._ask({int(place): sent for place in places}, KEEP)
+        return sum(read_word(answer) == "kept" for answer in answers.values())
 
     def rest(self) -> RoundResult:
         """Record a round in which nothing is asked of any client."""

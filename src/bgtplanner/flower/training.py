@@ -32,129 +32,120 @@ from bgtplanner.federation.client import (
 )
 from bgtplanner.flower.messages import SentCatalogue, SentModel, Setting
 from bgtplanner.models.interactions import Shared
-from bgtplanner.models.learner import MODELS, Learner, Local
-from bgtplanner.models.recommending import Recommender, note_of, pairs_of
+from bgtplanner.models.learner import MODELS, Local
+from bgtplanner.models.recommending import Recommender
 
-__all__ = ["Learner", "Local", "Recommender", "Shared", "coordinates_of", "local_of", "model_of"]
-__all__ += ["note_of", "pairs_of", "recommender_of", "train"]
+__all__ = ["Trainer"]
+
+Arrays = dict[str, NDArray[Any]]
 
 
-def model_of(
-    sent: SentModel, settings: Mapping[str, Setting], catalogue: SentCatalogue
-) -> tuple[Learner, Shared]:
-    """Return a model that was sent, with the features of its catalogue.
+class Trainer:
+    """A model that was sent, with the features of its catalogue.
 
     Args:
         sent: The model; the client's policy names it.
         settings: The settings that the policy names.
         catalogue: Its catalogue.
 
+    Attributes:
+        learner: What is learned.
+        shared: The parameters that the server sent, with the features.
+
     Raises:
         MessageError: If it has other settings, or the shape of another model.
     """
-    kind = MODELS[sent.name]
-    model = kind(**settings)
-    try:
-        same = kind(**sent.settings) == model
-    except TypeError as error:
-        raise MessageError("settings that the model does not have") from error
-    if not same:
-        raise MessageError("other settings of the model than the policy's")
-    own = Shared(jnp.asarray(sent.items), jnp.asarray(sent.dense))
-    return model, with_features(model, own, jnp.asarray(catalogue.features))
 
+    def __init__(
+        self, sent: SentModel, settings: Mapping[str, Setting], catalogue: SentCatalogue
+    ) -> None:
+        kind = MODELS[sent.name]
+        self.learner = kind(**settings)
+        try:
+            same = kind(**sent.settings) == self.learner
+        except TypeError as error:
+            raise MessageError("settings that the model does not have") from error
+        if not same:
+            raise MessageError("other settings of the model than the policy's")
+        self._sent, self._catalogue = sent, catalogue
+        self._features = jnp.asarray(catalogue.features)
+        own = Shared(jnp.asarray(sent.items), jnp.asarray(sent.dense))
+        self.shared = with_features(self.learner, own, self._features)
 
-def train(
-    model: Learner, shared: Shared, ratings: Ratings, local: Local, about: Mapping[str, Any]
-) -> tuple[NDArray[np.float64], dict[str, NDArray[Any]]]:
-    """Return a client's unprotected upload, and what it keeps, as arrays that can be stored.
+    @property
+    def coordinates(self) -> int:
+        """The number of coordinates of an upload, which is public."""
+        return coordinates_of(self.learner, self.shared)
 
-    Args:
-        model: What is learned.
-        shared: The parameters that the server sent.
-        ratings: The client's ratings.
-        local: From :func:`local_of`.
-        about: Whose it is: the model and the run.
-    """
-    upload, local = train_client(model, shared, ratings, local)
-    text = json.dumps({"users": _users_of(ratings), **about})
-    kept = {f"leaf{n}": np.asarray(leaf) for n, leaf in enumerate(jax.tree.leaves(local))}
-    return upload, {"about": np.frombuffer(text.encode(), dtype=np.uint8)} | kept
+    def train(
+        self, ratings: Ratings, stored: Mapping[str, NDArray[Any]], run: str
+    ) -> tuple[NDArray[np.float64], Arrays]:
+        """Return a client's unprotected upload, and what it keeps, as arrays to be stored.
 
+        Args:
+            ratings: The client's ratings.
+            stored: What it has kept, if anything.
+            run: Name of the run.
+        """
+        local = self.local(ratings, stored, run)
+        upload, local = train_client(self.learner, self.shared, ratings, local)
+        text = json.dumps({"users": _users_of(ratings), "run": run, **self._sent.about})
+        leaves = {f"leaf{n}": np.asarray(leaf) for n, leaf in enumerate(jax.tree.leaves(local))}
+        return upload, {"about": np.frombuffer(text.encode(), dtype=np.uint8)} | leaves
 
-def local_of(
-    model: Learner,
-    shared: Shared,
-    ratings: Ratings,
-    stored: Mapping[str, NDArray[Any]],
-    sent: SentModel,
-    run: str | None,
-) -> Local:
-    """Return the local state of a run, or of the latest one if none is named.
+    def local(
+        self, ratings: Ratings, stored: Mapping[str, NDArray[Any]], run: str | None
+    ) -> Local:
+        """Return the local state of a run, or of the latest one if none is named.
 
-    A user who is new, or all of them in a new run, begins with what the model begins with.
-
-    Args:
-        model: What is learned.
-        shared: The parameters that the server sent.
-        ratings: The client's ratings.
-        stored: What :func:`train` has returned to be kept, if anything.
-        sent: The model as it was sent.
-        run: Name of the run.
-    """
-    start = jax.random.key(0 if run is None else secrets.randbits(31))
-    first = nothing_kept(model, shared, ratings, start)
-    leaves, tree = jax.tree.flatten(first)
-    try:
-        about = json.loads(bytes(stored["about"]))
-        place = {user: row for row, user in enumerate(about.pop("users"))}
-        if run not in (None, about.pop("run")) or about != sent.about:
+        A user who is new, or all of them in a new run, begins with what the model begins with.
+        """
+        start = jax.random.key(0 if run is None else secrets.randbits(31))
+        first = nothing_kept(self.learner, self.shared, ratings, start)
+        leaves, tree = jax.tree.flatten(first)
+        try:
+            about = json.loads(bytes(stored["about"]))
+            place = {user: row for row, user in enumerate(about.pop("users"))}
+            if run not in (None, about.pop("run")) or about != self._sent.about:
+                return first
+            rows = [(row, place[u]) for row, u in enumerate(_users_of(ratings)) if u in place]
+            new, old = np.array(rows, dtype=np.int64).reshape(-1, 2).T
+            known = [leaf.at[new].set(stored[f"leaf{n}"][old]) for n, leaf in enumerate(leaves)]
+        except (KeyError, ValueError, IndexError, TypeError):  # of another version, or damaged
             return first
-        rows = [(row, place[u]) for row, u in enumerate(_users_of(ratings)) if u in place]
-        new, old = np.array(rows, dtype=np.int64).reshape(-1, 2).T
-        known = [leaf.at[new].set(stored[f"leaf{n}"][old]) for n, leaf in enumerate(leaves)]
-    except (KeyError, ValueError, IndexError, TypeError):  # of another version, or damaged
-        return first
-    return jax.tree.unflatten(tree, known)
+        return jax.tree.unflatten(tree, known)
 
+    def recommender(
+        self, ratings: Ratings, stored: Mapping[str, NDArray[Any]], own: Catalogue | None
+    ) -> Recommender:
+        """Return all that lists for a client's users are made of.
 
-def recommender_of(
-    model: Learner,
-    shared: Shared,
-    ratings: Ratings,
-    local: Local,
-    catalogue: SentCatalogue,
-    own: Catalogue | None,
-) -> Recommender:
-    """Return all that lists for a client's users are made of.
-
-    Args:
-        model: What was learned.
-        shared: The parameters that the server sent.
-        ratings: The client's ratings.
-        local: What the client has kept.
-        catalogue: The items as the server knows them.
-        own: The items as the client's own table describes them, if it has one.
-    """
-    predicted = predictions_of(model, shared, ratings, local)
-    scores, why = ranking_of(model, shared, ratings, local)
-    features = jnp.asarray(catalogue.features)
-    first = first_parameters(model, jax.random.key(0), 1, features)[0]
-    same = zip(first, shared, strict=True)
-    known = own or Catalogue(
-        labels=np.array(catalogue.items),
-        titles=np.array(catalogue.titles) if catalogue.titles else None,
-        features=catalogue.features,
-        names=catalogue.names,
-    )
-    return Recommender(
-        ratings=replace(ratings, catalogue=known),
-        known=ratings,
-        learned=not all(np.array_equal(old, new) for old, new in same),
-        rank=lambda users: scores[users],
-        explain=why.of_users,
-        predict=lambda users, items: predicted[users, items],
-    )
+        Args:
+            ratings: The client's ratings.
+            stored: What it has kept, if anything.
+            own: The items as the client's own table describes them, if it has one.
+        """
+        local = self.local(ratings, stored, None)
+        predicted = predictions_of(self.learner, self.shared, ratings, local)
+        scores, why = ranking_of(self.learner, self.shared, ratings, local)
+        first = first_parameters(self.learner, jax.random.key(0), 1, self._features)[0]
+        sent = self._catalogue
+        known = own or Catalogue(
+            labels=np.array(sent.items),
+            titles=np.array(sent.titles) if sent.titles else None,
+            features=sent.features,
+            names=sent.names,
+        )
+        return Recommender(
+            ratings=replace(ratings, catalogue=known),
+            known=ratings,
+            learned=any(
+                not np.array_equal(old, new) for old, new in zip(first, self.shared, strict=True)
+            ),
+            rank=lambda users: scores[users],
+            explain=why.of_users,
+            predict=lambda users, items: predicted[users, items],
+        )
 
 
 def _users_of(ratings: Ratings) -> list[str]:

@@ -1,35 +1,30 @@
 """How a message becomes bytes and back: there is one form for each, and no other is read.
 
-Four letters, a byte for the kind, then the entries, one after the other: numbers in big endian,
-bytes of a fixed length as they are, everything else with its length before it. Whatever is not
-exactly that raises a `MessageError`.
+A message begins with four letters and a byte for its kind; then come the entries, one after the
+other: numbers in big endian, bytes of a fixed length as they are, everything else with its length
+before it. Whatever is not exactly that raises a `MessageError`. Secure aggregation and
+:mod:`bgtplanner.flower.messages` both use it.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
+import struct
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError, MessageError
 from bgtplanner.federation.aggregation.roster import MOST_CLIENTS
 
-__all__ = [
-    "Entry",
-    "Message",
-    "blob",
-    "fixed",
-    "many",
-    "number",
-    "place_form",
-    "places_form",
-    "text",
-]
+__all__ = ["Entry", "Message", "Reader", "array", "blob", "fixed", "form", "many", "nested"]
+__all__ += ["number", "optional", "place_form", "places_form", "real", "sized", "text"]
 
-_MAGIC = b"BSA1"  # the version of the protocol is in it, and so in every session
+_MOST_NUMBERS = 1 << 28  # in one array
 
 
 class Reader:
@@ -39,131 +34,53 @@ class Reader:
         self._content, self._at = content, 0
 
     def take(self, count: int) -> bytes:
+        """Return the next bytes, as many as that."""
         taken = self._content[self._at : self._at + count]
         if len(taken) < count:
-            raise MessageError("a message of secure aggregation ends too early")
+            raise MessageError("a message ends too early")
         self._at += count
         return taken
 
     def number(self, most: int, width: int = 4) -> int:
+        """Return the next number, of as many bytes."""
         found = int.from_bytes(self.take(width), "big")
         if found > most:
-            raise MessageError(f"{found} in a message of secure aggregation; at most {most} fits")
+            raise MessageError(f"{found} in a message; at most {most} fits")
         return found
 
     def end(self) -> None:
+        """Refuse bytes that are left."""
         if self._at != len(self._content):
-            raise MessageError("a message of secure aggregation goes on after its end")
-
-
-@dataclass(frozen=True)
-class _Form:
-    """How an entry of a message is written and read."""
-
-    write: Callable[[Any], bytes]
-    read: Callable[[Reader], Any]
-
-
-def number(most: int, width: int = 4) -> Any:
-    """Return the form of a number of `width` bytes that is at most `most`."""
-    form = _Form(lambda value: value.to_bytes(width, "big"), lambda got: got.number(most, width))
-    return field(metadata={"form": form})
-
-
-def fixed(length: int) -> Any:
-    """Return the form of as many bytes."""
-    return field(metadata={"form": _Form(bytes, lambda got: got.take(length))})
-
-
-def blob(most: int) -> Any:
-    """Return the form of at most as many bytes."""
-    form = _Form(
-        lambda value: len(value).to_bytes(4, "big") + value,
-        lambda got: got.take(got.number(most)),
-    )
-    return field(metadata={"form": form})
-
-
-def text(most: int) -> Any:
-    """Return the form of text of at most as many bytes of UTF-8."""
-
-    def write(value: str) -> bytes:
-        return len(value.encode()).to_bytes(4, "big") + value.encode()
-
-    def read(got: Reader) -> str:
-        try:
-            return got.take(got.number(most)).decode()
-        except UnicodeDecodeError as error:
-            raise MessageError("text in a message that is not UTF-8") from error
-
-    return field(metadata={"form": _Form(write, read)})
-
-
-def places_form() -> Any:
-    """Return the form of some clients of a roster: a bit each, no zero byte at the end."""
-
-    def write(value: Collection[int]) -> bytes:
-        bits = np.zeros(max(value, default=-1) + 1, np.uint8)
-        bits[list(value)] = 1
-        content = np.packbits(bits, bitorder="little").tobytes()
-        return len(content).to_bytes(4, "big") + content
-
-    def read(got: Reader) -> frozenset[int]:
-        content = got.take(got.number((MOST_CLIENTS + 7) // 8))
-        if content.endswith(b"\0"):
-            raise MessageError("a set of clients in secure aggregation ends with an empty byte")
-        bits = np.unpackbits(np.frombuffer(content, np.uint8), bitorder="little")
-        return frozenset(np.flatnonzero(bits).tolist())
-
-    return field(metadata={"form": _Form(write, read)})
-
-
-def many(kind: type[Entry]) -> Any:
-    """Return the form of entries of one kind, in ascending order of their places."""
-
-    def write(value: tuple[Entry, ...]) -> bytes:
-        return len(value).to_bytes(4, "big") + b"".join(entry.content() for entry in value)
-
-    def read(got: Reader) -> tuple[Entry, ...]:
-        found = tuple(kind.read(got) for _ in range(got.number(MOST_CLIENTS)))
-        places = [entry.place for entry in found]
-        if any(one >= two for one, two in itertools.pairwise(places)):
-            raise MessageError("clients in a message of secure aggregation are out of order")
-        return found
-
-    return field(metadata={"form": _Form(write, read)})
-
-
-def place_form() -> Any:
-    """Return the form of a client's place in the roster."""
-    return number(MOST_CLIENTS - 1)
+            raise MessageError("a message goes on after its end")
 
 
 class Entry:
-    """What has a form in bytes."""
+    """A dataclass whose fields have a form in bytes."""
 
     place: int
 
     def content(self) -> bytes:
         """Return the entries, one after the other."""
         return b"".join(
-            each.metadata["form"].write(getattr(self, each.name))
+            each.metadata["write"](getattr(self, each.name))
             for each in fields(self)  # type: ignore[arg-type]
         )
 
     @classmethod
-    def read(cls, got: Reader) -> Self:
+    def decode(cls, got: Reader) -> Self:
         """Return what comes next in these bytes."""
-        return cls(*(each.metadata["form"].read(got) for each in fields(cls)))  # type: ignore[arg-type]
+        return cls(**{each.name: each.metadata["read"](got) for each in fields(cls)})  # type: ignore[arg-type]
 
 
 class Message(Entry):
-    """An entry that is sent by itself, with its kind."""
+    """An entry that is sent by itself, with the version of its protocol and its kind."""
 
+    protocol: ClassVar[bytes] = b"BSA1"  # it is in every session of secure aggregation
     kind: ClassVar[int]
 
     def to_bytes(self) -> bytes:
-        return _MAGIC + bytes([self.kind]) + self.content()
+        """Return the message as it is sent."""
+        return self.protocol + bytes([self.kind]) + self.content()
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:
@@ -173,11 +90,142 @@ class Message(Entry):
             MessageError: If these are not exactly the bytes of a message of this kind.
         """
         got = Reader(content)
-        if got.take(5) != _MAGIC + bytes([cls.kind]):
-            raise MessageError(f"this is no message {cls.__name__!r} of secure aggregation 1")
+        if got.take(5) != cls.protocol + bytes([cls.kind]):
+            protocol = cls.protocol.decode()
+            raise MessageError(f"this is no message {cls.__name__!r} of the protocol {protocol}")
         try:
-            message = cls.read(got)
+            message = cls.decode(got)
         except ConfigError as error:
             raise MessageError(str(error)) from error
         got.end()
         return message
+
+
+def form(write: Callable[[Any], bytes], read: Callable[[Reader], Any], **default: Any) -> Any:
+    """Return a field of an entry that is written and read so."""
+    return field(metadata={"write": write, "read": read}, **default)
+
+
+def number(most: int, width: int = 4) -> Any:
+    """Return the form of a number of `width` bytes that is at most `most`."""
+    return form(lambda value: value.to_bytes(width, "big"), lambda got: got.number(most, width))
+
+
+def real() -> Any:
+    """Return the form of a positive, finite number in double precision."""
+
+    def read(got: Reader) -> float:
+        (value,) = struct.unpack(">d", got.take(8))
+        if not (math.isfinite(value) and value > 0):
+            raise MessageError("a number in a message is not positive, or not finite")
+        return float(value)
+
+    return form(lambda value: struct.pack(">d", value), read)
+
+
+def fixed(length: int) -> Any:
+    """Return the form of as many bytes."""
+    return form(bytes, lambda got: got.take(length))
+
+
+def sized(
+    most: int, write: Callable[[Any], bytes], read: Callable[[bytes], Any], **default: Any
+) -> Any:
+    """Return the form of a value that is written as at most `most` bytes."""
+
+    def written(value: Any) -> bytes:
+        content = write(value)
+        return len(content).to_bytes(4, "big") + content
+
+    return form(written, lambda got: read(got.take(got.number(most))), **default)
+
+
+def blob(most: int, **default: Any) -> Any:
+    """Return the form of at most as many bytes."""
+    return sized(most, bytes, bytes, **default)
+
+
+def text(most: int) -> Any:
+    """Return the form of text of one to `most` bytes of UTF-8."""
+
+    def read(content: bytes) -> str:
+        try:
+            decoded = content.decode()
+        except UnicodeDecodeError as error:
+            raise MessageError("text in a message that is not UTF-8") from error
+        if not decoded:
+            raise MessageError("an empty text in a message")
+        return decoded
+
+    return sized(most, str.encode, read)
+
+
+def place_form() -> Any:
+    """Return the form of a client's place in the roster."""
+    return number(MOST_CLIENTS - 1)
+
+
+def places_form() -> Any:
+    """Return the form of some clients of a roster: a bit each, no zero byte at the end."""
+
+    def write(value: Collection[int]) -> bytes:
+        bits = np.zeros(max(value, default=-1) + 1, np.uint8)
+        bits[list(value)] = 1
+        return np.packbits(bits, bitorder="little").tobytes()
+
+    def read(content: bytes) -> frozenset[int]:
+        if content.endswith(b"\0"):
+            raise MessageError("a set of clients in a message ends with an empty byte")
+        bits = np.unpackbits(np.frombuffer(content, np.uint8), bitorder="little")
+        return frozenset(np.flatnonzero(bits).tolist())
+
+    return sized((MOST_CLIENTS + 7) // 8, write, read)
+
+
+def nested(kind: type[Entry]) -> Any:
+    """Return the form of an entry within another one."""
+    return form(lambda value: value.content(), kind.decode)
+
+
+def optional(kind: type[Entry]) -> Any:
+    """Return the form of an entry that may be missing: a byte that says so, then the entry."""
+
+    def write(value: Entry | None) -> bytes:
+        return b"\0" if value is None else b"\1" + value.content()
+
+    return form(write, lambda got: kind.decode(got) if got.number(1, 1) else None, default=None)
+
+
+def many(kind: type[Entry]) -> Any:
+    """Return the form of entries of one kind, in ascending order of their places."""
+
+    def write(value: tuple[Entry, ...]) -> bytes:
+        return len(value).to_bytes(4, "big") + b"".join(entry.content() for entry in value)
+
+    def read(got: Reader) -> tuple[Entry, ...]:
+        found = tuple(kind.decode(got) for _ in range(got.number(MOST_CLIENTS)))
+        if any(one.place >= two.place for one, two in itertools.pairwise(found)):
+            raise MessageError("clients in a message are out of order")
+        return found
+
+    return form(write, read)
+
+
+def array(dtype: str, dimensions: int) -> Any:
+    """Return the form of an array of finite numbers: its shape, then its rows."""
+
+    def write(value: NDArray[Any]) -> bytes:
+        shape = b"".join(size.to_bytes(4, "big") for size in value.shape)
+        return shape + value.astype(dtype, copy=False).tobytes()
+
+    def read(got: Reader) -> NDArray[Any]:
+        shape = [got.number(_MOST_NUMBERS) for _ in range(dimensions)]
+        if math.prod(shape) > _MOST_NUMBERS:
+            raise MessageError(f"an array of more than {_MOST_NUMBERS:,} numbers")
+        content = got.take(math.prod(shape) * np.dtype(dtype).itemsize)
+        found = np.frombuffer(content, dtype).reshape(shape)
+        if not np.isfinite(found).all():
+            raise MessageError("an array with numbers that are not finite")
+        return found
+
+    return form(write, read)
