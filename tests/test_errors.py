@@ -203,7 +203,6 @@ REFUSED: list[tuple[str, str]] = [
     ("compare --dataset nonsense", "--dataset: dataset='nonsense'"),
     ("compare --seeds x", "--seeds = 'x'"),
     ("compare --jobs 0", "--jobs = 0"),
-    ("compare --backend mpi", "--backend = 'mpi'"),
     ("compare --baseline x", "--baseline = 'x': expected one of bgt, uniform, early"),
     ("compare --mechanism none", "--policy = 'bgt': expected unlimited"),
     ("compare --set run.seed=3", "--set run.seed"),

@@ -30,11 +30,11 @@ from benchmarks.paper.results import Results, finished, write_halves
 from benchmarks.paper.table import commands, deviations, how_to_run, table2
 from bgtplanner.errors import BGTPlannerError, InterruptedRunError
 from bgtplanner.report.study import duration
-from bgtplanner.runs.cells import Cell, one_by_one, side_by_side
+from bgtplanner.runs.compare import check_settings, run_cells
 from bgtplanner.runs.config import Config
-from bgtplanner.runs.execute import check_settings
 from bgtplanner.runs.folder import write_whole
-from bgtplanner.runs.study import parse_seeds
+from bgtplanner.runs.study import Cell
+from bgtplanner.runs.sweeps import parse_seeds
 
 
 def provenance(results: Results) -> str | None:
@@ -159,24 +159,16 @@ def run(jobs: Sequence[Job], runs: Path, at_once: int) -> bool:
             for cell, config in asked.cells().items()
             if cell not in done
         }
-    cells = list(todo)
     good, begun, number = True, time.monotonic(), 0
-    outcomes = (
-        one_by_one(cells, todo, runs, None)
-        if at_once == 1
-        else side_by_side(cells, todo, runs, "loky", at_once)
-    )
-    for outcome in outcomes:
-        if outcome.interrupted:
-            continue
+    for outcome in run_cells(todo, runs, jobs=at_once):
         number += 1
         good = good and outcome.error is None
-        left = duration((time.monotonic() - begun) / number * (len(cells) - number))
+        left = duration((time.monotonic() - begun) / number * (len(todo) - number))
         what = f"FAILED: {outcome.error}" if outcome.error else f"{outcome.seconds:.0f} s"
         place = outcome.cell.place
-        print(f"{number}/{len(cells)} {place}: {what}; {left} left", flush=True)
-    if number < len(cells):
-        raise InterruptedRunError(f"stopped after {number} of {len(cells)} runs; go on likewise")
+        print(f"{number}/{len(todo)} {place}: {what}; {left} left", flush=True)
+    if number < len(todo):
+        raise InterruptedRunError(f"stopped after {number} of {len(todo)} runs; go on likewise")
     return good
 
 

@@ -11,10 +11,9 @@ from benchmarks.paper.results import Results
 from benchmarks.paper.table import NOTHING, not_run, short, table
 from bgtplanner.paper.table2 import EPSILON
 from bgtplanner.report.study import picture
-from bgtplanner.runs.cells import folder_name
 from bgtplanner.runs.folder import write_whole
 from bgtplanner.runs.statistics import Comparison, Estimate
-from bgtplanner.runs.study import Variation, in_words
+from bgtplanner.runs.study import Variation, folder_name, in_words
 
 Lines = dict[tuple[str, str, str], dict[str, Estimate]]
 _SHOWN = "ml-100k"  # the picture that is on the page itself, if it is there

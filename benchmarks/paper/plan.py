@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bgtplanner.runs.study import Axis, Study, Variation, figure_named, in_words
+from bgtplanner.runs.study import Axis, Study, Variation, in_words
+from bgtplanner.runs.sweeps import figure_named
 
 DATASETS = {"filmtrust": "FilmTrust", "ml-100k": "ML-100K", "ml-1m-merged": "ML-1M"}
 """Those of the table, by name; the last as the authors' code has it, one user for each client."""

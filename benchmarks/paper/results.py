@@ -10,12 +10,17 @@ from typing import Any
 import numpy as np
 
 from benchmarks.paper.plan import DATASETS, FIGURES, MECHANISMS, READINGS, SEEDS, Reading
-from bgtplanner.runs.cells import Outcome
 from bgtplanner.runs.config import load_config
-from bgtplanner.runs.execute import read_study
 from bgtplanner.runs.folder import write_whole
 from bgtplanner.runs.run import ratings_of, split_of
-from bgtplanner.runs.statistics import Comparison, Estimate, estimate, summed_up
+from bgtplanner.runs.statistics import (
+    Comparison,
+    Estimate,
+    Outcome,
+    estimate,
+    read_study,
+    summed_up,
+)
 from bgtplanner.runs.study import Study
 
 _HALVES = "half.json"

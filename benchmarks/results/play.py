@@ -15,12 +15,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from multiprocessing import get_context, parent_process
 from typing import Any, NamedTuple, TypeVar
 
 from benchmarks.results.plan import Run
 from benchmarks.results.store import fingerprint
-from bgtplanner.runs.cells import LatestData, data_of
+from bgtplanner.runs.compare import data_of, shared_data
 from bgtplanner.runs.run import execute
 
 FIGURES = (
@@ -48,7 +49,7 @@ FIGURES = (
 SECONDS = {"filmtrust": 4.0, "ml-100k": 10.0, "ml-1m": 120.0, "ml-1m-users": 120.0}
 """Of one run on one core, to guess by until some have been seen."""
 COMPILING = 8.0
-_DATA = LatestData()  # of this process
+_data_of = partial(shared_data, "results")
 T = TypeVar("T")
 
 
@@ -62,7 +63,7 @@ class Failure(NamedTuple):
 def play(run: Run) -> dict[str, Any]:
     """Carry out one run."""
     begun = time.perf_counter()
-    summary = execute(run.config, data=_DATA.of, lists=run.lists).summary
+    summary = execute(run.config, data=_data_of, lists=run.lists).summary
     return {
         "key": run.key,
         "mark": run.mark,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bgtplanner.planning.policy import Plan, Policy
     from bgtplanner.privacy.budget import Budget, Budgets
     from bgtplanner.privacy.ledger import Ledger
-    from bgtplanner.runs.comparing import compare
+    from bgtplanner.runs.compare import compare
     from bgtplanner.runs.run import load, resume, simulate
     from bgtplanner.runs.statistics import Comparison, load_study
     from bgtplanner.runs.summary import Result
@@ -60,7 +60,7 @@ _HOMES = {
     "Policy": "bgtplanner.planning.policy",
     "Ratings": "bgtplanner.data.ratings",
     "Result": "bgtplanner.runs.summary",
-    "compare": "bgtplanner.runs.comparing",
+    "compare": "bgtplanner.runs.compare",
     "load": "bgtplanner.runs.run",
     "load_ratings": "bgtplanner.data.datasets",
     "load_study": "bgtplanner.runs.statistics",

@@ -18,7 +18,8 @@ import pytest
 import compiled
 from bgtplanner.report.live import LivePage, LiveServer
 from bgtplanner.report.page import write_report
-from bgtplanner.runs.study import Study, Variation, parse_axis
+from bgtplanner.runs.study import Study, Variation
+from bgtplanner.runs.sweeps import parse_axis
 from made_runs import make_run, make_study
 from processes import PATIENCE, Processes, wait_until
 

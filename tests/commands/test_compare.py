@@ -98,12 +98,6 @@ def test_flags_reach_every_cell(call: Call, fake: Fake) -> None:
         assert config.server.learning_rate == 0.5
 
 
-def test_a_flag_that_is_gone_says_so(call: Call) -> None:
-    wrong = call("--together", "4", "--out", "h")
-    assert wrong.code == 2
-    assert "--together" in wrong.err
-
-
 def test_a_folder_knows_what_was_asked(call: Call, fake: Fake) -> None:
     first = call("--policy", "bgt,adap", "--seeds", "0,1", "--out", "g", "--epsilon", "3")
     assert first.code == 0
@@ -201,7 +195,6 @@ def test_failed_cells(call: Call, fake: Fake) -> None:
         (["--set", "rounds"], "--set rounds"),
         (["--epsilon", "-1"], "--epsilon"),
         (["--jobs", "0"], "--jobs = 0"),
-        (["--backend", "mpi"], "--backend = 'mpi'"),
         (["--out", ""], "--out = ''"),
     ],
 )

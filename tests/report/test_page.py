@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from bgtplanner import simulate
 from bgtplanner.errors import RunFolderError
 from bgtplanner.report.page import pictures_of, render, write_report
-from bgtplanner.runs.study import Study, Variation, parse_axis
+from bgtplanner.runs.study import Study, Variation
+from bgtplanner.runs.sweeps import parse_axis
 from made_runs import make_run, make_study
 
 SHORT = {"federation.rounds": 12}

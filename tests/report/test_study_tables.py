@@ -18,20 +18,19 @@ from bgtplanner.errors import MissingExtraError
 from bgtplanner.report.study import (
     StudyView,
     duration,
-    markdown,
     need_pictures,
     picture,
-    sheets,
     tables,
     write_files,
 )
 from bgtplanner.runs import run as runner
-from bgtplanner.runs.cells import Cell, Outcome
-from bgtplanner.runs.comparing import compare
+from bgtplanner.runs.compare import compare
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import RunFolder
-from bgtplanner.runs.statistics import Comparison, summed_up
-from bgtplanner.runs.study import Study, Variation, parse_axis
+from bgtplanner.runs.statistics import Comparison, Outcome, summed_up
+from bgtplanner.runs.study import Cell, Study, Variation
+from bgtplanner.runs.sweeps import parse_axis
+from bgtplanner.runs.tables import markdown, tables_of
 
 
 def summary_of(policy: str, seed: int) -> dict[str, Any]:
@@ -125,7 +124,7 @@ class TestTerminal:
 
     def test_only_what_was_planned_for(self) -> None:
         """What a command prints: the error by which policies are compared, and no more."""
-        titles = [sheet.title for sheet in sheets(comparison_of(), planned=True)]
+        titles = [sheet.title for sheet in tables_of(comparison_of(), planned=True)]
         apart = "Difference from uniform, paired by seed (last round)"
         assert titles == ["RMSE (last round)", apart]
 

@@ -26,9 +26,8 @@ from bgtplanner.errors import BGTPlannerError, RunFolderError
 from bgtplanner.report import drawing
 from bgtplanner.report.page import render
 from bgtplanner.report.view import read_run
-from bgtplanner.runs.execute import read_study
 from bgtplanner.runs.run import load, resume
-from bgtplanner.runs.statistics import mean_curves
+from bgtplanner.runs.statistics import mean_curves, read_study
 from bgtplanner.runs.study import Study
 
 pytestmark = pytest.mark.usefixtures("compiled_once")

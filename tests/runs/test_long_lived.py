@@ -15,7 +15,7 @@ import pytest
 from bgtplanner import simulate
 from bgtplanner.federation import compilation
 from bgtplanner.federation.compilation import clear_programs, memory_maps
-from bgtplanner.runs.execute import run_study
+from bgtplanner.runs.compare import run_study
 from bgtplanner.runs.study import Study
 from bgtplanner.runs.summary import Result
 

@@ -16,11 +16,10 @@ from bgtplanner.models.metrics import METRICS, lists_of
 from bgtplanner.models.references import references
 from bgtplanner.planning.objective import Objective
 from bgtplanner.report.outcome import about_scores, planned_key
-from bgtplanner.runs.cells import Outcome, compared, metric_of
 from bgtplanner.runs.config import BEFORE, identifying, load_config, to_toml
 from bgtplanner.runs.reproduce import command_of
 from bgtplanner.runs.run import ratings_of, resume, split_of
-from bgtplanner.runs.statistics import summed_up
+from bgtplanner.runs.statistics import Outcome, compared, metric_of, summed_up
 from bgtplanner.runs.study import Study
 from bgtplanner.runs.summary import alone_by_round, as_served, lists_served, rounds_to_rank
 
@@ -217,7 +216,8 @@ class TestStudies:
             assert found.as_json()["objective"] == kind
             assert "rmse_served" in found.as_csv()
             assert "rmse_final" in found.as_csv()
-            from bgtplanner.report.study import headline, markdown, tiles
+            from bgtplanner.report.study import headline, tiles
+            from bgtplanner.runs.tables import markdown
 
             best[kind] = headline(found)
             assert f"{'1 better' if kind == 'served' else '0 better'}" in tiles(found, 4)[2].value

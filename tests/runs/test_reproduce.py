@@ -10,7 +10,8 @@ import pytest
 
 from bgtplanner.runs.config import FLAGS, Config, load_config, parse_assignment
 from bgtplanner.runs.reproduce import command_of, command_of_study
-from bgtplanner.runs.study import Study, Variation, parse_axis
+from bgtplanner.runs.study import Study, Variation
+from bgtplanner.runs.sweeps import parse_axis
 
 
 def understood(line: str) -> Config:

@@ -20,10 +20,10 @@ from bgtplanner import simulate
 from bgtplanner.errors import ConfigError, RunFolderError, SchemaError
 from bgtplanner.report.page import render
 from bgtplanner.report.view import read_run
-from bgtplanner.runs.execute import read_study, run_study
+from bgtplanner.runs.compare import run_study
 from bgtplanner.runs.folder import SCHEMA, RunFolder
 from bgtplanner.runs.run import load, resume, split_of
-from bgtplanner.runs.statistics import mean_curves, summed_up
+from bgtplanner.runs.statistics import mean_curves, read_study, summed_up
 from bgtplanner.runs.study import Study
 from command_line import Call
 

@@ -11,22 +11,12 @@ from typing import Any
 
 import pytest
 
-from bgtplanner.errors import ConfigError, InterruptedRunError, RunFolderError
-from bgtplanner.runs import run as runner
-from bgtplanner.runs.cells import Cell, Outcome
-from bgtplanner.runs.config import Config, load_config
-from bgtplanner.runs.execute import run_study
-from bgtplanner.runs.folder import RunFolder
-from bgtplanner.runs.statistics import summed_up
-from bgtplanner.runs.study import (
-    FIGURES,
-    Axis,
-    Study,
-    Variation,
-    figure_named,
-    parse_axis,
-    parse_seeds,
-)
+from bgtplanner.errors import ConfigError, RunFolderError
+from bgtplanner.runs.compare import run_study
+from bgtplanner.runs.config import load_config
+from bgtplanner.runs.statistics import Outcome, summed_up
+from bgtplanner.runs.study import Cell, Study, Variation
+from bgtplanner.runs.sweeps import FIGURES, figure_named, parse_axis, parse_seeds
 
 
 def made(*axes: str, **changes: Any) -> Study:
@@ -42,6 +32,22 @@ def request_of(**changes: Any) -> Study:
 def figures(value: float) -> dict[str, float]:
     names = ("final", "best", "constant", "user_mean", "client_alone")
     return {f"{kind}_{name}": value for kind in ("rmse", "f1") for name in names}
+
+
+class TestPlaces:
+    def test_every_name_is_a_folder_of_its_own(self) -> None:
+        cell = Cell(dataset="ml-100k", mechanism="gaussian", policy="two-phase", seed=3)
+        assert cell.place == Path("ml-100k/gaussian/two-phase/seed-3")
+        names = ["csv:a/b.csv", "csv:a-b.csv", "csv:../../etc", "csv:" + "x" * 300, ".."]
+        places = {
+            Cell(dataset=name, mechanism="none", policy="unlimited", seed=0).place
+            for name in names
+        }
+        assert len(places) == len(names)
+        for place in places:
+            assert len(place.parts) == 4
+            assert ".." not in place.parts
+            assert max(map(len, place.parts)) < 60
 
 
 class TestAsked:
@@ -135,10 +141,9 @@ class TestAsked:
             ('{"schema": 1, "policies": ["bgd"]}', "cannot be read.*--policy"),
         ],
     )
-    @pytest.mark.parametrize("name", ["study.json", "grid.json"])
-    def test_damaged_notes(self, tmp_path: Path, name: str, text: str, message: str) -> None:
-        (tmp_path / name).write_text(text)
-        with pytest.raises(RunFolderError, match=f"{name}: .*{message}"):
+    def test_damaged_notes(self, tmp_path: Path, text: str, message: str) -> None:
+        (tmp_path / "study.json").write_text(text)
+        with pytest.raises(RunFolderError, match=f"study.json: .*{message}"):
             Study.read(tmp_path)
 
     @pytest.mark.parametrize(
@@ -282,135 +287,23 @@ class TestFigures:
             figure_named("none")
 
 
-OLD_COMPARISON = """{
-  "schema": 1,
-  "version": "0.1.0",
-  "datasets": ["demo", "csv:my ratings.csv"],
-  "mechanisms": ["gaussian", "laplace"],
-  "policies": ["bgt", "uniform"],
-  "seeds": [0, 2],
-  "preset": "recommended",
-  "settings": {"federation.rounds": 2, "planning.options": {"gamma": 7}},
-  "baseline": "bgt"
-}
-"""
-OLD_SWEEP = """{
-  "schema": 1,
-  "version": "0.1.0",
-  "base": {
-    "datasets": ["demo"],
-    "mechanisms": ["gaussian"],
-    "policies": ["bgt"],
-    "seeds": [0],
-    "preset": "paper",
-    "settings": {"run.device": "cpu"},
-    "baseline": null
-  },
-  "studies": [
-    {
-      "axes": [
-        {"key": "privacy.epsilon", "values": [5, 10], "along": {}},
-        {
-          "key": "federation.rounds",
-          "values": [50, 75],
-          "along": {"planning.min_rounds": 0.7}
-        }
-      ],
-      "settings": {"privacy.clip": 0.2}
-    }
-  ],
-  "figure": "rounds"
-}
-"""
-
-
 class TestFolder:
     def test_remembers(self, tmp_path: Path) -> None:
-        assert Study.read(tmp_path) is None
         for study in (Study(), *map(figure_named, FIGURES)):
             study.write(tmp_path)
             assert Study.read(tmp_path) == study
 
-    @pytest.mark.parametrize("text", ["{", "[]", '{"schema": 2}', '{"schema": 1}'])
-    def test_broken(self, tmp_path: Path, text: str) -> None:
-        (tmp_path / "vary.json").write_text(text)
-        with pytest.raises(RunFolderError, match=r"vary.json: (cannot be read|written by)"):
-            Study.read(tmp_path)
-
-    def test_comparisons_of_earlier_versions(self, tmp_path: Path) -> None:
-        """As `compare` wrote them, in a file of its own."""
-        (tmp_path / "grid.json").write_text(OLD_COMPARISON)
-        before = Study(
-            datasets=("demo", "csv:my ratings.csv"),
-            mechanisms=("gaussian", "laplace"),
-            policies=("bgt", "uniform"),
-            seeds=(0, 2),
-            settings={
-                "data.items": "none",
-                "federation.most_dropouts": 0.0,
-                "federation.most_colluders": 0.0,
-                "planning.objective": "last",
-                "privacy.neighbours": "replace-one",
-                "federation.rounds": 2,
-                "planning.options": {"gamma": 7},
-            },
-            baseline="bgt",
-            older=True,
-        )
-        assert Study.read(tmp_path) == before
-        self.goes_on(before, tmp_path)
-
-    def test_sweeps_of_earlier_versions(self, tmp_path: Path) -> None:
-        """As `sweep` wrote them, in a file of its own, with data sets and seeds as its base."""
-        (tmp_path / "vary.json").write_text(OLD_SWEEP)
-        along = {"planning.min_rounds": 0.7}
-        budget = Axis(key="privacy.epsilon", values=(5, 10))
-        rounds = Axis(key="federation.rounds", values=(50, 75), along=along)
-        before = Study(
-            policies=("bgt",),
-            seeds=(0,),
-            preset="paper",
-            settings={
-                "data.items": "none",
-                "federation.most_dropouts": 0.0,
-                "federation.most_colluders": 0.0,
-                "planning.objective": "last",
-                "privacy.neighbours": "replace-one",
-                "run.device": "cpu",
-            },
-            variations=(Variation(axes=(budget, rounds), settings={"privacy.clip": 0.2}),),
-            figure="rounds",
-            older=True,
-        )
-        assert Study.read(tmp_path) == before
-        assert {config.model.name for config in before.cells().values()} == {"fedgnn"}
-        self.goes_on(before, tmp_path)
-
-    def goes_on(self, before: Study, folder: Path) -> None:
-        """What is asked for later is written down anew, and is what is read from then on."""
-        replace(before, seeds=(0, 1)).write(folder)
-        assert Study.read(folder) == replace(before, seeds=(0, 1))
-
-    def test_finished_cells_are_not_run_again(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        run: list[float] = []
-
-        def execute(config: Config, *, out: Path, **_: Any) -> None:
-            if len(run) == 3:
-                raise InterruptedRunError("stopped")
-            run.append(config.privacy.epsilon)
-            with RunFolder.create(out, config, fingerprint="x") as folder:
-                folder.write_summary(figures(0.5))
-
-        monkeypatch.setattr(runner, "execute", execute)
-        out = tmp_path / "sweep"
-        with pytest.raises(InterruptedRunError, match=r"3 of 4 .* bgtplanner sweep --out"):
-            run_study(made("privacy.epsilon=5,20"), out)
-        assert run == [5, 20, 5]
-        run.clear()
-        run_study(made("privacy.epsilon=5,20,30", seeds=(0,)), out)
-        assert run == [30]
+    def test_what_earlier_versions_did_not_know(self, tmp_path: Path) -> None:
+        """Cells that are added to their studies are like those that are there."""
+        tree = {"schema": 1, "seeds": [0], "policies": ["bgt", "unlimited"]}
+        (tmp_path / "study.json").write_text(json.dumps(tree | {"settings": {"privacy.clip": 2}}))
+        study = Study.read(tmp_path)
+        assert study is not None
+        assert study.older
+        limited, unlimited = study.cells().values()
+        assert (limited.model.name, unlimited.model.name) == ("biases", "factorization")
+        assert (limited.planning.objective, limited.privacy.relation) == ("last", "replace-one")
+        assert (limited.data.items, limited.privacy.clip) == ("none", 2)
 
     def test_of_somebody_else(self, tmp_path: Path) -> None:
         request_of().write(tmp_path)

@@ -49,12 +49,6 @@ _AssignAll = Annotated[
     typer.Option("--set", help="Set any config key in all cells: SECTION.KEY=VALUE."),
 ]
 _Jobs = Annotated[int, typer.Option(help="How many cells to run at a time.")]
-_Backend = Annotated[
-    str, typer.Option(help="loky (processes here) | ray | dask (a cluster that shares DIR)")
-]
-_Together = Annotated[
-    int | None, typer.Option(hidden=True, help="Gone: cells are no longer stepped together.")
-]
 
 
 def compare(
@@ -79,8 +73,6 @@ def compare(
         str | None, typer.Option(metavar="DIR", help="Folder; runs/compare-TIME by default.")
     ] = None,
     jobs: _Jobs = 1,
-    backend: _Backend = "loky",
-    together: _Together = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -103,7 +95,7 @@ def compare(
     given |= {} if preset is None else {"preset": preset}
     flags |= {"data.data_dir": data_dir, "data.items": items}
     study = _with(before, given, assign, flags)
-    _carry_out(study, folder, (jobs, backend, together), as_json, quiet)
+    _carry_out(study, folder, jobs, as_json, quiet)
 
 
 def sweep(
@@ -130,8 +122,6 @@ def sweep(
         str | None, typer.Option(metavar="DIR", help="Folder; runs/sweep-TIME by default.")
     ] = None,
     jobs: _Jobs = 1,
-    backend: _Backend = "loky",
-    together: _Together = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -149,7 +139,7 @@ def sweep(
     flags = {"data.data_dir": data_dir, "data.items": items}
     flags |= {"planning.objective": objective, "planning.traffic": traffic}
     study = _with(start, given, assign, flags)
-    _carry_out(study, folder, (jobs, backend, together), as_json, quiet)
+    _carry_out(study, folder, jobs, as_json, quiet)
 
 
 def _begun(command: str, out: str | None) -> tuple[Path, Study | None]:
@@ -169,7 +159,7 @@ def _given(
     seeds: str | None,
 ) -> dict[str, Any]:
     """The axes of a study that were given on the command line."""
-    from bgtplanner.runs.study import parse_seeds
+    from bgtplanner.runs.sweeps import parse_seeds
 
     named = {
         "datasets": _listed(dataset, "--dataset"),
@@ -208,7 +198,8 @@ def _varied(
     before: Study | None, vary: list[str] | None, figure: str | None, preset: str | None
 ) -> Study:
     """The study with what is varied: as given now, or else as the folder has it."""
-    from bgtplanner.runs.study import Study, Variation, figure_named, parse_axis
+    from bgtplanner.runs.study import Study, Variation
+    from bgtplanner.runs.sweeps import figure_named, parse_axis
 
     if vary and figure is not None:
         raise ConfigError("--vary and --figure exclude each other; give one of them")
@@ -226,21 +217,16 @@ def _varied(
     return figure_named(figure, **told)
 
 
-def _carry_out(
-    study: Study, folder: Path, how: tuple[int, str, int | None], as_json: bool, quiet: bool
-) -> None:
+def _carry_out(study: Study, folder: Path, jobs: int, as_json: bool, quiet: bool) -> None:
     """Run the cells that are not finished, write the tables, and show them."""
     from bgtplanner.report.study import StudyView, need_pictures, tables, write_files
-    from bgtplanner.runs import execute
+    from bgtplanner.runs.compare import run_study
     from bgtplanner.runs.statistics import summed_up
 
-    jobs, backend, together = how
     need_pictures(study)
-    if together is not None:
-        raise ConfigError("--together: cells are no longer stepped together; leave it out")
     view = StudyView(Screen(stderr=as_json), quiet or as_json)
     try:
-        outcomes = execute.run_study(study, folder, jobs=jobs, backend=backend, observer=view)
+        outcomes = run_study(study, folder, jobs=jobs, observer=view)
     finally:
         view.close()
     found = summed_up(study, outcomes)

@@ -9,10 +9,11 @@ from html import escape
 
 from bgtplanner.errors import BGTPlannerError
 from bgtplanner.report.outcome import scores_of
-from bgtplanner.report.study import headline, sheets
+from bgtplanner.report.study import headline
 from bgtplanner.report.view import RunView, read_run, run_as_ended
 from bgtplanner.runs.statistics import Comparison, mean_curves
 from bgtplanner.runs.summary import Result
+from bgtplanner.runs.tables import tables_of
 from bgtplanner.text import visible
 
 __all__ = ["run_as_html", "study_as_html"]
@@ -42,7 +43,7 @@ def _view_of(result: Result) -> RunView:
 
 def study_as_html(found: Comparison) -> str:
     """The headline of a study, its first table, and its first picture."""
-    sheet = next(iter(sheets(found)), None)
+    sheet = next(iter(tables_of(found)), None)
     table = ""
     if sheet is not None and found.outcomes:
         rows = [[group, *row] for group, cells in sheet.groups.items() for row in cells]

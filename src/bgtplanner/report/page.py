@@ -22,17 +22,22 @@ from bgtplanner.report.outcome import (
     target_in_words,
     unit_of,
 )
-from bgtplanner.report.study import Sheet, headline, sheets, tiles
+from bgtplanner.report.study import headline, tiles
 from bgtplanner.report.view import RunView, read_run
-from bgtplanner.runs.cells import metric_of
 from bgtplanner.runs.config import departures, to_toml
 from bgtplanner.runs.examples import number_of_examples
-from bgtplanner.runs.execute import read_study
 from bgtplanner.runs.folder import write_whole
 from bgtplanner.runs.gains import FEWEST
 from bgtplanner.runs.reproduce import command_of, command_of_study
-from bgtplanner.runs.statistics import Comparison, mean_curves, summed_up
+from bgtplanner.runs.statistics import (
+    Comparison,
+    mean_curves,
+    metric_of,
+    read_study,
+    summed_up,
+)
 from bgtplanner.runs.study import Study
+from bgtplanner.runs.tables import Table, tables_of
 
 if TYPE_CHECKING:
     from bgtplanner.report.drawing import Picture
@@ -186,7 +191,7 @@ def _run_content(view: RunView) -> dict[str, Any]:
     }
 
 
-def _who(view: RunView) -> Sheet | None:
+def _who(view: RunView) -> Table | None:
     """The table of who gains and who loses; None if it is not known."""
     groups = {
         name: rows
@@ -204,7 +209,7 @@ def _who(view: RunView) -> Sheet | None:
         said += f"Whether these gain cannot be told: {', '.join(unsure)}. "
     if nothing_learned(view.summary):
         said += "Nothing came from others: whatever is gained is each client's own doing. "
-    return Sheet(
+    return Table(
         title=f"Error in the last round, {unit}, together and alone",
         columns=("clients with", "clients", "together", "alone", "gain", "95 %", "better off"),
         note=f"{said}The gain is how far the error is below that of the same clients alone, the "
@@ -277,7 +282,7 @@ def _study_content(found: Comparison, pictures: Sequence[Drawn], ended: bool) ->
         "views": views,
         "known_policies": policies,
         "chapters": list(groups.items()),
-        "sheets": list(sheets(found)) if done else [],
+        "sheets": list(tables_of(found)) if done else [],
         "failed": found.failed,
         "again": command_of_study(study),
         "asked": json.dumps(asdict(study), indent=2),

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby, product
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,41 +13,30 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from bgtplanner.errors import MissingExtraError
-from bgtplanner.models.metrics import METRICS
-from bgtplanner.models.references import REFERENCES
-from bgtplanner.paper.table2 import NAMES
 from bgtplanner.report.outcome import on_the_scale, planned_key
 from bgtplanner.report.screen import words
 from bgtplanner.report.view import Tile
-from bgtplanner.runs.cells import Cell, Outcome, folder_name, metric_of
 from bgtplanner.runs.folder import write_whole
-from bgtplanner.runs.statistics import Comparison, Estimate, Row
-from bgtplanner.runs.study import Study, Variation, in_words
+from bgtplanner.runs.statistics import Comparison, Outcome, Row
+from bgtplanner.runs.study import Cell, Study, folder_name, in_words
+from bgtplanner.runs.tables import group_name, tables_of, write_tables
 from bgtplanner.text import visible
 
 __all__ = [
     "Comparison",
-    "Sheet",
     "StudyView",
-    "as_code",
     "cut",
     "duration",
-    "group_name",
     "headline",
-    "in_markdown",
-    "markdown",
     "need_pictures",
     "picture",
     "scale_of",
-    "sheets",
     "short_key",
     "tables",
     "tiles",
-    "when",
     "write_files",
 ]
 
-_NOTHING = "–"
 _WIDEST = 27  # room for names in 80 columns
 _LONGEST = 12  # room for a value
 
@@ -67,7 +52,7 @@ def need_pictures(study: Study) -> None:
 
 
 def write_files(found: Comparison, out: Path) -> list[str]:
-    """Write ``comparison.json``, ``.csv`` and ``.md``, or for a sweep ``sweep.*`` and pictures.
+    """Write the tables to a folder, for a sweep with pictures.
 
     Returns:
         The names of the pictures.
@@ -76,11 +61,8 @@ def write_files(found: Comparison, out: Path) -> list[str]:
     for dataset, mechanism in study.places() if study.variations else ():
         name = f"{folder_name(dataset)}-{mechanism}.svg"
         write_whole(out / name, picture(found, dataset, mechanism))
-        drawn[name] = f"![{in_markdown(f'{dataset}, {mechanism}')}]({name})\n"
-    text = json.dumps(found.as_json(), indent=2, allow_nan=False) + "\n"
-    write_whole(out / f"{study.kind}.json", text)
-    write_whole(out / f"{study.kind}.csv", found.as_csv())
-    write_whole(out / f"{study.kind}.md", "\n".join([markdown(found), *drawn.values()]))
+        drawn[name] = f"{dataset}, {mechanism}"
+    write_tables(found, out, [(title, name) for name, title in drawn.items()])
     return list(drawn)
 
 
@@ -91,185 +73,6 @@ def picture(found: Comparison, dataset: str, mechanism: str) -> str:
     from bgtplanner.report.study_plots import sweep_picture
 
     return as_file(sweep_picture(found, dataset, mechanism))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sheet:
-    """A table, independent of where it is shown.
-
-    Attributes:
-        title: What it shows.
-        columns: Column headings; the first column is text, the others are figures.
-        note: How to read it.
-        groups: Rows by the name of their group.
-    """
-
-    title: str
-    columns: Sequence[str]
-    note: str = ""
-    groups: dict[str, list[list[str]]] = field(default_factory=dict)
-
-    def add(self, row: Row, cells: list[str], place: str = "") -> None:
-        """Add a row to its group."""
-        self.groups.setdefault(place or group_name(row.dataset, row.mechanism), []).append(cells)
-
-
-def sheets(found: Comparison, *, planned: bool = False) -> Iterator[Sheet]:
-    """The tables of a study, in order: for a sweep, one per variation.
-
-    With `planned`, only those that have the error by which policies are compared.
-    """
-    pairs = [  # 80 columns have room for two metrics
-        keys[number : number + 2]
-        for _, group in groupby(found.reported, when)
-        for keys in [list(group)]
-        for number in range(0, len(keys), 2)
-    ]
-    if planned:
-        pairs = [keys for keys in pairs if found.error in keys] or pairs[:1]
-    for variation, keys in product(found.study.variations or (Variation(),), pairs):
-        yield _means(found, variation, keys)
-    if found.study.variations:
-        return
-    if any(entry.figures[found.error] is not None for entry in found.differences):
-        yield from (_apart(found, keys) for keys in pairs)
-    if any(row.paper is not None for row in found.rows):
-        yield _beside_the_paper(found)
-
-
-def when(key: str) -> str:
-    """Of which rounds a compared figure is."""
-    if key in METRICS:
-        return "last round"
-    if key.endswith("_served"):
-        return "mean over all rounds, as served"
-    return "best round on the test set, as in the paper" if key.endswith("_best") else "last round"
-
-
-def _label(key: str) -> str:
-    return METRICS[metric_of(key)].label
-
-
-def _apart(found: Comparison, keys: Sequence[str]) -> Sheet:
-    """Differences from the baseline, with half the width of their intervals."""
-    better = " and ".join(f"a {METRICS[metric_of(key)].better} {_label(key)}" for key in keys)
-    verb = "are" if len(keys) > 1 else "is"
-    sheet = Sheet(
-        title=f"Difference from {found.study.against}, paired by seed ({when(keys[0])})",
-        columns=("policy", "n", *(head for key in keys for head in (_label(key), "±95 %"))),
-        note=f"A{better[1:]} {verb} better. * marks an interval that excludes zero."
-        + (_unlike(found.differences) if keys[0] == found.reported[0] else ""),
-    )
-    for entry in found.differences:
-        cells = [_marked(entry), _seeds(entry.figures[keys[0]])]
-        for key in keys:
-            cells += _difference(entry.figures[key], _form(key))
-        sheet.add(entry, cells)
-    return sheet
-
-
-def _beside_the_paper(found: Comparison) -> Sheet:
-    sheet = Sheet(
-        title="Beside the paper's Table 2",
-        columns=("policy", "RMSE", "paper", "diff.", "F1", "paper", "diff."),
-        note="Ours is the mean over seeds of the best round; the difference is ours minus the "
-        "paper's." + _changed(found.study),
-    )
-    for row in found.rows:
-        if row.paper is not None:
-            cells = [f"{row.policy} ({NAMES[row.policy]})"]
-            for key, theirs in (("rmse_best", row.paper.rmse), ("f1_best", row.paper.f1)):
-                minus = row.minus_paper(key)
-                cells += [*_mean(row.figures[key], ["mean"]), _figure(theirs)]
-                cells.append(_figure(minus, "+.4f"))
-            sheet.add(row, cells)
-    return sheet
-
-
-def _means(found: Comparison, variation: Variation, metrics: Sequence[str]) -> Sheet:
-    """Means over seeds; in a sweep the varied settings replace the intervals."""
-    keys, labels = variation.keys, [_label(key) for key in metrics]
-    spread, said = (
-        {"sd": "std", "±95 %": "half"},
-        "mean, standard deviation, half the t-interval",
-    )
-    if keys:
-        spread, said = {"sd": "std"}, "mean and standard deviation"
-    heads = [head for label in labels for head in (label, *spread)]
-    sheet = Sheet(
-        title=f"{' x '.join(keys) or ' and '.join(labels)} ({when(metrics[0])})",
-        columns=("policy", *map(short_key, keys), "n", *heads),
-        note=f"n: seeds finished of those requested; {said}."
-        + (_unlike(found.rows) if metrics[0] == found.reported[0] else ""),
-    )
-    for row in found.rows_of(variation) if keys else found.rows:
-        keys_of = metrics if row.reference else ["rmse_final"]
-        ours = next((of for key in keys_of if (of := row.figures[key]) is not None), None)
-        if row.reference and ours is None:
-            continue  # it does not rank, or only ranks
-        cells = [REFERENCES[row.policy] if row.reference else _marked(row)]
-        cells += [cut(in_words(row.varied[key])) for key in keys]
-        cells.append(f"{_seeds(ours)}/{row.asked}")
-        for key in metrics:
-            if ours is None and not row.reference:
-                cells += ["failed", *("" for _ in spread)]
-            else:
-                cells += _mean(row.figures[key], ["mean", *spread.values()], _form(key))
-        sheet.add(row, cells, f"{row.dataset}, for reference" if row.reference else "")
-    return sheet
-
-
-def _marked(row: Row) -> str:
-    return f"{row.policy} †" if row.unlike else row.policy
-
-
-def _unlike(rows: Iterable[Row]) -> str:
-    """What the mark at a policy says: in what it differs from most others."""
-    said = {
-        row.policy: ", ".join(f"{key} {in_words(of)}" for key, of in row.unlike.items())
-        for row in rows
-        if row.unlike
-    }
-    every = "; ".join(f"{policy} has {how}" for policy, how in said.items())
-    return f" † differs in more than the policy: {every}." if every else ""
-
-
-def _changed(study: Study) -> str:
-    """A sentence that names the settings which may differ from the paper's."""
-    own = ("data.data_dir", "run.", "privacy.epsilon")
-    names = [key for key in study.settings if not key.startswith(own)]
-    return f" Run with other settings than the preset: {', '.join(names)}." if names else ""
-
-
-def group_name(dataset: str, mechanism: str) -> str:
-    """The heading for a data set and the mechanism that protected the uploads."""
-    return f"{dataset}, {'no privacy' if mechanism == 'none' else mechanism}"
-
-
-def _seeds(found: Estimate | None) -> str:
-    return str(0 if found is None else found.seeds)
-
-
-def _figure(value: float | None, form: str = ".4f") -> str:
-    return _NOTHING if value is None else f"{value:{form}}"
-
-
-def _form(key: str) -> str:
-    """How figures are written: four digits, but lists have fewer that matter."""
-    metric = METRICS[metric_of(key)]
-    return ".4f" if metric.sums else f".{metric.digits}f"
-
-
-def _mean(found: Estimate | None, names: Iterable[str], form: str = ".4f") -> list[str]:
-    return [_figure(getattr(found, name, None), form) for name in names]
-
-
-def _difference(found: Estimate | None, form: str) -> list[str]:
-    if found is None or found.half is None:
-        return [_figure(None if found is None else found.mean, f"+{form}"), _NOTHING]
-    visible = float(f"{found.mean:{form}}") != 0  # a difference that rounds to zero gets no star
-    mark = "*" if visible and abs(found.mean) > found.half else " "
-    return [_figure(found.mean, f"+{form}"), _figure(found.half, form) + mark]
 
 
 def headline(found: Comparison) -> str:
@@ -364,7 +167,7 @@ def tiles(found: Comparison, cells: int) -> list[Tile]:
 
 def tables(found: Comparison, *, planned: bool = False) -> Iterator[Group]:
     """The sheets as tables for a terminal, at most 80 columns wide: long headings are broken."""
-    for sheet in sheets(found, planned=planned):
+    for sheet in tables_of(found, planned=planned):
         table = Table(box=None, pad_edge=False, header_style="bold")
         for number, head in enumerate(sheet.columns):
             table.add_column(
@@ -376,9 +179,9 @@ def tables(found: Comparison, *, planned: bool = False) -> Iterator[Group]:
             )
         for group, rows in sheet.groups.items():
             table.add_row(words((cut(group, _WIDEST), "bold")))
-            for row in rows:
-                first = words(f"  {cut(row[0], _WIDEST - 2)}")
-                table.add_row(first, *(words(cell) for cell in row[1:]))
+            for first, *cells in rows:
+                named = words(f"  {cut(first, _WIDEST - 2)}")
+                table.add_row(named, *(words(cut(cell)) for cell in cells))
         # Not as parts of the table, which may be narrow: they would be broken to its width.
         yield Group(words((sheet.title, "italic")), table, words((sheet.note, "dim italic")))
 
@@ -392,54 +195,6 @@ def cut(name: str, most: int = _LONGEST) -> str:
 def short_key(key: str) -> str:
     """A config key without its section."""
     return key.rpartition(".")[2]
-
-
-def markdown(found: Comparison) -> str:
-    """The sheets as Markdown, with what was requested and what failed."""
-    study = found.study
-    settings = "".join(
-        f", {as_code(f'{key} = {in_words(of)}')}" for key, of in study.settings.items()
-    )
-    seeds = ", ".join(map(str, study.seeds))
-    asked = f"Preset {as_code(study.preset)}, seeds {seeds}{settings}."
-    lines = [f"# {study.kind.capitalize()}", "", asked, ""]
-    for sheet in sheets(found):
-        lines += _sheet_lines(sheet)
-    for axis in (axis for variation in study.variations for axis in variation.axes):
-        lines += [
-            f"{as_code(key)} is {share:g} of {as_code(axis.key)}.\n"
-            for key, share in axis.along.items()
-            if key not in study.settings
-        ]
-    if found.failed:
-        said = [f"- {in_markdown(f'{of.cell.name}: {of.error}')}" for of in found.failed]
-        lines += ["## Failed", "", *said, ""]
-    return "\n".join(lines)
-
-
-def in_markdown(text: str) -> str:
-    """Escape text for Markdown: no tag, no link, no line break."""
-    shown = visible(text).replace("&", "&amp;").replace("<", "&lt;")
-    return re.sub(r"([\\`\[\]])", r"\\\1", shown)
-
-
-def as_code(text: str) -> str:
-    """Text as inline code in Markdown."""
-    return f"`{visible(text).replace('`', chr(39))}`"
-
-
-def _sheet_lines(sheet: Sheet) -> list[str]:
-    """A sheet as lines of Markdown."""
-    columns = ["data set", *sheet.columns]
-    marks = ["---", "---", *["---:"] * (len(sheet.columns) - 1)]
-    lines = [f"## {in_markdown(sheet.title)}", "", _piped(columns), _piped(marks)]
-    for group, rows in sheet.groups.items():
-        lines += [_piped([group, *row]) for row in rows]
-    return [*lines, "", in_markdown(sheet.note), ""]
-
-
-def _piped(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(in_markdown(cell.strip().replace('|', '/')) for cell in cells)} |"
 
 
 def duration(seconds: float) -> str:

@@ -16,10 +16,10 @@ from bgtplanner.models.references import REFERENCES
 from bgtplanner.report.drawing import WIDE, Line, Picture, around_alone, lines, mark_series, shades
 from bgtplanner.report.looks import ABOVE, BESIDE, GREY, Look, look_of
 from bgtplanner.report.outcome import on_the_scale, unit_of
-from bgtplanner.report.study import cut, group_name, scale_of, short_key
-from bgtplanner.runs.cells import folder_name, metric_of
-from bgtplanner.runs.statistics import Comparison, Curve, Estimate, Row
-from bgtplanner.runs.study import Variation, in_words
+from bgtplanner.report.study import cut, scale_of, short_key
+from bgtplanner.runs.statistics import Comparison, Curve, Estimate, Row, metric_of
+from bgtplanner.runs.study import Variation, folder_name, in_words
+from bgtplanner.runs.tables import group_name
 from bgtplanner.text import visible
 
 __all__ = ["study_pictures", "sweep_picture"]

@@ -5,21 +5,27 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 __all__ = ["stop_requests"]
 
+_heard: list[threading.Event] = []  # the event that signals set now, if any
+
 
 @contextlib.contextmanager
-def stop_requests(*, active: bool) -> Iterator[threading.Event]:
+def stop_requests(
+    *, active: bool, also: Callable[[], object] | None = None
+) -> Iterator[threading.Event]:
     """Yield an event that Ctrl-C and SIGTERM set, so that a run can end between two rounds.
 
     A second request interrupts at once, as Ctrl-C usually does. If Ctrl-C is ignored, it stays
     ignored: a shell that starts a run in the background wants it to survive a Ctrl-C in the
-    foreground. SIGTERM still stops it.
+    foreground. SIGTERM still stops it. `also` is called at the first request, too. A run within
+    a study shares the event of the study.
     """
-    stop = threading.Event()
-    if not active or threading.current_thread() is not threading.main_thread():
+    active = active and threading.current_thread() is threading.main_thread()
+    stop = _heard[0] if active and _heard else threading.Event()
+    if not active or _heard:
         yield stop
         return
 
@@ -27,13 +33,17 @@ def stop_requests(*, active: bool) -> Iterator[threading.Event]:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
+        if also is not None:
+            also()
 
     numbers = [signal.SIGTERM]
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         numbers.append(signal.SIGINT)
     old = {number: signal.signal(number, request) for number in numbers}
+    _heard.append(stop)
     try:
         yield stop
     finally:
+        _heard.clear()
         for number, handler in old.items():
             signal.signal(number, handler)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -41,6 +42,7 @@ class Run:
         self.records: list[dict[str, Any]] = []
         self.seconds_before = 0.0
         self.planned: Coordinator | None = None
+        self.stop: Callable[[], bool] | None = None  # asked besides signals
         self._looked = 0  # at how many records, for the target
         self._reached = False
 
@@ -115,7 +117,7 @@ class Run:
         def seconds() -> float:
             return self.seconds_before + time.perf_counter() - started
 
-        with stop_requests(active=folder is not None) as stop:
+        with stop_requests(active=folder is not None) as asked:
             while not self._over():
                 played = self.step()
                 if played is None:
@@ -125,7 +127,8 @@ class Run:
                 self.check(played)
                 record = played.as_json() | self.measured(played.round)
                 self.records.append(record)
-                stopping = stop.is_set()  # read once: a later request is for the next round
+                # Read once: a later request is for the next round.
+                stopping = asked.is_set() or (self.stop is not None and self.stop())
                 if folder is not None:
                     folder.append_round(record)
                     due = simulation.next_round % every == 0

@@ -232,6 +232,7 @@ def execute(
     overwrite: bool = False,
     observer: Observer | None = None,
     lists: bool = True,
+    stop: Callable[[], bool] | None = None,
 ) -> Result:
     """Run what the config says, from the first round.
 
@@ -245,6 +246,7 @@ def execute(
         overwrite: Whether to replace a run in that folder.
         observer: Is told about every round.
         lists: Whether to score the lists that users would be shown, too.
+        stop: Asked after every round whether to stop, besides Ctrl-C.
     """
     if out is not None:
         RunFolder(Path(out)).check_free(overwrite)  # before minutes are spent on loading
@@ -257,7 +259,7 @@ def execute(
         prepared = Prepared(config, ratings_of(config) if ratings is None else ratings)
     with_schedule = _with_schedule(config, prepared, observer, given)
     run = _Run(with_schedule, prepared, observer, given)
-    run.lists = lists
+    run.lists, run.stop = lists, stop
     if out is None:
         run.open_ledger(None)
         return run.train()
@@ -284,6 +286,7 @@ def resume(
     model: Learner | None = None,
     policy: Policy | None = None,
     observer: Observer | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Result:
     """Resume a run; it ends as if it had never been interrupted, bit for bit.
 
@@ -293,6 +296,7 @@ def resume(
         model: The learner, likewise.
         policy: The policy, likewise, in its state before the first round.
         observer: Is told about every round.
+        stop: Asked after every round whether to stop, besides Ctrl-C.
 
     Raises:
         RunFolderError: If the folder, its checkpoint or the ratings do not fit together, or if
@@ -326,6 +330,7 @@ def resume(
                 f"{path}: the ratings of '{config.data.dataset}' are not those it was started "
                 "with; bring them back, or start a new run"
             )
+        run.stop = stop
         run.open_ledger(folder)
         with contextlib.closing(run):
             checkpoint = folder.checkpoint()

@@ -19,22 +19,28 @@ from scipy.special import stdtrit
 
 from bgtplanner.arguments import as_path
 from bgtplanner.errors import RunFolderError
-from bgtplanner.models.metrics import of_ratings, shown
+from bgtplanner.models.metrics import METRICS, of_ratings, shown
 from bgtplanner.models.references import REFERENCES
 from bgtplanner.paper.table2 import EPSILON, Published, published
-from bgtplanner.runs.cells import Cell, Outcome, compared, metric_of, outcome_of
+from bgtplanner.runs.contents import OF_EVERY_RUN
 from bgtplanner.runs.folder import RunFolder
-from bgtplanner.runs.study import Point, Study, Variation, in_words
+from bgtplanner.runs.study import Cell, Point, Study, Variation, in_words
 from bgtplanner.text import csv_text, visible
 
 __all__ = [
     "Comparison",
     "Curve",
     "Estimate",
+    "Outcome",
     "Row",
+    "compared",
     "estimate",
+    "finished_cells",
     "load_study",
     "mean_curves",
+    "metric_of",
+    "outcome_of",
+    "read_study",
     "summed_up",
 ]
 
@@ -45,6 +51,68 @@ _COLUMNS = (
 _Summaries = Mapping[int, Mapping[str, Any]]  # by seed
 _Place = tuple[str, str, str]  # data set, mechanism, policy
 _Unlike = Mapping[_Place, Mapping[str, Any]]
+
+
+def compared() -> list[str]:
+    """The keys of ``summary.json`` that are compared: as served, of the last and the best round.
+
+    They include what is only shown with some other preset.
+    """
+    found = []
+    for name in METRICS:
+        metric = METRICS[name]
+        if metric.shown:
+            found += [f"{name}_final", f"{name}_best"] if metric.sums else [name]
+            if metric.unit == "ratings" or name == "ndcg_at_10":
+                found.append(f"{name}_served")
+    return found
+
+
+def metric_of(key: str) -> str:
+    """The metric of such a key."""
+    if key in METRICS:
+        return key
+    return key.removesuffix("_final").removesuffix("_best").removesuffix("_served")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The outcome of a cell.
+
+    Attributes:
+        cell: The cell.
+        summary: The figures of its ``summary.json``, if it is finished.
+        error: Why it failed, if it did.
+        seconds: How long it took just now; 0 if it was finished before.
+    """
+
+    cell: Cell
+    summary: Mapping[str, Any] | None = None
+    error: str | None = None
+    seconds: float = 0.0
+
+
+def outcome_of(cell: Cell, place: Path) -> Outcome:
+    """The outcome of a finished cell, from its summary."""
+    try:
+        summary = RunFolder(place).summary(needed=OF_EVERY_RUN)
+    except RunFolderError as error:
+        return Outcome(cell=cell, error=" ".join(str(error).split()))
+    if summary is None:
+        return Outcome(cell=cell, error=f"{place}: has no summary.json; run it again")
+    return Outcome(cell=cell, summary=summary)
+
+
+def finished_cells(cells: Iterable[Cell], out: Path) -> dict[Cell, Outcome]:
+    """The outcomes of those cells that are finished; nothing is run or written."""
+    places = {cell: out / cell.place for cell in cells}
+    done = {cell: at for cell, at in places.items() if (at / "summary.json").exists()}
+    return {cell: outcome_of(cell, at) for cell, at in done.items()}
+
+
+def read_study(study: Study, out: Path) -> list[Outcome]:
+    """The outcomes of the finished cells of a study."""
+    return list(finished_cells(study.cells(), out).values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,8 +217,8 @@ class Comparison:
         differences: Differences from the baseline, over the seeds that both have.
         folder: Where its runs are, if they were kept.
 
-    A notebook shows it as a table with a picture. It can be pickled, and saved to a folder that
-    ``bgtplanner.load_study`` reads anywhere.
+    A notebook shows it as a table with a picture. It can be pickled. If ``compare`` was given
+    ``out``, ``bgtplanner.load_study`` reads it from that folder.
     """
 
     study: Study
@@ -171,28 +239,6 @@ class Comparison:
         from bgtplanner.report.notebook import study_as_html
 
         return study_as_html(self)
-
-    def save(self, path: Path | str) -> Path:
-        """Write settings and summaries to a folder that ``bgtplanner.load_study`` reads anywhere.
-
-        The models and the rounds are not in it; for these, give ``out`` to ``compare``.
-
-        Raises:
-            RunFolderError: If the folder is not empty.
-            StorageError: If it cannot be written.
-        """
-        target, configs = as_path("path", path), self.study.cells()
-        if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            raise RunFolderError(f"{target}: not an empty folder; choose another")
-        for outcome in self.outcomes:
-            if outcome.summary is not None:
-                config = configs[outcome.cell]
-                with RunFolder.create(
-                    target / outcome.cell.place, config, fingerprint="", saved=True
-                ) as folder:
-                    folder.write_summary(outcome.summary)
-        self.study.write(target)
-        return target
 
     @property
     def failed(self) -> list[Outcome]:
@@ -294,12 +340,7 @@ def load_study(path: Path | str) -> Comparison:
             f"{place}: does not hold a study; give the folder of 'bgtplanner compare --out', or "
             "load a single run with bgtplanner.load"
         )
-    outcomes = [
-        outcome_of(cell, place / cell.place)
-        for cell in study.cells()
-        if (place / cell.place / "summary.json").exists()
-    ]
-    return replace(summed_up(study, outcomes), folder=place)
+    return replace(summed_up(study, read_study(study, place)), folder=place)
 
 
 def summed_up(study: Study, outcomes: Sequence[Outcome]) -> Comparison:

@@ -11,10 +11,10 @@ folder::
 from __future__ import annotations
 
 import copy
+import hashlib
 import itertools
 import json
-import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -25,23 +25,20 @@ import bgtplanner
 from bgtplanner.data.datasets import dataset_info
 from bgtplanner.errors import ConfigError, RunFolderError
 from bgtplanner.planning.registry import POLICIES
-from bgtplanner.runs.cells import Cell
-from bgtplanner.runs.config import BEFORE, Config, differences, load_config, parse_assignment
+from bgtplanner.runs.config import BEFORE, Config, differences, load_config
 from bgtplanner.runs.folder import write_whole
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
 __all__ = [
     "AXES",
-    "FIGURES",
     "Axis",
+    "Cell",
     "Point",
     "Study",
     "Variation",
     "default_policies",
-    "figure_named",
+    "folder_name",
     "in_words",
-    "parse_axis",
-    "parse_seeds",
 ]
 
 AXES = {
@@ -52,15 +49,8 @@ AXES = {
 }
 """Config keys that every study varies, with their flags."""
 
-FIGURES = ("budget", "min-rounds", "rounds", "small")
-"""The paper's sensitivity studies. The paper does not state its grids; these are ours."""
-
 _SCHEMA = 1
 _FILE = "study.json"
-_FILES = (_FILE, "grid.json", "vary.json")  # the last two were written by earlier versions
-_UNREADABLE = (
-    OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError,
-)  # fmt: skip
 
 
 def in_words(value: Any) -> str:
@@ -71,6 +61,14 @@ def in_words(value: Any) -> str:
         ('sgd', '0.5', '{"gamma":7}')
     """
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+
+
+def folder_name(name: str, signs: str = "-_") -> str:
+    """A valid folder name; a hash keeps it unique if characters had to be replaced."""
+    plain = "".join(letter if letter.isalnum() or letter in signs else "-" for letter in name)
+    if plain == name and len(name) <= 60:
+        return name
+    return f"{plain[-40:].strip('-')}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def default_policies(preset: str, settings: Mapping[str, Any]) -> tuple[str, ...]:
@@ -84,6 +82,30 @@ def default_policies(preset: str, settings: Mapping[str, Any]) -> tuple[str, ...
     own = load_config(preset=preset, settings=model).planning.policy
     others = ("bgt", "uniform", "early", "late", "adpml", "adap", "unlimited")
     return tuple(dict.fromkeys((own, *others)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One run of a study. In a sweep, `variant` names the varied settings and their values."""
+
+    dataset: str
+    mechanism: str
+    policy: str
+    seed: int
+    variant: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the cell in messages."""
+        name = f"{self.dataset} {self.mechanism} {self.policy} seed {self.seed}"
+        return f"{name}, {self.variant}" if self.variant else name
+
+    @property
+    def place(self) -> Path:
+        """Its run folder, relative to that of the study."""
+        names = (self.dataset, self.mechanism, self.policy)
+        above = [folder_name(self.variant, "-_=.,")] if self.variant else []
+        return Path(*above, *map(folder_name, names), f"seed-{self.seed}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,11 +254,9 @@ class Study:
                     for axis in variation.axes
                     for key, share in axis.along.items()
                 }
+                settings = {**variation.settings, **follow, **self.settings, **varied}
                 # A copy, because a key may lead into a table that is the value of another key.
-                settings = copy.deepcopy(
-                    {**variation.settings, **follow, **self.settings, **varied}
-                )
-                alone = replace(self, settings=settings, variations=(), figure=None)
+                alone = replace(self, settings=copy.deepcopy(settings), variations=(), figure=None)
                 yield Point(values=varied, study=alone)
 
     def cells(self) -> dict[Cell, Config]:
@@ -249,7 +269,9 @@ class Study:
             ConfigError: If one of them cannot be run; names the flag.
         """
         self._check()
-        flag = self._check_varied()
+        flag = "--vary" if self.figure is None else f"--figure {self.figure}:"
+        for variation in self.variations:
+            self._check_varied(variation, flag)
         found: dict[Cell, Config] = {}
         for point in self.points():
             try:
@@ -261,7 +283,7 @@ class Study:
         return dict(sorted(found.items(), key=lambda entry: turn[entry[0].seed]))
 
     def unlike(self) -> dict[tuple[str, str, str], dict[str, Any]]:
-        """How runs differ from most others in more than the policy, by what they are.
+        """How runs differ from most others in more than the policy.
 
         Returns:
             For each data set, mechanism and policy, the settings by key: model, mechanism, clip
@@ -272,9 +294,9 @@ class Study:
         for cell, config in configs.items():
             kind = cell.mechanism if cell.mechanism != "none" else (self.noisy or ["none"])[0]
             others = [
-                _apart(other, config)
-                for of, other in configs.items()
-                if (of.dataset, of.mechanism) == (cell.dataset, kind) and of != cell
+                _apart(theirs, config)
+                for other, theirs in configs.items()
+                if (other.dataset, other.mechanism) == (cell.dataset, kind) and other != cell
             ]
             # The most frequent difference, which is none for most.
             often = max(others, key=others.count, default={})
@@ -282,8 +304,9 @@ class Study:
         return found
 
     def _configs(self, variant: str = "") -> dict[Cell, Config]:
-        """The cells of one combination."""
+        """The cells of one combination, with their settings."""
         found = {}
+        older = self.older and self.preset == "recommended"
         for seed, dataset, (mechanism, policy) in itertools.product(
             self.seeds, self.datasets, self.pairs()
         ):
@@ -291,15 +314,10 @@ class Study:
                 dataset=dataset, mechanism=mechanism, policy=policy, seed=seed, variant=variant
             )
             own = dict(zip(AXES, (dataset, mechanism, policy, seed), strict=True))
-            settings = {**self._model(mechanism), **self.settings, **own}
+            model = "factorization" if mechanism == "none" else "biases"
+            settings = ({"model.name": model} if older else {}) | dict(self.settings) | own
             found[cell] = load_config(preset=self.preset, settings=settings)
         return found
-
-    def _model(self, mechanism: str) -> dict[str, Any]:
-        """The model of cells that name none, where it is not the preset's."""
-        if not self.older or self.preset != "recommended":
-            return {}
-        return {"model.name": "factorization" if mechanism == "none" else "biases"}
 
     def _check(self) -> None:
         """Refuse mistakes that do not depend on a varied setting."""
@@ -309,32 +327,29 @@ class Study:
         for key in self.settings:
             if key in AXES:
                 raise ConfigError(f"--set {key}: this is given by {AXES[key]}")
-        checks: tuple[tuple[str, Callable[[str], object], tuple[str, ...]], ...] = (
-            ("--dataset", dataset_info, tuple(n for n in self.datasets if n not in self.given)),
-            ("--policy", POLICIES.__getitem__, self.policies),
-        )
-        for flag, check, names in checks:
-            try:
-                for name in names:
-                    check(name)
-            except ConfigError as error:
-                raise ConfigError(f"{flag}: {error}") from error
-        listed = ", ".join(self.policies)
+        flag = "--dataset"
+        try:
+            for name in self.datasets:
+                if name not in self.given:
+                    dataset_info(name)
+            flag = "--policy"
+            for name in self.policies:
+                POLICIES[name]
+        except ConfigError as error:
+            raise ConfigError(f"{flag}: {error}") from error
         known = self.baseline is None or self.baseline in self.policies
-        ConfigError.unless(known, "--baseline", self.baseline, f"one of {listed}")
+        expected = f"one of {', '.join(self.policies)}"
+        ConfigError.unless(known, "--baseline", self.baseline, expected)
 
-    def _check_varied(self) -> str:
-        """Refuse keys that cannot be varied; return the flag to name in later errors."""
-        flag = "--vary" if self.figure is None else f"--figure {self.figure}:"
-        for variation in self.variations:
-            for key in variation.keys:
-                if key in AXES:
-                    raise ConfigError(f"{flag} {key}: this is given by {AXES[key]}")
-                if key in self.settings:
-                    raise ConfigError(f"{flag} {key}: also given by --set; choose one of them")
-                if variation.keys.count(key) > 1:
-                    raise ConfigError(f"{flag} {key}: given twice; write {key}=V1,V2,...")
-        return flag
+    def _check_varied(self, variation: Variation, flag: str) -> None:
+        """Refuse keys that cannot be varied."""
+        for key in variation.keys:
+            if key in AXES:
+                raise ConfigError(f"{flag} {key}: this is given by {AXES[key]}")
+            if key in self.settings:
+                raise ConfigError(f"{flag} {key}: also given by --set; choose one of them")
+            if variation.keys.count(key) > 1:
+                raise ConfigError(f"{flag} {key}: given twice; write {key}=V1,V2,...")
 
     @classmethod
     def read(cls, out: Path) -> Self | None:
@@ -346,42 +361,45 @@ class Study:
         Raises:
             RunFolderError: If there is one, but it cannot be read.
         """
-        for file in (out / name for name in _FILES):
-            try:
-                tree = json.loads(read_bytes(file, MOST_BYTES_OF_SETTINGS))
-                if tree["schema"] != _SCHEMA:
-                    raise RunFolderError(
-                        f"{file}: written by another version (schema {tree['schema']}); this one "
-                        f"reads schema {_SCHEMA}. Use that version, or choose another folder with "
-                        "--out"
-                    )
-                if file.name == "vary.json":
-                    own = {"variations": tree["studies"], "figure": tree["figure"]}
-                    tree = tree["base"] | own
-                older = differences(load_config(), load_config(settings=BEFORE))
-                known = tree.get("knows", ())
-                own = {key: of for key, of in older.items() if key not in known}
-                tree["settings"] = own | tree.get("settings", {})  # for cells that are added
-                tree.setdefault("older", "tastes" not in known)
-                found = TypeAdapter(cls).validate_python(tree)
-                found.cells()
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            except RunFolderError:
-                raise
-            except _UNREADABLE as error:
-                said = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+        file = out / _FILE
+        try:
+            tree = json.loads(read_bytes(file, MOST_BYTES_OF_SETTINGS))
+            if tree["schema"] != _SCHEMA:
                 raise RunFolderError(
-                    f"{file}: cannot be read: {said}; delete it, and request the study again"
-                ) from error
-            return found
-        return None
+                    f"{file}: written by another version (schema {tree['schema']}); this one "
+                    f"reads schema {_SCHEMA}. Use that version, or choose another folder with "
+                    "--out"
+                )
+            # What the version that wrote it did not know is as it was then, for added cells, too.
+            known = tree.get("knows", ())
+            older = differences(load_config(), load_config(settings=BEFORE))
+            before = {key: value for key, value in older.items() if key not in known}
+            tree["settings"] = before | tree.get("settings", {})
+            tree.setdefault("older", "tastes" not in known)
+            found = TypeAdapter(cls).validate_python(tree)
+            found.cells()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except RunFolderError:
+            raise
+        except (OSError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+            raise _unreadable(file, error) from error
+        except (ValueError, RecursionError) as error:  # also what JSON and pydantic refuse
+            said = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+            raise _unreadable(file, said) from error
+        return found
 
     def write(self, out: Path) -> None:
         """Write the request into the folder."""
         tree = {"schema": _SCHEMA, "version": bgtplanner.__version__, **asdict(self)}
         tree["knows"] = [*BEFORE, "tastes"]
         write_whole(out / _FILE, json.dumps(tree, indent=2) + "\n")
+
+
+def _unreadable(file: Path, error: object) -> RunFolderError:
+    return RunFolderError(
+        f"{file}: cannot be read: {error}; delete it, and request the study again"
+    )
 
 
 def _apart(one: Config, other: Config) -> dict[str, Any]:
@@ -392,120 +410,3 @@ def _apart(one: Config, other: Config) -> dict[str, Any]:
         for key, value in differences(one, other).items()
         if key == "privacy.mechanism" or not key.startswith(own)
     }
-
-
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """Parse seeds as they are written on the command line.
-
-    Raises:
-        ConfigError: If the text is something else.
-
-    Example:
-        >>> parse_seeds("0-2,7")
-        (0, 1, 2, 7)
-    """
-    found: dict[int, None] = {}
-    for part in text.split(","):
-        low, dash, high = part.strip().partition("-")
-        fits = low.isascii() and low.isdigit() and len(low) < 11
-        fits &= not dash or (high.isascii() and high.isdigit() and len(high) < 11)
-        ConfigError.unless(fits, "--seeds", text, "such as 0-4 or 0,1,2")
-        first, last = int(low), int(high) if dash else int(low)
-        ConfigError.unless(0 <= last - first < 10_000, "--seeds", text, "such as 0-4 or 0,1,2")
-        found |= dict.fromkeys(range(first, last + 1))
-    return tuple(found)
-
-
-def parse_axis(text: str) -> Axis:
-    """Parse ``section.key=value,value`` of ``--vary``; values are TOML, or else plain text.
-
-    Raises:
-        ConfigError: If the text is something else.
-
-    Example:
-        >>> parse_axis("privacy.epsilon=5,10").values
-        (5, 10)
-        >>> parse_axis("server.optimizer=sgd,adam").values
-        ('sgd', 'adam')
-    """
-    wrong = ConfigError(
-        f"--vary {text}: expected SECTION.KEY=V1,V2,..., such as privacy.epsilon=5,10,20"
-    )
-    key, equals, listed = text.partition("=")
-    key = key.strip()
-    if not equals or "." not in key or not all(key.split(".")) or not listed.strip():
-        raise wrong
-    try:
-        tree = tomllib.loads(f"values = [{listed}]")
-    except (ValueError, RecursionError):
-        tree = {}
-    if list(tree) == ["values"]:
-        values = tree["values"]
-    else:
-        values = [parse_assignment(f"{key}={part}")[1] for part in listed.split(",")]
-    try:
-        json.dumps(values, allow_nan=False)
-        distinct = {in_words(value): value for value in values}
-    except (TypeError, ValueError, RecursionError) as error:
-        raise wrong from error
-    if not distinct or "" in distinct:
-        raise wrong
-    return Axis(key=key, values=tuple(distinct.values()))
-
-
-def figure_named(name: str, preset: str = "paper") -> Study:
-    """A ready-made sweep, with both mechanisms.
-
-    Args:
-        name: One of :data:`FIGURES`.
-        preset: The preset that all other settings come from.
-
-    Raises:
-        ConfigError: If there is no sweep of that name.
-
-    Example:
-        >>> budget = figure_named("budget")
-        >>> budget.policies, budget.variations[0].axes[0].values
-        (('bgt', 'adpml', 'adap', 'uniform'), (5, 10, 15, 20))
-    """
-    ConfigError.unless(name in FIGURES, "--figure", name, f"one of {', '.join(FIGURES)}")
-    paper = preset == "paper"
-    # At least 70 of 100 rounds, as in the preset, would be impossible with 50: keep the share.
-    along = {"planning.min_rounds": 0.7} if paper else {}
-    budget = Axis(key="privacy.epsilon", values=(5, 10, 15, 20))
-    least = Axis(key="planning.min_rounds", values=(50, 60, 70, 80, 90))
-    rounds = Axis(key="federation.rounds", values=(50, 75, 100, 150), along=along)
-    variations = {
-        "budget": (Variation(axes=(budget,)),),
-        "min-rounds": (Variation(axes=(budget, least)),),
-        "rounds": (Variation(axes=(budget, rounds)),),
-        "small": tuple(_small_constants(paper)),
-    }
-    return Study(
-        mechanisms=("gaussian", "laplace"),
-        policies=("bgt", "adpml", "adap", "uniform") if name == "budget" else ("bgt",),
-        preset=preset,
-        variations=variations[name],
-        figure=name,
-    )
-
-
-def _small_constants(paper: bool) -> Iterator[Variation]:
-    """One variation per constant; those of the predictor keep its other settings."""
-    plain: dict[str, tuple[float, ...]] = {
-        "planning.levels": (3, 5, 7, 9),
-        "planning.options.initial_rounds": (3, 5, 7),
-        "planning.context_size": (3, 5, 10),
-        "planning.options.gamma": (0.7, 7, 70, 700),
-    }
-    # The paper's planner takes these directly; in ours they belong to the predictor.
-    length = 0.2 if paper else 4.0
-    under = "planning.options" if paper else "planning.options.predictor"
-    predictor = {"fit": True, "noise": 3.0, "length_scale": length}
-    kernel: dict[str, tuple[float, ...]] = {
-        f"{under}.length_scale": (length / 2, length, 2 * length, 4 * length),
-        f"{under}.forgetting": (0.0001, 0.001, 0.01, 0.1),
-    }
-    for key, values in (plain | kernel).items():
-        settings = {under: predictor} if key in kernel and not paper else {}
-        yield Variation(axes=(Axis(key=key, values=values),), settings=settings)
