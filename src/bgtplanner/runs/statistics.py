@@ -22,8 +22,8 @@ from bgtplanner.errors import RunFolderError
 from bgtplanner.models.metrics import METRICS, of_ratings, shown
 from bgtplanner.models.references import REFERENCES
 from bgtplanner.paper.table2 import EPSILON, Published, published
-from bgtplanner.runs.contents import OF_EVERY_RUN
 from bgtplanner.runs.folder import RunFolder
+from bgtplanner.runs.record import OF_EVERY_RUN
 from bgtplanner.runs.study import Cell, Point, Study, Variation, in_words
 from bgtplanner.text import csv_text, visible
 
