@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bgtplanner.errors import BGTPlannerError, BudgetExceeded, ConfigError, DataError, quoted
 from bgtplanner.report.screen import Screen, words
-from bgtplanner.report.study import as_code, in_markdown
+from bgtplanner.runs.tables import as_code, in_markdown
 from bgtplanner.text import csv_text, read_bytes, visible
 
 OBEYED = re.compile(

@@ -29,15 +29,7 @@ class Fake:
         self.configs: list[Config] = []
         self.fails = ""
 
-    def execute(
-        self,
-        config: Config,
-        *,
-        out: Path,
-        observer: Any,
-        data: Any = None,
-        given: Any = None,
-    ) -> None:
+    def execute(self, config: Config, *, out: Path, observer: Any, **_: Any) -> None:
         self.configs.append(config)
         if config.planning.policy == self.fails:
             raise TrainingDivergedError("training diverged in round 3")
@@ -127,18 +119,6 @@ def test_by_default(call: Call, fake: Fake) -> None:
     (folder,) = Path("runs").iterdir()
     assert folder.name.startswith("compare-")
     assert (folder / "study.json").is_file()
-
-
-def test_a_folder_of_an_earlier_version(call: Call, fake: Fake) -> None:
-    first = call("--policy", "bgt,adap", "--seeds", "0,1", "--out", "g", "--json")
-    asked = json.loads(Path("g/study.json").read_text())
-    del asked["variations"], asked["figure"]
-    Path("g/study.json").unlink()
-    Path("g/grid.json").write_text(json.dumps(asked))
-    fake.configs = []
-    assert call("--out", "g", "--json") == first
-    assert not fake.configs
-    assert json.loads(Path("g/study.json").read_text())["seeds"] == [0, 1]
 
 
 def test_a_folder_of_a_sweep(call: Call, fake: Fake, command_line: Call) -> None:

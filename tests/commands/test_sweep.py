@@ -71,20 +71,6 @@ def test_goes_on_and_takes_more_values(call: Call, ran: list[Config]) -> None:
     assert len(ran) == 12  # what failed is tried again, what is finished is not
 
 
-def test_a_folder_of_an_earlier_version(call: Call, ran: list[Config]) -> None:
-    flags = ("--policy", "bgt,uniform", "--seeds", "0-1", "--out", "grid", "--json")
-    first = call("--vary", "privacy.epsilon=5,20", *flags)
-    asked = json.loads(Path("grid/study.json").read_text())
-    own = {"schema": asked.pop("schema"), "version": asked.pop("version")}
-    own |= {"studies": asked.pop("variations"), "figure": asked.pop("figure")}
-    Path("grid/study.json").unlink()
-    Path("grid/vary.json").write_text(json.dumps(own | {"base": asked}))
-    ran.clear()
-    assert call("--out", "grid", "--json") == first
-    assert not ran
-    assert json.loads(Path("grid/study.json").read_text())["seeds"] == [0, 1]
-
-
 def test_ready_made(call: Call, ran: list[Config]) -> None:
     done = call("--figure", "budget", "--seeds", "0", "--out", "grid", "--json")
     assert done.code == 0, done.err

@@ -17,7 +17,16 @@ from bgtplanner.runs.statistics import Comparison, Estimate, Row, metric_of
 from bgtplanner.runs.study import Variation, in_words
 from bgtplanner.text import visible
 
-__all__ = ["Table", "group_name", "markdown", "tables_of", "when", "write_tables"]
+__all__ = [
+    "Table",
+    "as_code",
+    "group_name",
+    "in_markdown",
+    "markdown",
+    "tables_of",
+    "when",
+    "write_tables",
+]
 
 _NOTHING = "–"
 
@@ -212,39 +221,41 @@ def markdown(found: Comparison, pictures: Sequence[tuple[str, str]] = ()) -> str
         pictures: Titles and file names of pictures beside it.
     """
     study = found.study
-    chosen = "".join(f", {_code(f'{key} = {in_words(of)}')}" for key, of in study.settings.items())
+    chosen = "".join(
+        f", {as_code(f'{key} = {in_words(of)}')}" for key, of in study.settings.items()
+    )
     seeds = ", ".join(map(str, study.seeds))
     lines = [f"# {study.kind.capitalize()}", ""]
-    lines += [f"Preset {_code(study.preset)}, seeds {seeds}{chosen}.", ""]
+    lines += [f"Preset {as_code(study.preset)}, seeds {seeds}{chosen}.", ""]
     for table in tables_of(found):
         columns = ["data set", *table.columns]
         marks = ["---", "---", *["---:"] * (len(table.columns) - 1)]
-        lines += [f"## {_escaped(table.title)}", "", _piped(columns), _piped(marks)]
+        lines += [f"## {in_markdown(table.title)}", "", _piped(columns), _piped(marks)]
         lines += [
             _piped([group, *cells]) for group, rows in table.groups.items() for cells in rows
         ]
-        lines += ["", _escaped(table.note), ""]
+        lines += ["", in_markdown(table.note), ""]
     for axis in (axis for variation in study.variations for axis in variation.axes):
         lines += [
-            f"{_code(key)} is {share:g} of {_code(axis.key)}.\n"
+            f"{as_code(key)} is {share:g} of {as_code(axis.key)}.\n"
             for key, share in axis.along.items()
             if key not in study.settings
         ]
     if found.failed:
-        failed = [f"- {_escaped(f'{of.cell.name}: {of.error}')}" for of in found.failed]
+        failed = [f"- {in_markdown(f'{of.cell.name}: {of.error}')}" for of in found.failed]
         lines += ["## Failed", "", *failed, ""]
-    return "\n".join([*lines, *(f"![{_escaped(title)}]({name})\n" for title, name in pictures)])
+    return "\n".join([*lines, *(f"![{in_markdown(title)}]({name})\n" for title, name in pictures)])
 
 
-def _escaped(text: str) -> str:
+def in_markdown(text: str) -> str:
     """Text for Markdown: no tag, no link, no line break."""
     shown = visible(text).replace("&", "&amp;").replace("<", "&lt;")
     return re.sub(r"([\\`\[\]])", r"\\\1", shown)
 
 
-def _code(text: str) -> str:
+def as_code(text: str) -> str:
     return f"`{visible(text).replace('`', chr(39))}`"
 
 
 def _piped(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(_escaped(cell.strip().replace('|', '/')) for cell in cells)} |"
+    return f"| {' | '.join(in_markdown(cell.strip().replace('|', '/')) for cell in cells)} |"
