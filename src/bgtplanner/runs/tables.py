@@ -221,12 +221,10 @@ def markdown(found: Comparison, pictures: Sequence[tuple[str, str]] = ()) -> str
         pictures: Titles and file names of pictures beside it.
     """
     study = found.study
-    chosen = "".join(
-        f", {as_code(f'{key} = {in_words(of)}')}" for key, of in study.settings.items()
-    )
+    own = [as_code(f"{key} = {in_words(value)}") for key, value in study.settings.items()]
     seeds = ", ".join(map(str, study.seeds))
     lines = [f"# {study.kind.capitalize()}", ""]
-    lines += [f"Preset {as_code(study.preset)}, seeds {seeds}{chosen}.", ""]
+    lines += [", ".join([f"Preset {as_code(study.preset)}", f"seeds {seeds}", *own]) + ".", ""]
     for table in tables_of(found):
         columns = ["data set", *table.columns]
         marks = ["---", "---", *["---:"] * (len(table.columns) - 1)]
@@ -254,6 +252,7 @@ def in_markdown(text: str) -> str:
 
 
 def as_code(text: str) -> str:
+    """Text as inline code in Markdown."""
     return f"`{visible(text).replace('`', chr(39))}`"
 
 
