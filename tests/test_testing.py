@@ -165,7 +165,7 @@ class TellsTwice(Uniform):
     def tell(
         self, plan: Plan, reward: float | None = None, participants: ArrayLike | None = None
     ) -> None:
-        self._untold.add(plan)
+        self.pending[plan.round] = plan.token
         super().tell(plan, reward, participants)
 
 
@@ -217,7 +217,7 @@ class TakesAnyPlan(Uniform):
     def tell(
         self, plan: Any, reward: float | None = None, participants: ArrayLike | None = None
     ) -> None:
-        self._untold.add(plan)
+        self.pending[plan.round] = plan.token
         super().tell(plan, reward, participants)
 
 

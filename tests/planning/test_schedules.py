@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -284,9 +283,6 @@ def test_every_client_of_adap_can_have_a_clip_of_its_own() -> None:
         assert plan.noise_multiplier == pytest.approx(3.0)
         one = plan.of(0)
         assert (one.clip, one.noise_std) == pytest.approx((0.5, 3.0))
-        changed = replace(plan, own_clip=np.ones(3))
-        with pytest.raises(ConfigError, match="not another's or a changed one"):
-            planner.tell(changed)
         planner.tell(plan)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from bgtplanner.errors import BudgetExceeded, ConfigError, SchemaError
+from bgtplanner.errors import ConfigError, SchemaError
 from bgtplanner.federation.protection import Terms, noise_of_mean, terms_of
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Federation, State
@@ -25,11 +25,12 @@ from bgtplanner.federation.validation import Validation, rmse_of
 from bgtplanner.models.learner import Learner
 from bgtplanner.models.metrics import Metrics
 from bgtplanner.models.optimizers import Memory
-from bgtplanner.planning.plan import GROUPS, in_groups
+from bgtplanner.planning.given import context_of
+from bgtplanner.planning.plan import GROUPS, in_groups, reserved
 from bgtplanner.planning.policy import Plan, Policy
 from bgtplanner.planning.registry import CONTEXTS
 from bgtplanner.privacy.accountants import TICK
-from bgtplanner.privacy.ledger import Ledger, Reservation, Spending
+from bgtplanner.privacy.ledger import Ledger, Spending
 from bgtplanner.privacy.shares import Tolerance
 
 __all__ = ["Coordinator", "Engine"]
@@ -190,120 +191,91 @@ class Coordinator:
         return self.ledger.spending(self.run, self.engine.next_round)
 
     def step(self) -> RoundResult | None:
-        """Plan, reserve, play, settle and tell one round; None if the run ends with the budget."""
+        """Plan, reserve, play, settle and learn; None if the run ends with the budget."""
         engine, index = self.engine, self.engine.next_round
         self._present = engine.present()
         if index == 0:
             self.joined_first = int(self._present.sum())
         if self.reward == "test" and self._last is None:
             self._last = engine.evaluate().rmse
-        plan, invited, forecast = None, self._invited(index), _Forecast(self)
-        inputs = self._inputs(index, invited)
-        if not self.over:
-            self.policy.present = None if self._present.all() else self._present
-            if self._plans_by_forecast:
-                self.policy.forecast = forecast
-            if forecast.divides:
-                forecast.left()  # before the policy reserves some of it
-            plan = self.policy.ask(
-                self.context.of(self),
-                clients=None if invited.all() else invited,
-                fingerprint=inputs,
-            )
+        invited, forecast = self._invited(index), _Forecast(self)
+        plan = None if self.over else self._planned(invited, forecast)
         if plan is None:
             if self.policy.abstained and not self.over:
                 engine.withdraw()
             self.over = True
-            if self.stops:
-                return None
-            return engine.rest().planned(None, engine.seen)
-        reservation = None if plan.skip else self._paid(plan, index, invited, inputs)
-        late, reward = 0, None
-        if reservation is None:
-            record = engine.rest()
-            if self.reward in ("test", "loss"):
-                reward = self._reward(record)
-        else:
-            terms, late = self._terms(plan, index, reservation)
-            split = self.policy.split(forecast)
-            engine.divide(split)
-            record = replace(self._played(terms, plan, reservation), split=split or None)
-            self.ledger.settle(reservation)
-            if not record.aborted or self.reward in ("test", "loss"):
-                reward = self._reward(record)
-        seen = engine.seen
+            return None if self.stops else engine.rest().planned(None, engine.seen)
+        inputs = self.ledger.fingerprint(self._mark, str(index).encode(), invited.tobytes())
+        plan = reserved(plan, self.ledger, self.run, inputs)
+        record, late = self._played(plan, index, forecast)
+        if plan.reservation is not None:
+            self.ledger.settle(plan.reservation)
+        reward = self._reward(record, plan)
+        seen, paid = engine.seen, plan.reservation is not None
         if seen.validation is not None:
             self.validation.saw(*seen.validation)
-        if reservation is not None and not record.aborted:
+        if paid and not record.aborted:
             if seen.noise_std > 0 and np.isfinite(seen.aggregate).all():
                 self.context.released(seen.aggregate, seen.noise_std)
             if self.policy.follows_norms:
                 self.policy.saw(_norm_of(seen))
-        self.policy.tell(plan, reward=reward)
-        paid = 0 if reservation is None else int(reservation.granted.sum())
+        self.policy.learn(plan, reward)
         return record.planned(
-            plan, seen, reward=reward, paid=paid, late=late, validated=self.validation.estimate
-        )
+            plan, seen, reward=reward, paid=int(plan.participants.sum()) if paid else 0,
+            late=late, validated=self.validation.estimate,
+        )  # fmt: skip
 
-    def _inputs(self, index: int, asked: NDArray[np.bool_]) -> bytes:
-        """Return a fingerprint of all inputs of a round's uploads."""
-        return self.ledger.fingerprint(self._mark, str(index).encode(), asked.tobytes())
-
-    def _paid(
-        self, plan: Plan, index: int, invited: NDArray[np.bool_], inputs: bytes
-    ) -> Reservation | None:
-        """Return the ledger's reservation for the invited clients; None if no one can pay.
-
-        For the same inputs the ledger grants the same again at no further charge. So a policy that
-        has reserved its plan is not charged twice, and one that has not is charged here.
+    def _planned(self, invited: NDArray[np.bool_], forecast: _Forecast) -> Plan | None:
+        """Return what the policy proposes for the invited clients; None: it has stopped.
 
         Raises:
             ConfigError: If the plan has clips per client and they would be ignored.
         """
+        policy = self.policy
+        policy.present = None if self._present.all() else self._present
+        if self._plans_by_forecast:
+            policy.forecast = forecast
+        if forecast.divides:
+            forecast.left()  # before some of it is reserved
+        context = context_of(self.context.of(self))
+        plan = policy.plan(context, None if invited.all() else invited)
+        if plan is None:
+            return None
         fits = plan.own_clip is None or self._own_clips
         ConfigError.unless(fits, "own_clip", "one per client", "none, unless privacy.unit = row")
-        own, charges = plan.own_charge, plan.charge_by_class
-        asked = plan.participants & invited
-        try:
-            return self.ledger.reserve(
-                np.maximum(charges, TICK)[plan.class_of_client] if own else charges,
-                run=self.run, round=index, by_class=not own,
-                clients=None if asked.all() else asked, fingerprint=inputs,
-            )  # fmt: skip
-        except BudgetExceeded:
-            return None
+        return replace(plan, participants=plan.participants & invited, reservation=None)
 
-    def _terms(self, plan: Plan, index: int, reservation: Reservation) -> tuple[Terms, int]:
-        """Return the terms, and the number of clients that have paid and answer too late."""
-        late = reservation.granted & self._late(index)
-        answers = reservation.granted & self._answers(index) & ~late
-        own, (charges, classes) = plan.own_clip, self._charged(plan)
+    def _played(self, plan: Plan, index: int, forecast: _Forecast) -> tuple[RoundResult, int]:
+        """Play a round; return its result, and how many clients have paid and answer too late.
+
+        A round that no one pays for has no uploads. Neither has one in which too few clients
+        answer for their shares to add up to the full noise.
+        """
+        if plan.reservation is None:
+            return self.engine.rest(), 0
+        late = plan.participants & self._late(index)
+        answers = plan.participants & self._answers(index) & ~late
+        own = plan.own_clip
         if own is None and self._own_clips and self.policy.follows_norms:
             own = np.ones(len(self.ledger))
-        terms = terms_of(
-            self.ledger.accountant, self.trust, plan.largest_clip, charges, answers, classes, own,
-            self.ledger.neighbours, invited=reservation.granted, tolerance=self.tolerance,
-        )  # fmt: skip
-        return terms, int(late.sum())
-
-    def _charged(self, plan: Plan) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
-        """Return the different charges of a plan, and the index of the one that each client pays.
-
-        Where clients have charges of their own, there are always as many, so that rounds are
-        compiled once.
-        """
         charges = plan.charge_by_class
-        if not plan.own_charge or plan.class_of_client is None:
-            return charges, self.ledger.budgets.class_of_client
-        return np.pad(charges, (0, 1 + GROUPS - len(charges))), plan.class_of_client
+        if plan.class_of_client is not self.ledger.budgets.class_of_client:
+            # Always as many charges of their own, so that rounds are compiled once.
+            charges = np.pad(charges, (0, 1 + GROUPS - len(charges)))
+        terms = terms_of(
+            self.ledger.accountant, self.trust, plan.largest_clip, charges, answers,
+            plan.class_of_client, own, self.ledger.neighbours, invited=plan.participants,
+            tolerance=self.tolerance,
+        )  # fmt: skip
+        split = self.policy.split(forecast)
+        self.engine.divide(split)
+        return replace(self._with_enough(terms, plan), split=split or None), int(late.sum())
 
-    def _played(self, terms: Terms, plan: Plan, reservation: Reservation) -> RoundResult:
-        """Play the round, unless too few clients answer for their shares to be the full noise."""
+    def _with_enough(self, terms: Terms, plan: Plan) -> RoundResult:
+        """Play a round, unless too few clients answer for their shares to be the full noise."""
         if terms.share is None:
             return self.engine.step(terms, plan)
-        charges, classes = self._charged(plan)
-        pays = (charges > 0)[classes]
-        invited, answered = int((reservation.granted & pays).sum()), int(terms.granted.sum())
+        invited, answered = int(plan.participants.sum()), int(terms.granted.sum())
         if answered < invited - self.tolerance.of(invited)[0]:
             return replace(self.engine.rest(), aborted=True)
         record = self.engine.step(terms, plan)
@@ -338,13 +310,16 @@ class Coordinator:
         luck = np.random.default_rng([self.seed, 0x1A7E, index]).standard_normal(number)
         return np.asarray((own + luck) / 2**0.5 > ndtri(1 - self.stragglers))
 
-    def _reward(self, record: RoundResult) -> float | None:
+    def _reward(self, record: RoundResult, plan: Plan) -> float | None:
+        """Return what the policy is told about a round; None if nothing is known."""
         if self.reward in ("test", "loss"):
             now = record.metrics.rmse if self.reward == "test" else record.loss
             if now is None or not np.isfinite(now):
                 return None  # the run reports elsewhere that it diverged
             before, self._last = self._last, now
-            return None if before is None else before - now
+            return None if before is None or not np.isfinite(before) else before - now
+        if plan.reservation is None or record.aborted:
+            return None
         if self.reward == "released" and self.policy.forecast is None:
             aggregate, noise_std = self.engine.seen[:2]
             power = float(aggregate @ aggregate)

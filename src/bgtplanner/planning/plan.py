@@ -1,26 +1,25 @@
 """Plans: what one round may cost each client, with the clip and the noise that cost as much.
 
-A plan holds one charge per class of budgets; clip and noise are derived from the charges, so that
-they cannot disagree. With equal budgets they are plain numbers. With unequal budgets each client
-has its own, as a :class:`PerClient`: the same lines of a training loop are right for both.
+A plan holds one charge per group of clients that pay the same; clip and noise are derived from the
+charges, so that they cannot disagree. Where they are the same for everyone they are plain numbers.
+Otherwise they are arrays of shape ``(clients, 1)``, which fit uploads with one row per client: the
+same lines of a training loop are right for both.
 """
 
 from __future__ import annotations
 
-import hashlib
 import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bgtplanner.errors import ConfigError
+from bgtplanner.errors import BudgetExceeded
 from bgtplanner.planning.given import Floats, whole
 from bgtplanner.privacy.accountants import TICK, Accountant, accountant_named
-from bgtplanner.privacy.ledger import Reservation
+from bgtplanner.privacy.ledger import Ledger, Reservation
 from bgtplanner.privacy.mechanisms import Neighbours, mechanism_named
 
 __all__ = [
@@ -28,12 +27,11 @@ __all__ = [
     "ClientPlan",
     "Floats",
     "Noise",
-    "PerClient",
     "Plan",
-    "Untold",
     "Why",
     "in_groups",
     "noise_of",
+    "reserved",
     "weights_of",
 ]
 
@@ -44,104 +42,6 @@ GROUPS = 63
 """The most different charges of a round."""
 
 _LEAST = 1 / 1024  # of the largest charge: a smaller one would add next to nothing
-
-
-class PerClient(np.ndarray[tuple[int, ...], np.dtype[np.float64]]):
-    """One number per client, as a column of shape ``(clients, 1)``.
-
-    It is a column because NumPy aligns arrays by their last axis: if there happened to be as many
-    coordinates as clients, a flat array would give every upload, a row of ``[clients,
-    coordinates]``, the noise of other clients. A column stays aligned with the clients even where
-    an array loses its class, as in ``generator.normal(0.0, plan.noise_std, uploads.shape)``, in
-    torch and in JAX; and a plain number can take its place.
-
-    In arithmetic it is aligned with the first axis, however many axes there are. An operand
-    without one row per client is refused, such as a single upload or flat norms (compute them with
-    ``keepdims=True``), and so is its use as a single number. ``column[7]`` is a number,
-    ``column[mask]`` a column, ``column[:, None]`` and ``column[:, 0]`` are plain arrays.
-
-    Example:
-        >>> column = PerClient.of([1.0, 2.0])
-        >>> (column * np.ones((2, 3))).tolist()
-        [[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]]
-        >>> float(column)
-        Traceback (most recent call last):
-        ...
-        bgtplanner.errors.ConfigError: one number for each of 2 clients is not a single \
-number, because they pay different charges: use each client's own, plan.of(client), or all at \
-once on uploads of shape (2, ...)
-    """
-
-    @classmethod
-    def of(cls, values: Any) -> PerClient:
-        """Return these values as a column that cannot be written to."""
-        column = np.array(values, dtype=np.float64).reshape(-1, 1)
-        column.flags.writeable = False
-        return column.view(cls)
-
-    @property
-    def _lies_along_clients(self) -> bool:
-        """Whether it is still a column; reshaped, it is an array like any other."""
-        return self.ndim == 2 and self.shape[1] == 1
-
-    def __array_ufunc__(self, ufunc: Any, method: Any, *inputs: Any, **options: Any) -> Any:
-        plain = [np.asarray(one) if isinstance(one, PerClient) else one for one in inputs]
-        if "out" in options:
-            options["out"] = tuple(
-                np.asarray(one) if isinstance(one, PerClient) else one for one in options["out"]
-            )
-        own = [isinstance(one, PerClient) and one._lies_along_clients for one in inputs]
-        if method != "__call__" or ufunc.signature is not None or not any(own):
-            return getattr(ufunc, method)(*plain, **options)
-        clients = next(len(one) for one, column in zip(plain, own, strict=True) if column)
-        shapes = [np.shape(one) for one, column in zip(inputs, own, strict=True) if not column]
-        shapes = [shape for shape in shapes if shape]  # plain numbers go with everything
-        lengths = {len(one) for one, column in zip(plain, own, strict=True) if column}
-        rows = all(len(shape) >= 2 and shape[0] == clients for shape in shapes)
-        if not rows or len(lengths) > 1:
-            raise ConfigError(
-                f"one number for each of {clients} clients does not go with an array of shape "
-                f"{next(iter(shapes), (sorted(lengths)[-1],))}: uploads need one row per client, "
-                f"({clients}, ...); compute norms with keepdims=True; for the upload of a single "
-                "client use plan.of(client)"
-            )
-        along = (clients, *[1] * (max(map(len, shapes), default=2) - 1))
-        plain = [
-            one.reshape(along) if column else one for one, column in zip(plain, own, strict=True)
-        ]
-        found = ufunc(*plain, **options)
-        kept = not shapes and "out" not in options and isinstance(found, np.ndarray)
-        return found.view(PerClient) if kept and found.dtype == np.float64 else found
-
-    def __getitem__(self, key: Any) -> Any:
-        column = np.asarray(self)
-        by_axes = isinstance(key, tuple) and not any(part is None for part in key)
-        by_axes = by_axes or (isinstance(key, np.ndarray) and key.ndim > 1)
-        if by_axes or not self._lies_along_clients:
-            return column[key]
-        found = column[:, 0][key]
-        return PerClient.of(found) if np.ndim(found) == 1 else found
-
-    def _alone(self) -> float:
-        """Return the number, if there is only one."""
-        if self.size != 1:
-            raise ConfigError(
-                f"one number for each of {len(self)} clients is not a single number, because they "
-                "pay different charges: use each client's own, plan.of(client), or all at once "
-                f"on uploads of shape ({len(self)}, ...)"
-            )
-        return float(np.asarray(self).reshape(()))
-
-    __float__ = _alone
-
-    def __int__(self) -> int:
-        return int(self._alone())
-
-    def __complex__(self) -> complex:
-        return complex(self._alone())
-
-    def __format__(self, spec: str) -> str:
-        return format(self._alone(), spec) if spec else str(self)
 
 
 class Why(NamedTuple):
@@ -291,41 +191,39 @@ class Plan:
     """What one round may cost, and the noise with which it costs that.
 
     `charge`, `clip`, `noise_multiplier`, `noise_scale` and `noise_std` are plain numbers where
-    they are the same for every client, and otherwise a :class:`PerClient`. A client that does not
-    take part pays 0 and has infinite noise (trust ``local``) or a clip of 0 (trust ``secagg``), so
-    that its upload would be useless.
+    they are the same for every client, and otherwise arrays of shape ``(clients, 1)``. A client
+    that does not take part pays 0 and has infinite noise (trust ``local``) or a clip of 0 (trust
+    ``secagg``), so that its upload would be useless.
 
     Attributes:
         round: The number of the round, from 0.
         accountant: Name of the accountant that books the charges; None without any privacy.
-        largest_clip: The clip of the class that pays most.
-        charge_by_class: What a client of each class of budgets pays.
-        participants: The clients that have paid, and so take part.
-        class_of_client: Class of each client; None if there is one class only.
+        largest_clip: The clip of those who pay most.
+        charge_by_class: What a client of each class pays: of each class of budgets or, where
+            clients of one budget have different amounts left, of each group that pays the same.
+        class_of_client: Class of each client.
+        participants: The clients that pay, and so take part.
         trust: ``local``: each client adds its own noise. ``secagg``: the server sees a sum that
             carries the noise once, and a client that pays less has a smaller clip.
         neighbours: The neighbouring relation that the noise is for: with ``replace-one`` the
             sensitivity is 2 * clip, with ``replace-special`` (trust ``secagg`` only) it is clip.
-        own_charge: Whether the classes are of charges and not of budgets, since clients of one
-            budget have different amounts left and pay by that.
         own_clip: Each client's clip over that of its class, where a policy gives clients different
             clips (trust ``local`` only). The noise changes by the same factor, so the charge does
             not change.
         level: The level that was chosen, for policies that have levels.
         why: The numbers behind the plan.
         reservation: The ledger's reservation; None if nothing was charged.
-        token: Distinguishes this plan from all others; see :class:`Untold`.
+        token: Distinguishes this plan from all others.
     """
 
     round: int
     accountant: str | None
     largest_clip: float
     charge_by_class: Floats
+    class_of_client: NDArray[np.int32]
     participants: Mask
-    class_of_client: NDArray[np.int32] | None = None
     trust: Trust = "local"
     neighbours: Neighbours = "replace-one"
-    own_charge: bool = False
     own_clip: Floats | None = None
     level: int | None = None
     why: Why = field(default=Why())
@@ -335,40 +233,37 @@ class Plan:
     @property
     def skip(self) -> bool:
         """Whether this round is skipped: nothing is released and nothing was charged."""
-        return self.accountant is not None and not np.count_nonzero(self.charge_by_class)
+        return self.accountant is not None and not self.charge_by_class.any()
 
     @cached_property
     def noise_by_class(self) -> Noise:
-        """Clip and noise per class of budgets."""
+        """Clip and noise per class."""
         if self.accountant is None:
             none = np.zeros(len(self.charge_by_class))
             return Noise(none + self.largest_clip, none, none, none)
         return noise_of(
-            accountant_named(self.accountant),
-            self.trust,
-            self.largest_clip,
-            self.charge_by_class,
-            self.neighbours,
-        )
+            accountant_named(self.accountant), self.trust, self.largest_clip,
+            self.charge_by_class, self.neighbours,
+        )  # fmt: skip
 
     @cached_property
-    def charge(self) -> float | PerClient:
+    def charge(self) -> Any:
         """What the round costs each client in all."""
         return self._each(self.charge_by_class, 0.0)
 
     @cached_property
-    def clip(self) -> float | PerClient:
+    def clip(self) -> Any:
         """Bound on the norm of each client's whole upload."""
         absent = 0.0 if self.trust == "secagg" else None
         return self._each(self.noise_by_class.clip, absent, self.own_clip)
 
     @cached_property
-    def noise_multiplier(self) -> float | PerClient:
+    def noise_multiplier(self) -> Any:
         """Noise scale over the sensitivity; infinite for absent clients."""
         return self._each(self.noise_by_class.multiplier, np.inf)
 
     @cached_property
-    def noise_scale(self) -> float | PerClient:
+    def noise_scale(self) -> Any:
         """The noise as the mechanism's own scale (for Laplace noise its b, not its deviation).
 
         With the mechanism ``privunit`` there is no noise to add: pass each client's clipped
@@ -379,7 +274,7 @@ class Plan:
         return self._each(self.noise_by_class.scale, absent, self.own_clip)
 
     @cached_property
-    def noise_std(self) -> float | PerClient:
+    def noise_std(self) -> Any:
         """Standard deviation of the noise to add to each upload clipped at `clip`.
 
         It is the noise multiplier times the sensitivity of the relation `neighbours`: 2 * clip for
@@ -401,24 +296,15 @@ class Plan:
         """
         noise = self.noise_by_class
         each = weights_of(noise.clip, noise.scale, self.trust == "secagg")
-        if self.class_of_client is not None:
-            each = each[self.class_of_client]
-        return np.where(self.participants, each, 0.0)
+        return np.where(self.participants, each[self.class_of_client], 0.0)
 
     def of(self, client: int) -> ClientPlan:
         """Return what the plan means for one client, counted from 0, in plain numbers."""
         client = whole("client", client, 0, len(self.participants) - 1)
-        index = 0 if self.class_of_client is None else int(self.class_of_client[client])
-        noise = self.noise_by_class
-        takes_part, together = bool(self.participants[client]), self.trust == "secagg"
-        if not takes_part:
-            scales = (float(noise.scale[index]), float(noise.std[index]))
-            clip = 0.0 if together else float(noise.clip[index])
-            return ClientPlan(False, 0.0, clip, np.inf, *(scales if together else (np.inf,) * 2))
-        own = 1.0 if self.own_clip is None else float(self.own_clip[client])
-        clip, multiplier, scale, std = (float(part[index]) for part in noise)
-        charge = float(self.charge_by_class[index])
-        return ClientPlan(True, charge, own * clip, multiplier, own * scale, own * std)
+        names = ("charge", "clip", "noise_multiplier", "noise_scale", "noise_std")
+        numbers = (np.ravel(getattr(self, name)) for name in names)
+        own = (float(each[client if len(each) > 1 else 0]) for each in numbers)
+        return ClientPlan(bool(self.participants[client]), *own)
 
     def __repr__(self) -> str:
         noise = self.noise_by_class
@@ -426,13 +312,7 @@ class Plan:
         texts = ", ".join(f"{name}={_span(values)}" for name, values in shown.items())
         return f"Plan(round={self.round}, level={self.level}, skip={self.skip}, {texts})"
 
-    @cached_property
-    def _everybody(self) -> bool:
-        return bool(self.participants.all())
-
-    def _each(
-        self, by_class: Floats, absent: float | None, own: Floats | None = None
-    ) -> float | PerClient:
+    def _each(self, by_class: Floats, absent: float | None, own: Floats | None = None) -> Any:
         """Return each client's number, or a plain number if it is the same for everyone.
 
         Args:
@@ -441,97 +321,49 @@ class Plan:
             own: A factor per client; None: no factor.
         """
         first = float(by_class[0])
-        same = bool((by_class == first).all())
-        if own is None and same and (absent is None or first == absent or self._everybody):
+        everybody = absent is None or first == absent or bool(self.participants.all())
+        if own is None and everybody and bool((by_class == first).all()):
             return first  # the usual case: no array as long as the number of clients
-        each = np.full(len(self.participants), first)
-        if self.class_of_client is not None:
-            each = by_class[self.class_of_client]
-        if own is not None:
-            each = each * own
+        each = by_class[self.class_of_client] * (1.0 if own is None else own)
         if absent is not None:
             each = np.where(self.participants, each, absent)
-        return float(each[0]) if (each == each[0]).all() else PerClient.of(each)
+        if (each == each[0]).all():
+            return float(each[0])
+        each.flags.writeable = False
+        return each[:, None]
+
+
+def reserved(
+    plan: Plan, ledger: Ledger | None, run: str, fingerprint: bytes | None = None
+) -> Plan:
+    """Reserve what a plan costs; return it for the clients that can pay, with the reservation.
+
+    This is the only way in which a charge is booked, in a run and in a loop of one's own. If no
+    one can pay, since others have spent from the ledger in the meantime, the round is skipped.
+
+    Args:
+        plan: What the policy proposes.
+        ledger: The ledger to book it in.
+        run: Name of the run in the ledger.
+        fingerprint: A hash of all inputs of the round's uploads: for the same inputs the ledger
+            grants the same again, at no further charge (see :meth:`Ledger.reserve`).
+    """
+    if plan.accountant is None or plan.skip or ledger is None:
+        return plan
+    charges = np.maximum(plan.charge_by_class, TICK)[plan.class_of_client]
+    clients = plan.participants
+    try:
+        reservation = ledger.reserve(
+            charges[0] if (charges == charges[0]).all() else charges,
+            run=run, round=plan.round, clients=None if clients.all() else clients,
+            fingerprint=fingerprint,
+        )  # fmt: skip
+    except BudgetExceeded:
+        nothing = np.zeros_like(plan.charge_by_class)
+        return replace(plan, charge_by_class=nothing, participants=np.zeros_like(clients))
+    return replace(plan, participants=reservation.granted, reservation=reservation)
 
 
 def _span(values: Floats) -> str:
     least, most = float(values.min()), float(values.max())
     return f"{least:.6g}" if least == most else f"{least:.6g} to {most:.6g} by client"
-
-
-class Untold:
-    """The plans that were asked for and have not been told yet.
-
-    Each is identified by a hash of its token and its numbers, so that the plan of another planner,
-    or a copy with other numbers, is detected. The hashes are plain data: a plan may be told to the
-    same planner after it was restored from its state.
-    """
-
-    def __init__(self, marks: Mapping[int, str] | None = None) -> None:
-        # What a plan says, until it has to be written down: then only its hash.
-        self._marks: dict[int, str | tuple[Any, ...]] = dict(marks or {})
-
-    def add(self, plan: Plan) -> None:
-        """Note that a plan was asked for."""
-        self._marks[plan.round] = _said(plan)
-
-    def check(self, plan: object) -> Plan:
-        """Return the plan if it was asked for here, is unchanged and was not told yet."""
-        if not isinstance(plan, Plan):
-            raise ConfigError(f"plan = {type(plan).__name__}: expected a Plan returned by ask")
-        known = self._marks.get(plan.round)
-        expected = "one that was asked for and not told yet"
-        ConfigError.unless(known is not None, "plan", plan.round, expected)
-        expected = "the plan of this round as this planner gave it, not another's or a changed one"
-        told = _said(plan)
-        same = known == (_hash(told) if isinstance(known, str) else told)
-        ConfigError.unless(same, "plan", plan.round, expected)
-        return plan
-
-    def remove(self, plan: Plan) -> None:
-        """Note that a plan was told."""
-        self._marks.pop(plan.round, None)
-
-    def state_dict(self) -> dict[str, str]:
-        """Return rounds and hashes, as plain data."""
-        marks = {at: self._marks[at] for at in sorted(self._marks)}
-        return {
-            str(at): mark if isinstance(mark, str) else _hash(mark) for at, mark in marks.items()
-        }
-
-    @classmethod
-    def from_state(cls, state: Any, rounds: int) -> Untold:
-        """Restore what :meth:`state_dict` returned; only rounds below `rounds` are accepted."""
-        named = isinstance(state, Mapping) and all(
-            isinstance(at, str) and at.isdecimal() and len(at) < 12 and isinstance(mark, str)
-            for at, mark in state.items()
-        )
-        expected = "a mark for each round not told yet"
-        ConfigError.unless(named, "pending", type(state).__name__, expected)
-        return cls({whole("pending", int(at), 0, rounds - 1): mark for at, mark in state.items()})
-
-
-def _said(plan: Plan) -> tuple[Any, ...]:
-    """Return what a plan says, as numbers and copies that no one can change."""
-    paid = plan.reservation
-    granted = paid is None or plan.participants is paid.granted
-    return (
-        plan.token,
-        plan.round,
-        plan.accountant,
-        plan.trust,
-        # As before for the relation that used to be the only one: old plans can still be told.
-        *(() if plan.neighbours == "replace-one" else (plan.neighbours,)),
-        plan.largest_clip,
-        None if plan.own_clip is None else plan.own_clip.tobytes(),
-        plan.level,
-        *((plan.class_of_client.tobytes(),) if plan.own_charge else ()),  # type: ignore[union-attr]
-        np.asarray(plan.charge_by_class, dtype=np.float64).tobytes(),
-        paid and (paid.run, paid.round, paid.attempt, paid.number),
-        # By identity where possible: a mask of a million clients need not be compared.
-        granted or (paid is not None and np.array_equal(plan.participants, paid.granted)),
-    )
-
-
-def _hash(said: tuple[Any, ...]) -> str:
-    return hashlib.sha256(repr(said).encode()).hexdigest()

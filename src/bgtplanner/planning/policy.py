@@ -24,22 +24,21 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from bgtplanner.errors import (
     BGTPlannerError,
-    BudgetExceeded,
     ConfigError,
     LedgerError,
     LedgerTamperedError,
 )
 from bgtplanner.planning.given import context_of, number, reward_of, whole
-from bgtplanner.planning.plan import Floats, Mask, Plan, Trust, Untold, Why, in_groups
+from bgtplanner.planning.plan import Floats, Mask, Plan, Trust, Why, in_groups, reserved
 from bgtplanner.planning.programme import Forecast
 from bgtplanner.privacy.accountants import TICK, Accountant, accountant_named, default_accountant
 from bgtplanner.privacy.allowed import neighbours_of
 from bgtplanner.privacy.budget import Budget, Budgets
-from bgtplanner.privacy.ledger import Head, Ledger, Reservation, Spending, Ticks
+from bgtplanner.privacy.ledger import Head, Ledger, Spending, Ticks
 from bgtplanner.privacy.mechanisms import Neighbours, mechanism_named
 
 __all__ = [
@@ -101,12 +100,14 @@ class Policy(Protocol):
             again, so later rounds of this run that the ledger already has do not count as spent.
         own_clips: Set by the caller: False where clients cannot have clips of their own.
         present: Set by the caller: the clients that can be reached; None for all of them.
+        pending: The tokens of the plans that were asked for and not told yet, by their rounds.
         rounds: The most rounds that there can be.
         clip: Bound on the norm of an upload.
     """
 
     rounds: int
     clip: float
+    pending: dict[int, str]
     learns: bool = True
     follows_norms: bool = False
     forecasts: ClassVar[bool] = False
@@ -120,6 +121,21 @@ class Policy(Protocol):
     present: Mask | None = None
 
     @abstractmethod
+    def plan(self, context: Floats, clients: Mask | None = None) -> Plan | None:
+        """Return what the next round shall cost; None: there is no further round.
+
+        Nothing is reserved by it: the caller does that, with
+        :func:`bgtplanner.planning.plan.reserved`.
+
+        Args:
+            context: What the policy may look at; empty if there is nothing.
+            clients: The clients that are invited to this round, by default all.
+        """
+
+    @abstractmethod
+    def learn(self, plan: Plan, reward: float | None) -> None:
+        """Learn from what a round brought; the reward is None if that is not known."""
+
     def ask(
         self,
         context: ArrayLike | None = None,
@@ -127,13 +143,51 @@ class Policy(Protocol):
         clients: Mask | None = None,
         fingerprint: bytes | None = None,
     ) -> Plan | None:
-        """The plan for the next round, already reserved; None: there is no further round."""
+        """The plan for the next round, already reserved; None: there is no further round.
 
-    @abstractmethod
+        Args:
+            context: What the policy may look at, as a row of numbers.
+            clients: The clients that are invited to this round, by default all. Those that cannot
+                pay do not take part.
+            fingerprint: A hash of all inputs of the round's uploads, where the same round may be
+                played again after a crash: it is then not charged again (see
+                :meth:`Ledger.reserve`).
+
+        Raises:
+            ConfigError: If the context is not a row of finite numbers.
+        """
+        plan = self.plan(context_of(context), clients)
+        if plan is not None:
+            plan = reserved(plan, self.ledger, self.run, fingerprint)
+            self.pending[plan.round] = plan.token
+        return plan
+
     def tell(
         self, plan: Plan, reward: float | None = None, participants: ArrayLike | None = None
     ) -> None:
-        """Settle a plan, and take in what its round brought."""
+        """Settle a plan, and learn what its round brought. Telling a plan twice is an error.
+
+        Args:
+            plan: From :meth:`ask` of this policy, or of the one that it was restored from.
+            reward: By how much the model improved; None if that is not known.
+            participants: The clients that did take part, by default all that were planned. All
+                of the planned ones have paid in either case.
+
+        Raises:
+            ConfigError: If the reward is not a finite number, or the plan was told before or is
+                that of another policy.
+        """
+        del participants  # what was reserved is spent, whether or not an upload arrived
+        if not isinstance(plan, Plan):
+            raise ConfigError(f"plan = {type(plan).__name__}: expected a Plan returned by ask")
+        expected = "one that this policy was asked for and not told yet"
+        own = self.pending.get(plan.round) == plan.token
+        ConfigError.unless(own, "plan", plan.round, expected)
+        brought = reward_of(reward)
+        if self.ledger is not None and plan.reservation is not None:
+            self.ledger.settle(plan.reservation)
+        del self.pending[plan.round]
+        self.learn(plan, brought)
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
@@ -243,7 +297,7 @@ class LedgerPolicy(Policy):
         expected = f"local, with mechanism {self.accountant.mechanism}"
         ConfigError.unless(fits, "trust", trust, expected)
         self.round = 0
-        self._untold = Untold()
+        self.pending = {}
         self._even = self.even_charges(self.rounds)
         self._smallest = _TOO_LITTLE * self._even
         self._limits = np.stack(
@@ -253,7 +307,8 @@ class LedgerPolicy(Policy):
         paces = self._limits[:, 0] / self.accountant.sum_ticks(self._even[0])
         self._binding = int(paces.argmax())
         sizes = np.bincount(self.budgets.class_of_client, minlength=len(self.budgets.classes))
-        self._any_empty = not sizes.all()
+        whole_budgets = [self.accountant.capacity(budget) for budget in self.budgets.classes]
+        self._of_nobody = np.where(sizes > 0, 0.0, whole_budgets)  # what empty classes have left
 
     def spending_from(self, ledger: Ledger, trust: Trust | None = None) -> Self:
         """Return a copy of a policy that has not begun, which spends from another ledger.
@@ -292,6 +347,51 @@ class LedgerPolicy(Policy):
     def learn(self, plan: Plan, reward: float | None) -> None:
         """Learn from what a round brought. Policies that do not learn need not define it."""
 
+    def plan(self, context: Floats, clients: Mask | None = None) -> Plan | None:
+        """Return what the policy chooses, as far as the invited clients can pay it."""
+        if self.round >= self.rounds:
+            return None
+        own = self._spending().left()
+        left = self._most(own, self.present)
+        if self._enough(left):
+            if clients is not None:
+                left = self._most(own, clients)
+            choice = self.choose(context, left)
+        elif self.present is not None and self._enough(self._most(own, None)):
+            why = Why("no one who can be reached has any budget left")
+            choice = Choice(0.0 * left, why=why)  # others may join, or come back
+        else:
+            return None
+        if choice is None:
+            return None
+        fits = choice.own_clip is None or self.own_clips
+        ConfigError.unless(fits, "own_clip", "one per client", "none, unless privacy.unit = row")
+        invited = np.ones(len(own), dtype=bool) if clients is None else clients
+        # The last charge is capped at what is left.
+        if choice.own_charges is None:
+            wished = np.asarray(choice.charges, dtype=np.float64)
+            charges, classes = np.minimum(wished, left), self.budgets.class_of_client
+        else:
+            wished = choice.own_charges
+            charges, classes = in_groups(np.minimum(wished, own), invited)
+        if clients is None and wished.any() and not charges.any():
+            return None
+        plan = Plan(
+            round=self.round,
+            accountant=self.accountant.name,
+            largest_clip=self.clip if choice.clip is None else choice.clip,
+            charge_by_class=charges,
+            class_of_client=classes,
+            participants=invited & (charges > 0)[classes],
+            trust=self.trust,
+            neighbours=self.ledger.neighbours,
+            own_clip=choice.own_clip,
+            level=choice.level,
+            why=choice.why,
+        )
+        self.round += 1
+        return plan
+
     def expected(self, rounds: int) -> int:
         """Return in how many of `rounds` rounds a client takes part, rounded up; at least 1."""
         return max(1, math.ceil(self.participation * rounds - 1e-9))
@@ -310,15 +410,15 @@ class LedgerPolicy(Policy):
     def own_left(self) -> Floats | None:
         """Return the most that each client can still pay; None if all of a class can the same."""
         spending = self._spending()
-        return None if spending.alike else spending.left()
+        return None if self._alike(spending.spent()) is not None else spending.left()
 
     def own_part(self, parts: int) -> Floats | None:
         """Return the charge that each client can still pay so many times; None as above."""
-        spending = self._spending()
-        if spending.alike:
+        spent = self._spending().spent()
+        if self._alike(spent) is not None:
             return None
-        rest = np.maximum(spending.limits - spending.sums, 0) // parts
-        return self.accountant.largest_fitting(spending.sums, spending.sums + rest)
+        rest = np.maximum(self._limits[:, self.budgets.class_of_client] - spent, 0) // parts
+        return self.accountant.largest_fitting(spent, spent + rest)
 
     def share_of(self, charges: Floats) -> Floats:
         """Return the share of its whole budget that a charge costs each class."""
@@ -332,71 +432,6 @@ class LedgerPolicy(Policy):
         least = spent[0] if len(spent) == 1 else spent.min(axis=0)
         left: Floats = np.maximum(_ONE - least, _ZERO)
         return left
-
-    def ask(
-        self,
-        context: ArrayLike | None = None,
-        *,
-        clients: Mask | None = None,
-        fingerprint: bytes | None = None,
-    ) -> Plan | None:
-        """The plan for the next round, already reserved; None: there is no further round.
-
-        Args:
-            context: What the policy may look at, as a row of numbers.
-            clients: The clients that are invited to this round, by default all. Those that cannot
-                pay do not take part.
-            fingerprint: A hash of all inputs of the round's uploads, where the same round may be
-                played again after a crash: it is then not charged again (see
-                :meth:`Ledger.reserve`).
-
-        Raises:
-            ConfigError: If the context is not a row of finite numbers.
-        """
-        seen = context_of(context)
-        if self.round >= self.rounds:
-            return None
-        spending = self._spending()
-        left = self._left_of(spending, self.present)
-        if self._enough(left):
-            if clients is not None:
-                left = self._left_of(spending, clients)
-            choice = self.choose(seen, left)
-        else:  # others may join, or come back
-            others = self.present is not None and self._enough(self._left_of(spending, None))
-            why = Why("no one who can be reached has any budget left")
-            choice = Choice(0.0 * left, why=why) if others else None
-        if choice is None:
-            return None
-        fits = choice.own_clip is None or self.own_clips
-        ConfigError.unless(fits, "own_clip", "one per client", "none, unless privacy.unit = row")
-        plan = self._reserve(choice, left, clients, fingerprint)
-        if plan is not None:
-            self._untold.add(plan)
-            self.round += 1
-        return plan
-
-    def tell(
-        self, plan: Plan, reward: float | None = None, participants: ArrayLike | None = None
-    ) -> None:
-        """Settle a plan, and learn what its round brought. Telling a plan twice is an error.
-
-        Args:
-            plan: From :meth:`ask` of this planner, or of the one that it was restored from.
-            reward: By how much the model improved; None if that is not known.
-            participants: The clients that did take part, by default all that were planned. All
-                of the planned ones have paid in either case.
-
-        Raises:
-            ConfigError: If the reward is not a finite number, or the plan was told before, is that
-                of another planner, or is a copy with other numbers.
-        """
-        del participants  # what was reserved is spent, whether or not an upload arrived
-        plan, brought = self._untold.check(plan), reward_of(reward)
-        if plan.reservation is not None:
-            self.ledger.settle(plan.reservation)
-        self._untold.remove(plan)
-        self.learn(plan, brought)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything it is and has learned, as plain data that JSON can hold.
@@ -420,7 +455,7 @@ class LedgerPolicy(Policy):
             "kind": type(self).__name__,
             "options": self._options,
             "round": self.round,
-            "pending": self._untold.state_dict(),
+            "pending": {str(at): token for at, token in self.pending.items()},
         }
 
     @classmethod
@@ -455,8 +490,8 @@ class LedgerPolicy(Policy):
 
     def _load(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`state_dict` holds beyond the options and the ledger."""
-        self.round = whole("state: round", state["round"], 0, self.rounds)
-        self._untold = Untold.from_state(state["pending"], self.round)
+        self.round = state["round"]
+        self.pending = {int(at): token for at, token in state["pending"].items()}
 
     def _spending(self) -> Spending:
         """Return what every client spent before this round."""
@@ -464,100 +499,38 @@ class LedgerPolicy(Policy):
             return self.ledger.spending(self.run, self.round)
         return self.ledger.spending()
 
-    def _left_of(self, spending: Spending, clients: Mask | None) -> Floats:
+    def _most(self, left: Floats, clients: Mask | None) -> Floats:
         """Return the largest charge that any of these clients can still pay, per class."""
-        if clients is None and not self._any_empty:
-            return spending.left_by_class()
-        if clients is None:  # a class without clients has spent nothing
-            return self.accountant.largest_fitting(spending.least_spent_by_class(), self._limits)
+        if clients is None:
+            most = self._of_nobody.copy()
+            np.maximum.at(most, self.budgets.class_of_client, left)
+            return most
         most = np.zeros(len(self.budgets.classes))
-        np.maximum.at(most, self.budgets.class_of_client[clients], spending.left()[clients])
+        np.maximum.at(most, self.budgets.class_of_client[clients], left[clients])
         return most
 
     def _enough(self, left: Floats) -> bool:
         """Return whether a round can be paid for that does not only do harm."""
         return bool(np.count_nonzero(left >= self._smallest))
 
+    def _alike(self, spent: Ticks) -> Ticks | None:
+        """Return the sums per class, if all clients of a class have spent the same."""
+        index = self.budgets.class_of_client
+        by_class = np.zeros_like(self._limits)
+        by_class[:, index] = spent
+        return by_class if (by_class[:, index] == spent).all() else None
+
     def _mean_spent(self) -> Ticks:
         """Return the mean sums per class, in whole ticks, over the clients within reach."""
-        spending = self._spending()
-        if spending.alike:
-            return spending.least_spent_by_class()
+        spent = self._spending().spent()
+        alike = self._alike(spent)
+        if alike is not None:
+            return alike
         there = slice(None) if self.present is None else self.present
         index, classes = self.budgets.class_of_client[there], len(self.budgets.classes)
         sizes = np.maximum(np.bincount(index, minlength=classes), 1)
-        sums = [np.bincount(index, row, classes) for row in spending.spent()[:, there]]
+        sums = [np.bincount(index, row, classes) for row in spent[:, there]]
         return np.asarray(np.ceil(np.stack(sums) / sizes).astype(np.int64))
-
-    def _reserve(
-        self, choice: Choice, left: Floats, clients: Mask | None, fingerprint: bytes | None
-    ) -> Plan | None:
-        wished = np.asarray(choice.charges, dtype=np.float64)
-        if choice.own_charges is not None:
-            return self._reserve_own(choice, choice.own_charges, clients, fingerprint)
-        for _ in range(2):
-            charges = np.minimum(wished, left)  # the last charge is capped at what is left
-            # The policy skips the round, or no invited client can pay.
-            if not np.count_nonzero(charges):
-                over = clients is None and wished.any()
-                return None if over else self._plan(choice, 0.0 * wished, None)
-            try:
-                reservation = self.ledger.reserve(
-                    charges, run=self.run, round=self.round, clients=clients, by_class=True,
-                    fingerprint=fingerprint,
-                )  # fmt: skip
-            except BudgetExceeded:  # others have spent from this ledger in the meantime
-                left = self._left_of(self.ledger.spending(), clients)
-                continue
-            return self._plan(choice, charges, reservation)
-        return None
-
-    def _reserve_own(
-        self, choice: Choice, wished: Floats, clients: Mask | None, fingerprint: bytes | None
-    ) -> Plan | None:
-        """Reserve what each client is to pay itself."""
-        invited = np.ones(len(self.budgets), dtype=bool) if clients is None else clients
-        for _ in range(2):
-            charges, index = in_groups(np.minimum(wished, self._spending().left()), invited)
-            if not charges.any():
-                over = clients is None and wished.any()
-                return None if over else self._plan(choice, 0.0 * choice.charges, None)
-            try:
-                reservation = self.ledger.reserve(
-                    np.maximum(charges, TICK)[index], run=self.run, round=self.round,
-                    clients=index > 0, fingerprint=fingerprint,
-                )  # fmt: skip
-            except BudgetExceeded:  # others have spent from this ledger in the meantime
-                continue
-            return self._plan(choice, charges, reservation, index)
-        return None
-
-    def _plan(
-        self,
-        choice: Choice,
-        charges: Floats,
-        reservation: Reservation | None,
-        index: NDArray[np.int32] | None = None,
-    ) -> Plan:
-        if reservation is None:
-            participants = np.zeros(len(self.budgets), dtype=bool)
-        else:
-            participants = reservation.granted
-        return Plan(
-            round=self.round,
-            accountant=self.accountant.name,
-            largest_clip=self.clip if choice.clip is None else choice.clip,
-            charge_by_class=charges,
-            participants=participants,
-            class_of_client=self.budgets.class_of_client if index is None else index,
-            trust=self.trust,
-            neighbours=self.ledger.neighbours,
-            own_charge=index is not None,
-            own_clip=choice.own_clip,
-            level=choice.level,
-            why=choice.why,
-            reservation=reservation,
-        )
 
 
 def sealed(state: dict[str, Any]) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.allocator import LevelPolicy
-from bgtplanner.planning.given import reward_of, whole
-from bgtplanner.planning.plan import Floats, Mask, Plan, Untold, Why
+from bgtplanner.planning.given import whole
+from bgtplanner.planning.plan import Floats, Mask, Plan, Why
 from bgtplanner.planning.policy import (
     STATE_VERSION,
     Choice,
@@ -88,45 +88,34 @@ class Unlimited(Policy):
         known = len(budget) if isinstance(budget, Budgets) else len(ledger) if ledger else 1
         self.clients = whole("clients", clients or known, 1, 10**9)
         self.rounds, self.clip = whole("rounds", rounds, 1, 10**9), float(clip)
-        self.round = 0
-        self._untold = Untold()
+        self.round, self.pending = 0, {}
 
-    def ask(
-        self,
-        context: ArrayLike | None = None,
-        *,
-        clients: Mask | None = None,
-        fingerprint: bytes | None = None,
-    ) -> Plan | None:
+    def plan(self, context: Floats, clients: Mask | None = None) -> Plan | None:
         """Return the next round's plan, free of charge."""
-        del context, fingerprint
+        del context
         if self.round >= self.rounds:
             return None
-        plan = Plan(
-            round=self.round,
+        everybody = np.ones(self.clients, dtype=bool)
+        self.round += 1
+        return Plan(
+            round=self.round - 1,
             accountant=None,
             largest_clip=self.clip,
             charge_by_class=np.zeros(1),
-            participants=np.ones(self.clients, dtype=bool) if clients is None else clients,
+            class_of_client=np.zeros(self.clients, dtype=np.int32),
+            participants=everybody if clients is None else clients,
             why=Why("no privacy"),
         )
-        self._untold.add(plan)
-        self.round += 1
-        return plan
 
-    def tell(
-        self, plan: Plan, reward: float | None = None, participants: ArrayLike | None = None
-    ) -> None:
-        """Check the plan; there is nothing to learn and nothing to settle."""
-        del participants
-        plan, _ = self._untold.check(plan), reward_of(reward)
-        self._untold.remove(plan)
+    def learn(self, plan: Plan, reward: float | None) -> None:
+        """Do nothing: there is nothing to learn."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the whole state, as plain data that JSON can hold."""
         clip = None if np.isinf(self.clip) else self.clip
         own = {"clients": self.clients, "rounds": self.rounds, "clip": clip}
-        played = {"round": self.round, "pending": self._untold.state_dict()}
+        pending = {str(at): token for at, token in self.pending.items()}
+        played = {"round": self.round, "pending": pending}
         return sealed({"version": STATE_VERSION} | own | played)
 
     @classmethod
@@ -136,8 +125,8 @@ class Unlimited(Policy):
         with reading_state(state):
             clip = float("inf") if state["clip"] is None else float(state["clip"])
             policy = cls(None, state["clients"], rounds=state["rounds"], clip=clip)
-            policy.round = whole("state: round", state["round"], 0, policy.rounds)
-            policy._untold = Untold.from_state(state["pending"], policy.round)
+            policy.round = state["round"]
+            policy.pending = {int(at): token for at, token in state["pending"].items()}
         return policy
 
 
