@@ -1,49 +1,49 @@
-"""Lower bounds on epsilon by experiment, and the most that an experiment could have shown.
+"""Lower bounds on epsilon by experiment, and checks that noise is what was stated.
 
 Release two neighbouring inputs many times, let a test guess which one it was, and turn how often
 it is right into a lower bound on epsilon that holds with high confidence. If the bound exceeds the
-claim, the claim is wrong. An experiment can never prove a claim right. The most that it can show
-is known before it begins: the bound of a test that is never wrong. It says nothing about a larger
-claim.
+claim, the claim is wrong. An experiment can never prove a claim right, and the most that it can
+show is known before it begins: the bound of a test that is never wrong.
 
-======================  =========================================================================
-bound                   valid for
-======================  =========================================================================
-:class:`Guesses`        any mechanism; trials independent of each other
-:func:`one_run_bound`   any mechanism; guesses about many clients of the same release
-:class:`Moments`        Gaussian scores only: far tighter, and without a limit
-======================  =========================================================================
+Guesses alone need about exp(epsilon) releases. If the mechanism is known, a few hundred reveal
+faults that guesses would miss: noise that is a tenth too small, a coordinate without noise, noise
+that is reused, an upload beyond its clip. A :class:`Check` is a test with an exact distribution.
+
+=================  ==============================================================================
+bound              valid for
+=================  ==============================================================================
+guesses            any mechanism; trials independent of each other
+means              Gaussian scores only: far tighter, and without a limit
+=================  ==============================================================================
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betaincinv, chdtri, ndtr, stdtrit
+from scipy.special import betaincinv, chdtri, gammainc, stdtrit
 from scipy.stats import binom
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.privacy.conversions import gdp_epsilon
-from bgtplanner.privacy.privunit import cap_of
 
 __all__ = [
-    "MOST",
-    "Expected",
+    "Check",
     "Finding",
-    "Guesses",
-    "Moments",
+    "at_least",
     "bound_of_guesses",
-    "expected",
+    "bound_of_means",
+    "fresh_noise",
     "interval",
     "largest_epsilon",
     "lower_bound",
-    "one_run_bound",
-    "one_run_p_value",
     "releases_needed",
+    "size_of_noise",
+    "told_apart",
 ]
 
 Floats = NDArray[np.float64]
@@ -55,6 +55,7 @@ _CANDIDATES = 300
 _PILOT = 10  # one release in ten chooses the test
 _OF_WRONG = 0.9  # share of the risk for the rate of wrong guesses, which matters most
 _OF_MEANS = 0.8  # share of the risk for the difference of the means; the rest for the variance
+_CLOSE = 1e-6  # relative to the noise's scale; values that are closer count as equal
 
 
 class Finding(NamedTuple):
@@ -70,15 +71,18 @@ class Finding(NamedTuple):
     confidence: float
 
 
-class Expected(NamedTuple):
-    """Approximately what the two bounds will be, by theory.
+class Check(NamedTuple):
+    """One property of the releases that the claim rests on, as measured and as stated.
 
-    The best test guesses if the privacy loss is farther from zero than the threshold.
+    The p-value is the probability of this or worse if everything is as stated. The fault says
+    what is wrong if the check is refuted.
     """
 
-    epsilon: float
-    epsilon_gaussian: float
-    threshold: float
+    name: str
+    p_value: float
+    measured: float
+    stated: float
+    fault: str
 
 
 # ---- right and wrong guesses
@@ -127,210 +131,84 @@ def largest_epsilon(releases: int, *, delta: float, confidence: float) -> float:
 def releases_needed(epsilon: float, *, delta: float, confidence: float) -> int:
     """Return how many releases it takes to show more than an epsilon, if no guess is wrong.
 
-    The result is 2^62 if it takes more than that.
+    Those that choose the test are included. The result is at least 2^62 if it takes more than
+    that.
     """
 
     def enough(releases: int) -> bool:
         return largest_epsilon(releases, delta=delta, confidence=confidence) > epsilon
 
-    return bisect_left(range(2**62), True, key=enough)
+    judged = bisect_left(range(2**62), True, key=enough)
+    return judged + -(-judged // (_PILOT - 1)) + 2
 
 
-class Guesses:
-    """Counts of right and wrong guesses, with a test that was chosen before on other releases.
-
-    The test guesses the first input if a score is at least `upper`, the second if it is at most
-    `lower`, and abstains in between. Scores are not kept: memory does not grow with the number of
-    releases. The choice costs no confidence.
-
-    Args:
-        scores: Scores of a few releases of the first input; larger means "more like this one".
-            The test that looks best on these is chosen.
-        neighbour_scores: Scores of releases of the second input.
-        delta: The delta at which epsilon is bounded.
-        expected: What is expected, if scores are privacy losses. Its test is used unless another
-            one already shows more.
-    """
-
-    def __init__(
-        self,
-        scores: ArrayLike,
-        neighbour_scores: ArrayLike,
-        *,
-        delta: float,
-        expected: Expected | None = None,
-    ) -> None:
-        self.delta = delta
-        self.correct = self.wrong = self.releases = 0
-        first, second = _checked(scores, neighbour_scores)
-        shown, chosen = self._chosen(np.sort(first), np.sort(second))
-        if expected is not None and shown <= expected.epsilon:
-            chosen = (expected.threshold, -expected.threshold)
-        self.upper, self.lower = chosen
-
-    def _chosen(self, first: Floats, second: Floats) -> tuple[float, tuple[float, float]]:
-        pooled = np.sort(np.concatenate([first, second]))
-        number = len(pooled)
-        tail = np.unique(np.geomspace(1, number // 2, _CANDIDATES).astype(int))
-        upper, lower = pooled[number - tail], pooled[tail - 1]
-        none = np.full(len(tail), np.inf)
-        above, below = np.concatenate([upper, upper, none]), np.concatenate([lower, -none, lower])
-        apart = above > below  # otherwise some scores would be guessed to be both
-        above, below = above[apart], below[apart]
-        guessed = [
-            (len(part) - np.searchsorted(part, above), np.searchsorted(part, below, side="right"))
-            for part in (first, second)
-        ]
-        right, wrong = guessed[0][0] + guessed[1][1], guessed[1][0] + guessed[0][1]
-        # A risk so small that the best of all candidates is not merely the luckiest.
-        values = bound_of_guesses(right, wrong, number, delta=self.delta, risk=1e-3)
-        best = int(values.argmax())
-        return float(values[best]), (float(above[best]), float(below[best]))
-
-    def count(self, scores: ArrayLike, neighbour_scores: ArrayLike) -> None:
-        """Judge more releases: equally many of both inputs, or of inputs chosen at random."""
-        first, second = (np.asarray(part, dtype=np.float64) for part in (scores, neighbour_scores))
-        self.correct += int((first >= self.upper).sum() + (second <= self.lower).sum())
-        self.wrong += int((second >= self.upper).sum() + (first <= self.lower).sum())
-        self.releases += first.size + second.size
-
-    def bound(self, risk: float) -> float:
-        """Return a lower bound on epsilon that is too large with probability at most `risk`."""
-        if not self.releases:
-            return 0.0
-        args = (self.correct, self.wrong, self.releases)
-        return min(MOST, float(bound_of_guesses(*args, delta=self.delta, risk=risk)))
+def _chosen_test(first: Floats, second: Floats, delta: float) -> tuple[float, float]:
+    """Return the thresholds above and below which guesses look best on a few scores."""
+    pooled = np.sort(np.concatenate([first, second]))
+    number = len(pooled)
+    tail = np.unique(np.geomspace(1, number // 2, _CANDIDATES).astype(int))
+    upper, lower = pooled[number - tail], pooled[tail - 1]
+    none = np.full(len(tail), np.inf)
+    above, below = np.concatenate([upper, upper, none]), np.concatenate([lower, -none, lower])
+    apart = above > below  # otherwise some scores would be guessed to be both
+    above, below = above[apart], below[apart]
+    right, wrong = _guesses(first, second, above, below)
+    # A risk so small that the best of all candidates is not merely the luckiest.
+    values = bound_of_guesses(right, wrong, number, delta=delta, risk=1e-3)
+    best = int(values.argmax())
+    return float(above[best]), float(below[best])
 
 
-def _checked(*scores: ArrayLike) -> tuple[Floats, ...]:
-    arrays = tuple(np.asarray(values, np.float64).ravel() for values in scores)
-    finite = all(bool(np.isfinite(array).all()) for array in arrays)
-    ConfigError.unless(finite, "scores", "NaN or infinity", "finite numbers")
-    return arrays
+def _guesses(
+    first: Floats, second: Floats, above: ArrayLike, below: ArrayLike
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return how many guesses of each test are right and wrong; between the thresholds is none."""
+    counts = []
+    for part in (np.sort(first), np.sort(second)):
+        high = len(part) - np.searchsorted(part, np.asarray(above))
+        counts.append((high, np.searchsorted(part, np.asarray(below), side="right")))
+    right, wrong = counts[0][0] + counts[1][1], counts[1][0] + counts[0][1]
+    return np.asarray(right), np.asarray(wrong)
 
 
-# ---- many canaries in one release
-
-
-def one_run_p_value(
-    canaries: int, guesses: int, correct: int, *, epsilon: float, delta: float
+def bound_of_means(
+    scores: ArrayLike, neighbour_scores: ArrayLike, *, delta: float, risk: float
 ) -> float:
-    """Return the probability of at least `correct` right guesses about (epsilon, delta)-DP bits.
+    """Return a lower bound on epsilon from the distance of the means of Gaussian scores.
 
-    Every canary is a client that holds one of two uploads, by the toss of a fair coin, and all of
-    them are in the same release. The guesses may depend on each other in any way (Steinke, Nasr
-    and Jagielski 2023, theorem 5.2). The relation is the one by which the two uploads are
-    neighbours (one of them is zero for ``replace-special``), for clients with a budget of their
-    own each; the coordinates of one client's upload are not canaries, since they share one
-    budget. A positive delta costs much: since the one release may fail for all canaries at once,
-    no more than about ``log(p_value / (2 delta))`` can be refuted.
-
-    Example:
-        >>> one_run_p_value(100, 50, 50, epsilon=1.0, delta=0.0) < 1e-6
-        True
+    For Gaussian scores of equal variance it is too large with probability at most `risk`: the
+    difference of the means by Student's distribution, the variance by chi-square.
     """
-    counts = 0 <= correct <= guesses <= canaries
-    fewer = "at most the number of guesses, which is at most that of canaries"
-    ConfigError.unless(counts, "correct", correct, fewer)
-    chance = 1 / (1 + math.exp(-epsilon))
-    surely = float(binom.sf(correct - 1, guesses, chance))
-    if delta == 0 or correct == 0:
-        return surely
-    # The largest mean of the probabilities of correct-1, correct-2, ... Those far from what is
-    # expected add nothing to the sum, so the mean can only fall there. The deviation is at most
-    # sqrt(guesses) / 2, so this covers fourteen of them.
-    reach = 60 + 7 * math.sqrt(guesses)
-    middle = correct - guesses * chance
-    near, far = np.clip([middle - reach, middle + reach], 1, correct).astype(int)
-    steps = np.arange(near, far + 1)
-    below = np.cumsum(binom.pmf(correct - steps, guesses, chance))
-    worst = float((below / steps).max())
-    return min(1.0, surely + worst * 2 * delta * canaries)
-
-
-def one_run_bound(
-    canaries: int, guesses: int, correct: int, *, delta: float, risk: float
-) -> float:
-    """Return the largest epsilon that these guesses refute, with confidence 1 - `risk`."""
-
-    def refuted(epsilon: float) -> bool:
-        p_value = one_run_p_value(canaries, guesses, correct, epsilon=epsilon, delta=delta)
-        return p_value <= risk
-
-    low, high = 0.0, 60.0
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (middle, high) if refuted(middle) else (low, middle)
-    return low
-
-
-# ---- Gaussian scores
-
-
-class Moments:
-    """Mean and variance of the scores of either input, gathered without keeping them."""
-
-    def __init__(self) -> None:
-        self._number, self._mean, self._square = np.zeros(2), np.zeros(2), np.zeros(2)
-
-    @classmethod
-    def ideal(cls, mu: float, releases: int) -> Moments:
-        """Return the expected moments of scores of inputs that are `mu` apart."""
-        found = cls()
-        found._number[:], found._mean[:], found._square[:] = releases / 2, (mu, 0.0), releases / 2
-        return found
-
-    def count(self, scores: ArrayLike, neighbour_scores: ArrayLike) -> None:
-        """Add scores of both inputs."""
-        for side, values in enumerate((scores, neighbour_scores)):
-            array = np.asarray(values, dtype=np.float64)
-            if not array.size:
-                continue
-            before, number = self._number[side], array.size
-            mean = float(array.mean())
-            off = mean - self._mean[side]
-            total = before + number
-            spread = float(((array - mean) ** 2).sum())
-            self._square[side] += spread + off**2 * before * (number / total)
-            self._mean[side] += off * number / total
-            self._number[side] = total
-
-    def mu_bound(self, risk: float) -> float:
-        """Return a lower bound on the distance of the means, in standard deviations.
-
-        For Gaussian scores of equal variance it is too large with probability at most `risk`: the
-        difference of the means by Student's distribution, the variance by chi-square.
-        """
-        freedom = float(self._number.sum()) - 2
-        if freedom < 1 or self._number.min() < 1:
-            return 0.0
-        deviation = math.sqrt(float(self._square.sum()) / freedom)
-        error = deviation * math.sqrt(float((1 / self._number).sum()))
-        quantile = float(stdtrit(freedom, 1 - risk * _OF_MEANS))
-        apart = float(self._mean[0] - self._mean[1]) - quantile * error
-        # chdtri returns the value that is exceeded with a probability.
-        most = deviation * math.sqrt(freedom / float(chdtri(freedom, 1 - risk * (1 - _OF_MEANS))))
-        # A difference below rounding is none.
-        scale = float(np.abs(self._mean).max())
-        if apart <= 1e-12 * scale:
-            return 0.0
-        return apart / most if most > 1e-12 * scale else math.inf
-
-    def bound(self, delta: float, risk: float) -> float:
-        """Return a lower bound on epsilon that is too large with probability at most `risk`."""
-        return min(MOST, float(gdp_epsilon(self.mu_bound(risk) ** 2, delta)))
-
-
-# ---- scores in memory
+    first, second = _checked(scores, neighbour_scores)
+    freedom = len(first) + len(second) - 2
+    if freedom < 1 or not len(first) or not len(second):
+        return 0.0
+    means = float(first.mean()), float(second.mean())
+    squares = float(((first - means[0]) ** 2).sum() + ((second - means[1]) ** 2).sum())
+    deviation = math.sqrt(squares / freedom)
+    error = deviation * math.sqrt(1 / len(first) + 1 / len(second))
+    apart = means[0] - means[1] - float(stdtrit(freedom, 1 - risk * _OF_MEANS)) * error
+    # chdtri returns the value that is exceeded with a probability.
+    most = deviation * math.sqrt(freedom / float(chdtri(freedom, 1 - risk * (1 - _OF_MEANS))))
+    scale = max(abs(means[0]), abs(means[1]))
+    if apart <= 1e-12 * scale:  # a difference below rounding is none
+        return 0.0
+    mu = apart / most if most > 1e-12 * scale else math.inf
+    return min(MOST, float(gdp_epsilon(mu**2, delta)))
 
 
 def lower_bound(
-    scores: ArrayLike, neighbour_scores: ArrayLike, *, delta: float, confidence: float = 0.99
+    scores: ArrayLike,
+    neighbour_scores: ArrayLike,
+    *,
+    delta: float,
+    confidence: float = 0.99,
+    confidence_gaussian: float | None = None,
 ) -> Finding:
     """Return lower bounds on epsilon from scores of releases of one input and of its neighbour.
 
-    Larger scores mean "more like the first input". One score in ten chooses the test, and the
-    others judge. Each bound holds with the given confidence.
+    Larger scores mean "more like the first input". One score in ten chooses the test, which costs
+    no confidence, and the others judge. Each bound holds with its confidence.
 
     Example:
         >>> noise = np.random.default_rng(0).laplace(size=(2, 20_000))
@@ -345,99 +223,116 @@ def lower_bound(
     ConfigError.unless(0.5 <= confidence < 1, "confidence", confidence, "from 0.5 to below 1")
     ConfigError.unless(0 <= delta < 1, "delta", delta, "from 0 to below 1")
     judge = np.arange(len(first)) % _PILOT != 0
-    guesses = Guesses(first[~judge], second[~judge], delta=delta)
-    guesses.count(first[judge], second[judge])
-    moments = Moments()
-    moments.count(first, second)
+    test = _chosen_test(first[~judge], second[~judge], delta)
+    right, wrong = _guesses(first[judge], second[judge], *test)
+    judged = 2 * int(judge.sum())
+    gaussian = confidence if confidence_gaussian is None else confidence_gaussian
+    bound = bound_of_guesses(right, wrong, judged, delta=delta, risk=1 - confidence)
     return Finding(
-        epsilon=guesses.bound(1 - confidence),
-        epsilon_gaussian=moments.bound(delta, 1 - confidence),
-        largest=largest_epsilon(guesses.releases, delta=delta, confidence=confidence),
+        epsilon=min(MOST, float(bound)),
+        epsilon_gaussian=bound_of_means(first, second, delta=delta, risk=1 - gaussian),
+        largest=largest_epsilon(judged, delta=delta, confidence=confidence),
         releases=2 * len(first),
         confidence=confidence,
     )
 
 
-# ---- what theory expects
+def _checked(*scores: ArrayLike) -> tuple[Floats, ...]:
+    arrays = tuple(np.asarray(values, np.float64).ravel() for values in scores)
+    finite = all(bool(np.isfinite(array).all()) for array in arrays)
+    ConfigError.unless(finite, "scores", "NaN or infinity", "finite numbers")
+    return arrays
 
 
-def expected(
-    mechanism: str,
-    losses: ArrayLike,
-    *,
-    releases: int,
-    delta: float,
-    risk: float,
-    risk_gaussian: float = 0.0,
-) -> Expected:
-    """Return approximately what the best test shows of a mechanism that is exactly as stated.
+# ---- is the noise what was stated?
+
+
+def at_least(name: str, hits: int, number: int, chance: float, fault: str) -> Check:
+    """Check whether something happened more often than with a probability of `chance`."""
+    p_value = float(binom.sf(hits - 1, number, chance)) if number else 1.0
+    return Check(name, p_value, hits / max(number, 1), chance, fault)
+
+
+def told_apart(name: str, games: list[tuple[list[str], NDArray[np.bool_]]], fault: str) -> Check:
+    """Check whether an outcome reveals which of two worlds it was, more often than a coin."""
+    worst, measured, looked = 1.0, 0.5, 0
+    for labels, worlds in games:
+        for label in sorted(set(labels)):
+            guess = np.array([other == label for other in labels])
+            right = int((guess == worlds).sum())
+            best = max(right, len(worlds) - right)
+            looked += 2
+            p_value = float(binom.sf(best - 1, len(worlds), 0.5))
+            if p_value < worst:
+                worst, measured = p_value, best / len(worlds)
+    return Check(name, min(1.0, worst * looked), measured, 0.5, fault)
+
+
+def size_of_noise(noises: list[Floats], kind: Literal["gaussian", "laplace"]) -> Check:
+    """Check whether noise is as large as stated, in all and in every column.
+
+    The sum of squares about the mean (of absolute values, for Laplace) has a chi-square (Gamma)
+    distribution.
 
     Args:
-        mechanism: ``gaussian``, ``laplace`` or ``privunit``.
-        losses: One per release (or coordinate) of a trial: the distance of the inputs over the
-            noise's scale; for ``privunit`` the epsilon of the cap.
-        releases: Trials that are judged, of both inputs together.
-        delta: Delta of the claim.
-        risk: Risk of the bound from guesses.
-        risk_gaussian: Risk of the bound from Gaussian scores; 0 if there is none.
+        noises: Of the releases of each input, ``[releases, columns]``, in units of the stated
+            scale, with the stated upload subtracted.
+        kind: Gaussian noise may be off by a constant; Laplace noise may not.
     """
-    parts = np.asarray(losses, dtype=np.float64).ravel()
-    mu = math.sqrt(float((parts**2).sum()))
-    if mechanism == "gaussian":  # the loss is normal, with mean mu^2 / 2 and deviation mu
-        where = np.linspace(0.0, 8.0 + mu, 1601) * mu
-        right, wrong = ndtr(mu / 2 - where / mu), ndtr(-mu / 2 - where / mu)
+    columns = noises[0].shape[1]
+    if kind == "laplace":
+        size = np.sum([np.abs(noise).sum(axis=0) for noise in noises], axis=0)
+        freedom = float(sum(map(len, noises)))
     else:
-        where, right, wrong = _tails(mechanism, parts)
-    # A sum of probabilities may be slightly above 1.
-    hits, misses = (np.minimum(releases * part, releases) for part in (right, wrong))
-    bounds = bound_of_guesses(hits, misses, releases, delta=delta, risk=risk)
-    best = int(bounds.argmax())
-    gaussian = 0.0
-    if mechanism == "gaussian" and risk_gaussian > 0:
-        gaussian = Moments.ideal(mu, releases).bound(delta, risk_gaussian)
-    return Expected(float(bounds[best]), gaussian, float(where[best]))
+        size = np.sum([((n - n.mean(axis=0)) ** 2).sum(axis=0) / 2 for n in noises], axis=0)
+        freedom = (sum(map(len, noises)) - len(noises)) / 2
+    whole = float(gammainc(freedom * columns, size.sum()))
+    single = float(gammainc(freedom, size).min()) * columns
+    ratios = size / freedom
+    measured = float(ratios.min() if single < whole else ratios.mean())
+    if kind == "gaussian":  # from variances to scales
+        measured = math.sqrt(measured)
+    p_value = min(1.0, 2 * min(whole, single))
+    return Check("size of the noise", p_value, measured, 1.0, "the noise is smaller than stated")
 
 
-def _tails(mechanism: str, losses: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return thresholds t, P[loss >= t] under the first input, and P[loss <= -t].
+def fresh_noise(first: Floats, second: Floats) -> Check:
+    """Check whether noise is drawn anew for every release, input and coordinate.
 
-    The inputs are mirror images, so the last is P[loss >= t] under the second one. A threshold
-    lies half a step below the losses that it is meant for.
+    The signs of independent differences agree in half of the cases, and no two rows or values of a
+    row are ever equal. The worst relation counts, corrected for the number of relations.
     """
-    chances, step = _loss_distribution(mechanism, losses)
-    half = len(chances) // 2  # number of losses above zero: at least a thousand
-    some = slice(None, half, half // 1000)  # always including the largest
-    thresholds: Floats = (np.arange(half, dtype=np.float64)[::-1] + 0.5) * step
-    above, below = np.cumsum(chances[::-1]), np.cumsum(chances)
-    return thresholds[some], above[some], below[some]
+    trials = min(len(first), len(second))
+    # The difference of two releases has mean 0, and is as often positive as negative.
+    one, other = (part[: trials - 1 : 2] - part[1:trials:2] for part in (first, second))
+    signs = np.where(one > 0, 1.0, -1.0)
+    alike = (len(signs) + signs.T @ signs)[np.triu_indices(signs.shape[1], 1)] / 2  # by columns
+    clients = min(len(one[::2]), len(one[1::2]))
+    found = [
+        _signs_agree("inputs", np.array([((one > 0) == (other > 0)).sum()]), one.size),
+        _signs_agree(
+            "clients",
+            np.array([((one[::2][:clients] > 0) == (one[1::2] > 0)).sum()]),
+            one[1::2].size,
+        ),
+        _signs_agree("coordinates", alike, len(signs)),
+    ]
+    every = np.abs(np.concatenate([first, second]))
+    rows = every[np.argsort(every[:, 0], kind="stable")]  # equal rows come next to each other
+    equal = int((np.abs(np.diff(rows, axis=0)) <= _CLOSE).all(axis=1).sum())
+    # Grids are fine enough that two numbers are this close with a chance far below 0.001.
+    chance = 1e-3 ** (every.shape[1] - 1)
+    p_value = float(binom.sf(equal - 1, len(every), chance))
+    found.append((p_value, "releases", equal / len(every)))
+    p_value, place, measured = min(found)
+    fault = f"noise is used more than once (between {place})"
+    return Check("fresh noise", min(1.0, p_value * len(found)), measured, 0.5, fault)
 
 
-def _loss_distribution(mechanism: str, losses: Floats) -> tuple[Floats, float]:
-    """Return the probabilities of losses on a grid that is symmetric about zero, and its step."""
-    points = int(np.clip(100_000 // len(losses), 20, 1000))
-    step = float(losses.max()) / points
-    parts = [_one_loss(mechanism, float(loss), step) for loss in losses]
-    size = sum(len(part) - 1 for part in parts) + 1
-    whole = np.ones(size // 2 + 1, dtype=complex)
-    for part in parts:
-        whole *= np.fft.rfft(part, size)
-    return np.clip(np.fft.irfft(whole, size), 0.0, None), step
-
-
-def _one_loss(mechanism: str, loss: float, step: float) -> Floats:
-    """Return the probabilities of one release's losses from -loss to +loss, in steps."""
-    steps = max(1, round(loss / step))
-    found = np.zeros(2 * steps + 1)
-    if mechanism == "privunit":  # in the cap, in the opposite one, or in neither
-        cap = cap_of(loss)
-        threshold, chance = float(cap.threshold), float(cap.chance)
-        back = (1 - chance) * float(ndtr(-threshold) / ndtr(threshold))
-        found[0], found[steps], found[-1] = back, 1 - chance - back, chance
-        return found
-    # P[loss <= x] is exp(-(loss - x) / 2) / 2 below the upper end, which has all the rest.
-    places = np.linspace(-loss, loss, 2 * steps + 1)
-    middles = np.concatenate([[-loss], (places[:-1] + places[1:]) / 2, [loss]])
-    found += np.diff(np.exp(-(loss - middles) / 2) / 2)
-    found[0] += math.exp(-loss) / 2
-    found[-1] += 0.5
-    return found
+def _signs_agree(relation: str, agree: NDArray[Any], number: int) -> tuple[float, str, float]:
+    """Return the p-value of the pair whose signs agree, or differ, more often than by chance."""
+    if not number or not len(agree):
+        return 1.0, relation, 0.5
+    worst = agree[np.abs(agree - number / 2).argmax()]
+    tails = binom.cdf(worst, number, 0.5), binom.sf(worst - 1, number, 0.5)
+    return 2 * float(min(tails)) * len(agree), relation, float(worst) / number
