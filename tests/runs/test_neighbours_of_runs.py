@@ -19,9 +19,7 @@ from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.report.guarantee import guarantee
 from bgtplanner.report.view import read_run
-from bgtplanner.runs import doors
 from bgtplanner.runs.assembly import promise_of
-from bgtplanner.runs.audits import audit
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.run import resume
@@ -215,75 +213,3 @@ def test_the_budget_command_has_both_readings(command_line: Call) -> None:
     found = json.loads(command_line("budget", "--json").out)["rules"]["gaussian/gdp"]
     assert found["neighbours"] == "replace-special"
     assert found["epsilon_other_reading"] == pytest.approx(24.389, abs=1e-3)
-
-
-# ---- audits
-
-
-@pytest.mark.parametrize("path", ["guard", "simulation"])
-@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
-def test_honest_sums_hold_under_the_relation_that_is_claimed(mechanism: Any, path: Any) -> None:
-    for relation, claimed in (("auto", "replace-special"), ("replace-one", "replace-one")):
-        found = audit(
-            mechanism=mechanism, trust="secagg", neighbours=relation, path=path, epsilon=3.0,
-            releases=20_000, seed=1,
-        )  # fmt: skip
-        assert (found.neighbours, found.verdict, found.faults) == (claimed, "holds", [])
-        # The attack is as good as it can be: it nearly shows what was spent.
-        assert found.epsilon_lower > 0.6 * found.epsilon_expected
-
-
-@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
-def test_a_sensitivity_of_c_that_is_claimed_as_replace_one_is_caught(
-    mechanism: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The right code for the weaker relation, sold as the stronger one."""
-    real = doors.Ledger.in_memory
-
-    def weaker(*given: Any, neighbours: str) -> Ledger:
-        assert neighbours == "replace-one"
-        return real(*given, neighbours="replace-special")
-
-    monkeypatch.setattr(doors.Ledger, "in_memory", weaker)
-    found = audit(
-        mechanism=mechanism, trust="secagg", neighbours="replace-one", path="guard", epsilon=2.0,
-        releases=40_000, seed=0, dimensions=4,
-    )  # fmt: skip
-    assert found.verdict == "refuted"
-    assert found.epsilon_lower > 2.0  # by what was seen, and not only by the size of the noise
-    assert any("smaller" in fault for fault in found.faults)
-
-
-def test_the_other_reading_holds_against_the_attack_for_the_other_relation() -> None:
-    """Noise for epsilon 1 against nothing: an attack on replace-one shows more than 1.
-
-    It does not show more than the other reading.
-    """
-    gdp = accountant_named("gaussian/gdp")
-    other = gdp.other_promise(Budget(1.0, 1e-5), "replace-special")
-    assert other is not None
-    sold = audit(
-        trust="secagg", neighbours="replace-one", path="guard", epsilon=other, releases=40_000,
-        seed=0,
-    )  # fmt: skip
-    assert sold.verdict == "holds"
-    assert 1.0 < sold.epsilon_lower <= other
-
-
-def test_many_canaries_are_there_or_are_not() -> None:
-    found = audit(
-        mechanism="laplace", trust="secagg", canaries=64, epsilon=2.0, delta=0.0, releases=6400,
-        seed=0,
-    )  # fmt: skip
-    assert (found.neighbours, found.faults) == ("replace-special", [])
-    assert found.epsilon_lower <= 2.0
-
-
-def test_what_cannot_be_audited_under_the_weaker_relation(command_line: Call) -> None:
-    with pytest.raises(
-        ConfigError, match=r"^--neighbours = 'replace-special': expected replace-o"
-    ):
-        audit(trust="local", neighbours="replace-special", releases=1000)
-    done = command_line("audit", "--neighbours", "replace-none")
-    assert done.code == 2
-    assert "--neighbours" in done.err

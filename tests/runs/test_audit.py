@@ -1,0 +1,361 @@
+"""The audit: honest code holds, and each fault that is put in is refuted."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from bgtplanner.errors import ConfigError, MissingExtraError
+from bgtplanner.federation.aggregation import masks
+from bgtplanner.flower import client as flower_client
+from bgtplanner.flower.client import Client
+from bgtplanner.privacy import privunit
+from bgtplanner.privacy.accountants import accountant_named
+from bgtplanner.privacy.budget import Budget
+from bgtplanner.privacy.mechanisms import Additive, Gaussian, Mechanism
+from bgtplanner.privacy.noise import SeededNoise
+from bgtplanner.privacy.shares import Shares, Tolerance
+from bgtplanner.runs import audit_machines, audit_targets
+from bgtplanner.runs.audit import audit
+from command_line import Call
+from games.worlds import RefusesWithoutRatings, ReplaysIfNothingChanged
+
+Floats = NDArray[np.float64]
+SMALLER = "the noise is smaller than stated"
+FURTHER = "an upload reaches further than its clip allows"
+AGAIN = "noise is used more than once"
+
+
+@pytest.mark.parametrize("trust", ["local", "secagg"])
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace", "privunit"])
+def test_the_guard_keeps_its_promise(mechanism: Any, trust: Any) -> None:
+    if (mechanism, trust) == ("privunit", "secagg"):
+        return
+    found = audit(mechanism=mechanism, trust=trust, path="guard", releases=20_000, seed=1)
+    assert found.verdict == "holds"
+    assert found.faults == []
+    assert 0.75 < found.epsilon_lower <= 1.0
+    assert found.epsilon_lower == pytest.approx(found.epsilon_expected, abs=0.12)
+    assert found.claimed_epsilon == found.client_level_epsilon == 1.0
+    assert json.loads(json.dumps(found.to_json()))["verdict"] == "holds"
+
+
+def test_a_seed_makes_it_repeatable() -> None:
+    one, again, other = (audit(releases=2000, seed=seed) for seed in (3, 3, 4))
+    assert one == again
+    assert one.epsilon_lower_gaussian != other.epsilon_lower_gaussian
+
+
+def test_single_rows_spend_more_than_was_booked() -> None:
+    found = audit(unit="row", releases=4000, seed=0)
+    assert found.verdict == "refuted"
+    assert 5.5 < found.epsilon_lower < found.client_level_epsilon == pytest.approx(7.14, abs=0.01)
+
+
+def test_a_claim_above_what_can_be_shown_is_inconclusive() -> None:
+    found = audit(epsilon=10.0, releases=4000, seed=0)
+    assert found.verdict == "inconclusive"
+    assert found.epsilon_largest < 10.0
+    enough = audit(epsilon=6.0, releases=found.releases_needed // 60, seed=0)
+    assert enough.verdict == "holds" or enough.releases_needed > found.releases_needed // 60
+
+
+def test_all_risks_together_are_the_risk_that_was_stated() -> None:
+    found = audit(releases=1000, seed=0, confidence=0.9)
+    assert sum(check["risk"] for check in found.checks) <= 0.05
+
+
+# ---- faults
+
+
+def patched(owner: type, name: str, change: Any) -> Any:
+    def broken(monkeypatch: pytest.MonkeyPatch) -> None:
+        real = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *args, **named: change(real, *args, **named))
+
+    return broken
+
+
+def scaled(factor: float) -> Any:
+    return patched(Mechanism, "scale", lambda real, *args, **named: factor * real(*args, **named))
+
+
+def clipped(change: Any) -> Any:
+    return patched(Mechanism, "clip", lambda real, self, up, bound: change(real, self, up, bound))
+
+
+def half_unclipped(real: Any, self: Any, uploads: Any, bound: Any) -> Floats:
+    found, half = np.array(real(self, uploads, bound)), uploads.shape[-1] // 2
+    found[..., half:] = np.asarray(uploads)[..., half:]
+    return found
+
+
+def blocks_apart(real: Any, self: Any, uploads: Any, bound: Any) -> Floats:
+    parts = np.split(np.asarray(uploads), 2, axis=-1)
+    return np.concatenate([real(self, part, bound) for part in parts], axis=-1)
+
+
+def noise_of(change: Any) -> Any:
+    def noise(real: Any, self: Any, source: Any, scale: float, shape: Any) -> Floats:
+        def draw(shape: Any, source: Any = source) -> Floats:
+            return np.asarray(real(self, source, scale, shape))
+
+        return np.array(change(draw, shape))
+
+    return patched(Additive, "noise", noise)
+
+
+def not_everywhere(draw: Any, shape: Any) -> Floats:
+    noise = draw(shape)
+    noise[..., -1] = 0.0
+    return noise
+
+
+FAULTS = {
+    "noise x 0.9": (scaled(0.9), SMALLER),
+    "noise x 0.7": (scaled(0.7), SMALLER),
+    "half the sensitivity": (scaled(0.5), SMALLER),
+    "no noise": (noise_of(lambda draw, shape: np.zeros(shape)), SMALLER),
+    "one coordinate without": (noise_of(not_everywhere), SMALLER),
+    "no clip": (clipped(lambda real, self, up, bound: np.array(up)), FURTHER),
+    "twice the clip": (clipped(lambda real, self, up, bound: real(self, up, 2 * bound)), FURTHER),
+    "half without a clip": (clipped(half_unclipped), FURTHER),
+    "same in every call": (
+        noise_of(lambda draw, shape: draw(shape, SeededNoise(7))),
+        AGAIN,
+    ),
+    "same for all clients": (
+        noise_of(lambda draw, shape: np.broadcast_to(draw((1, *shape[1:])), shape)),
+        AGAIN,
+    ),
+    "same everywhere": (
+        noise_of(lambda draw, shape: np.broadcast_to(draw((*shape[:-1], 1)), shape)),
+        AGAIN,
+    ),
+}
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+@pytest.mark.parametrize("trust", ["local", "secagg"])
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_broken_guard_is_refuted(
+    name: str, trust: Any, mechanism: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken, fault = FAULTS[name]
+    broken(monkeypatch)
+    found = audit(mechanism=mechanism, trust=trust, path="guard", releases=10_000, seed=0)
+    assert found.verdict == "refuted"
+    assert any(said.startswith(fault) for said in found.faults)
+
+
+def test_blocks_that_are_clipped_apart_are_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    clipped(blocks_apart)(monkeypatch)
+    found = audit(releases=40_000, seed=0)
+    assert FURTHER in found.faults
+    assert found.epsilon_lower > 1.1
+
+
+def test_bits_below_the_grid_are_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Mechanism, "on_grid", lambda self, clipped, scale: clipped)
+    found = audit(releases=1000, seed=0)
+    assert found.faults == ["the last bits of a release are not covered by noise"]
+
+
+def test_a_weaker_cap_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = privunit.randomise
+    monkeypatch.setattr(
+        privunit,
+        "randomise",
+        lambda *args, epsilon, **rest: real(*args, epsilon=2 * epsilon, **rest),
+    )
+    found = audit(mechanism="privunit", epsilon=2.0, releases=20_000, seed=0)
+    assert found.epsilon_lower > 2.0
+    assert SMALLER in found.faults
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+def test_a_sensitivity_of_c_that_is_claimed_as_replace_one_is_caught(
+    mechanism: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The right code for the weaker relation, sold as the stronger one."""
+    real = audit_targets.Ledger.in_memory
+
+    def weaker(*given: Any, neighbours: str) -> Any:
+        assert neighbours == "replace-one"
+        return real(*given, neighbours="replace-special")
+
+    monkeypatch.setattr(audit_targets.Ledger, "in_memory", weaker)
+    found = audit(
+        mechanism=mechanism, trust="secagg", neighbours="replace-one", path="guard", epsilon=2.0,
+        releases=40_000, seed=0,
+    )  # fmt: skip
+    assert found.verdict == "refuted"
+    assert found.epsilon_lower > 2.0  # by what was seen, and not only by the size of the noise
+
+
+def test_the_other_reading_holds_against_the_attack_for_the_other_relation() -> None:
+    """Noise for epsilon 1 against nothing: an attack on replace-one shows more than 1.
+
+    It does not show more than the other reading.
+    """
+    gdp = accountant_named("gaussian/gdp")
+    other = gdp.other_promise(Budget(1.0, 1e-5), "replace-special")
+    assert other is not None
+    sold = audit(
+        trust="secagg", neighbours="replace-one", path="guard", epsilon=other, releases=40_000,
+        seed=0,
+    )  # fmt: skip
+    assert sold.verdict == "holds"
+    assert 1.0 < sold.epsilon_lower <= other
+
+
+# ---- a client's folder, and a group of them
+
+
+@pytest.fixture
+def few_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_machines, "_TIMES", 1)
+
+
+def test_a_real_client_keeps_its_promise() -> None:
+    found = audit(path="client", mechanism="laplace", releases=60, seed=0)
+    assert (found.verdict, found.faults) == ("holds", [])
+    names = [check["name"] for check in found.checks]
+    assert names[-3:] == ["same request again", "no ratings", "paid for"]
+
+
+class Generous(Client):
+    """Answers every second request without asking its ledger."""
+
+    def answer(self, request: Any) -> Any:
+        if request.round % 2:
+            return super().answer(request)
+        return np.random.default_rng(request.round).normal(size=64)
+
+
+@pytest.mark.parametrize(
+    ("broken", "name"),
+    [
+        (ReplaysIfNothingChanged, "same request again"),
+        (RefusesWithoutRatings, "no ratings"),
+        (Generous, "paid for"),
+    ],
+)
+def test_a_client_that_tells_without_noise_is_refuted(
+    broken: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flower_client, "Client", broken)
+    found = audit(path="client", releases=40, seed=0)
+    assert name in [check["name"] for check in found.checks if check["refuted"]]
+
+
+@pytest.mark.parametrize("kind", ["less", "again"])
+def test_a_client_with_broken_noise_is_refuted(
+    kind: str, few_turns: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind == "less":
+        scaled(0.9)(monkeypatch)
+    else:  # noise by the name of the run, whatever the round
+        monkeypatch.setattr(audit_machines, "SeededNoise", lambda _: SeededNoise(0))
+    found = audit(path="client", releases=40, seed=0)
+    assert found.verdict == "refuted"
+    wanted = SMALLER if kind == "less" else AGAIN
+    assert any(said.startswith(wanted) for said in found.faults)
+
+
+def test_sums_of_real_clients_keep_the_promise() -> None:
+    found = audit(trust="secagg", seed=0)
+    assert (found.verdict, found.faults) == ("holds", [])
+    assert (found.members, found.dropouts, found.colluders) == (5, 1, 1)
+    assert [part["what"] for part in found.parts] == [
+        "drop-outs before the upload",
+        "drop-outs after the upload",
+    ]
+    assert {check["name"] for check in found.checks} >= {"masked uploads", "paid for"}
+
+
+def no_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(masks, "mask", lambda key, size: np.zeros(size, np.uint64))
+
+
+def tolerance_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tolerance, "honest", lambda self, invited: invited)
+
+
+@pytest.mark.parametrize(
+    ("broken", "fault"),
+    [
+        (patched(Shares, "draw", lambda real, *args: np.rint(0.7 * real(*args)).astype(np.int64)),
+         SMALLER),
+        (tolerance_ignored, SMALLER),
+        (scaled(0.5), SMALLER),
+        (patched(Gaussian, "clip", lambda real, self, up, bound: np.array(up)), FURTHER),
+        (no_masks, "a masked upload is not uniform: its highest bits show what is under the mask"),
+    ],
+)  # fmt: skip
+def test_a_group_of_faulty_clients_is_refuted(
+    broken: Any, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken(monkeypatch)
+    # Nobody drops out, and the colluders are those that a faulty share has forgotten.
+    colluders = 1 if broken is tolerance_ignored else 0
+    found = audit(
+        trust="secagg", epsilon=8.0, releases=60, dropouts=0, colluders=colluders, seed=0
+    )
+    assert found.verdict == "refuted"
+    assert any(said.startswith(fault) for said in found.faults)
+
+
+# ---- the command, and what is refused
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"releases": 10}, "--releases"),
+        ({"path": "nowhere"}, "--path"),
+        ({"confidence": 1.0}, "--confidence"),
+        ({"seed": -1}, "--seed"),
+        ({"dropouts": 1}, "--dropouts"),
+        ({"colluders": 1, "path": "guard", "trust": "secagg"}, "--colluders"),
+        ({"unit": "row", "path": "client"}, "--unit"),
+        ({"trust": "secagg", "dropouts": 40}, "--dropouts"),
+        ({"trust": "secagg", "colluders": -1}, "--colluders"),
+        ({"neighbours": "replace-special"}, "--neighbours"),
+    ],
+)
+def test_senseless_arguments_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        audit(**options)
+
+
+def test_the_path_of_a_client_needs_flower(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.delitem(sys.modules, "bgtplanner.runs.audit_machines")
+    monkeypatch.setitem(sys.modules, "flwr", None)
+    with pytest.raises(MissingExtraError, match="flower"):
+        audit(path="client")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "verdict"),
+    [
+        (("--mechanism", "laplace", "--releases", 4000), 0, "HOLDS"),
+        (("--unit", "row", "--releases", 4000), 1, "REFUTED"),
+        (("--epsilon", 10, "--releases", 4000), 3, "INCONCLUSIVE"),
+    ],
+)
+def test_the_command(
+    arguments: tuple[Any, ...], code: int, verdict: str, command_line: Call
+) -> None:
+    done = command_line("audit", *arguments, "--seed", 0)
+    assert done.code == code
+    assert f"verdict             {verdict}" in done.out
+    assert max(map(len, done.out.splitlines())) <= 80
+    found = json.loads(command_line("audit", *arguments, "--seed", 0, "--json").out)
+    assert found["verdict"] == verdict.lower()
