@@ -431,7 +431,7 @@ class Group:
             size=self.size,
             dropouts=wanted.most_dropouts,
             colluders=wanted.most_colluders,
-            context=SumStep.context(request.model, request, wanted.scale, wanted.clip),
+            context=SumStep.context(request, wanted.scale, wanted.clip),
         )
         return _Asked(request, agreed, wanted)
 

@@ -149,11 +149,11 @@ class GuardTarget(Target):
     def release(self, number: int, mark: list[int] | None) -> Trials:
         """Pass every trial through one guard."""
         ahead, behind = worst_case(self.setting, mark)
-        seen = (
+        first, second = (
             self._passed(way, number, None if mark is None else [*mark, side])
             for side, way in enumerate((ahead, behind))
         )
-        return Trials(*seen, ahead, behind)
+        return Trials(first, second, ahead, behind)
 
     def _passed(self, upload: Floats, number: int, mark: list[int] | None) -> Floats:
         setting, blocks = self.setting, BLOCKS if self.setting.unit == "row" else 1
