@@ -12,10 +12,7 @@ __all__ = ["NOTE", "about", "commit", "commit_of", "extras"]
 NOTE = "commit.txt"
 """The file of the package in which a wheel has its commit; ``hatch_build.py`` writes it."""
 
-_REQUIREMENT = re.compile(
-    r"([\w.-]+)(?:\[([\w,.\s-]*)\])?[^;]*(?:;.*?extra\s*==\s*['\"]([\w-]+))?"
-)
-_SECONDS = 60  # for git, which answers at once unless something is wrong
+_NEED = re.compile(r"([\w.-]+)(?:\[([\w,.\s-]*)\])?[^;]*;.*?extra\s*==\s*['\"]([\w-]+)")
 
 
 def commit_of(checkout: Path) -> str | None:
@@ -31,7 +28,7 @@ def commit_of(checkout: Path) -> str | None:
     try:
         head, changed = (
             subprocess.run(  # noqa: S603 - fixed words
-                words, capture_output=True, text=True, check=True, timeout=_SECONDS
+                words, capture_output=True, text=True, check=True, timeout=60
             ).stdout.strip()
             for words in asked
         )
@@ -54,22 +51,17 @@ def commit() -> str | None:
 def extras(name: str = "bgtplanner") -> dict[str, bool]:
     """Return whether all that an extra needs is installed, by the name of the extra."""
     try:
-        needs = metadata.requires(name) or []
+        needs = [found for need in metadata.requires(name) or [] if (found := _NEED.match(need))]
     except metadata.PackageNotFoundError:  # on a path, and not installed
         return {}
-    found: dict[str, list[tuple[str, list[str]]]] = {}
-    for need in needs:
-        if (parts := _REQUIREMENT.match(need)) is not None and parts[3] is not None:
-            inner = [one.strip() for one in (parts[2] or "").split(",") if one.strip()]
-            found.setdefault(parts[3], []).append((parts[1], inner))
 
-    def complete(extra: str) -> bool:
-        return all(
-            all(map(complete, inner)) if need == name else _is_installed(need)
-            for need, inner in found.get(extra, ())
-        )
+    def is_complete(extra: str) -> bool:
+        own = [need for need in needs if need[3] == extra]
+        inner = [of.strip() for need in own if need[1] == name for of in need[2].split(",")]
+        others = [need[1] for need in own if need[1] != name]
+        return all(map(_is_installed, others)) and all(map(is_complete, inner))
 
-    return {extra: complete(extra) for extra in found}
+    return {extra: is_complete(extra) for extra in dict.fromkeys(need[3] for need in needs)}
 
 
 def _is_installed(name: str) -> bool:

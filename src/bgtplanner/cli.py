@@ -7,19 +7,16 @@ Exit codes: 0 success, 1 failure while running, 2 a request that cannot be carri
 from __future__ import annotations
 
 import contextlib
-import copy
-import functools
 import io
 import os
 import sys
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.main import get_command_name
 
 import bgtplanner
 from bgtplanner.about import about
-from bgtplanner.commands import audit, data, deploy, privacy, recommend, report, study, train
+from bgtplanner.commands import audit, data, deploy, ledger, recommend, report, study, train
 from bgtplanner.commands.options import say
 from bgtplanner.errors import BGTPlannerError, InterruptedRunError
 from bgtplanner.text import visible
@@ -44,10 +41,10 @@ app.command()(recommend.predict)
 app.command()(report.report)
 app.command()(study.compare)
 app.command()(study.sweep)
-app.command()(privacy.budget)
+app.command()(ledger.budget)
 app.command()(audit.audit)
 app.add_typer(data.data_app, name="data")
-app.add_typer(privacy.ledger_app, name="ledger")
+app.add_typer(ledger.ledger_app, name="ledger")
 app.add_typer(deploy.deploy_app, name="deploy")
 
 
@@ -73,22 +70,6 @@ def _main(
     del version
 
 
-@functools.cache
-def for_command(name: str) -> typer.Typer:
-    """The command line with this command alone; all of it if there is no such command.
-
-    Typer makes commands out of their types, and all of them take a twentieth of a second.
-    """
-    named = {
-        get_command_name(of.callback.__name__): of for of in app.registered_commands if of.callback
-    }
-    if name not in named:
-        return app
-    only = copy.copy(app)
-    only.registered_commands, only.registered_groups = [named[name]], []
-    return only
-
-
 def main() -> NoReturn:
     """Turn our errors into one line and an exit code, never a traceback."""
     for stream in (
@@ -98,36 +79,35 @@ def main() -> NoReturn:
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="replace")
     try:
-        asked = sys.argv[1] if len(sys.argv) > 1 else ""
-        code = for_command(asked)(prog_name="bgtplanner", standalone_mode=False)
+        code = app(prog_name="bgtplanner", standalone_mode=False)
         if code == 130:  # what typer makes of Ctrl-C
             raise KeyboardInterrupt
     except _Refused as error:
         vars(error)["message"] = visible(error.message, keep="\n")  # it quotes what was typed
         error.show()
         code = error.exit_code
-    except InterruptedRunError as error:
-        say(str(error), err=True)
-        code = error.exit_code
     except BGTPlannerError as error:
-        say(f"error: {error}", err=True)
-        code = error.exit_code
+        interrupted = isinstance(error, InterruptedRunError)
+        code = _fail(str(error) if interrupted else f"error: {error}", error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        say("interrupted", err=True)
-        code = 1
+        code = _fail("interrupted")
     except BrokenPipeError:  # the reader went away, as `| head` does
         _drop_output()
         code = 1
     except OSError as error:  # our files raise errors of their own: most likely the output failed
         _drop_output()
-        say(f"error: {error}", err=True)
-        code = 1
+        code = _fail(f"error: {error}")
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        say("error: out of memory; try fewer clients, items or dimensions", err=True)
-        code = 1
+        code = _fail("error: out of memory; try fewer clients, items or dimensions")
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(line: str, code: int = 1) -> int:
+    """Print what is wrong; the exit code."""
+    say(line, err=True)
+    return code
 
 
 def _drop_output() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from bgtplanner.errors import ConfigError, DataError
 from bgtplanner.runs.config import load_config
-from bgtplanner.runs.description import describe
+from bgtplanner.commands.data import describe
 from bgtplanner.runs.run import ratings_of, split_of
 
 

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
+from rich.table import Table
 
-from bgtplanner.commands.options import DataDir, Items, Json, answer, need_simulator, print_json
+from bgtplanner.commands.options import (
+    DataDir,
+    Json,
+    answer,
+    need_simulator,
+    print_json,
+    settings_options,
+)
+from bgtplanner.data.datasets import DATASETS, dataset_info, find_files
+from bgtplanner.errors import DataError
 from bgtplanner.report.screen import Screen
 
-__all__ = ["data_app"]
+if TYPE_CHECKING:
+    from bgtplanner.data.catalogue import Catalogue
+    from bgtplanner.data.ratings import Ratings
+    from bgtplanner.runs.config import Config
+
+__all__ = ["data_app", "describe"]
+
+_MOST_VALUES = 20  # of a scale of stars; other scales are shown in tenths
 
 data_app = typer.Typer(
     help="List, describe and fetch data sets.\n\nExample: `bgtplanner data list`",
@@ -23,20 +42,16 @@ def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
 
     Example: `bgtplanner data list`
     """
-    from rich.table import Table
-
-    from bgtplanner.data.datasets import DATASETS, find_files
-    from bgtplanner.errors import DataError
-
-    rows = []
-    for info in (DATASETS[name] for name in DATASETS):
+    rows: list[dict[str, Any]] = []
+    for name in DATASETS:
+        info = DATASETS[name]
         try:
-            files = [str(path) for path in find_files(info.name, data_dir)]
+            files = [str(path) for path in find_files(name, data_dir)]
             here = "built in" if info.folder is None else "here"
         except DataError:
             files, here = [], "not here"
         rows.append(
-            {"name": info.name, "description": info.description, "status": here, "files": files}
+            {"name": name, "description": info.description, "status": here, "files": files}
         )
     if as_json:
         print_json({"datasets": rows})
@@ -45,7 +60,7 @@ def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
     for heading in ("name", "status", "what"):
         table.add_column(heading)
     for row in rows:
-        table.add_row(str(row["name"]), str(row["status"]), str(row["description"]))
+        table.add_row(row["name"], row["status"], row["description"])
     table.add_row("csv:PATH", "", "a table of your own, CSV or TSV, plain or gzipped")
     table.add_row("parquet:PATH", "", "the same as Parquet")
     console = Screen()
@@ -54,17 +69,12 @@ def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
 
 
 @data_app.command("info")
+@settings_options("data.data_dir", "data.items", "run.seed")
 def data_info(
     dataset: Annotated[
         str, typer.Argument(help="A name from 'data list', csv:PATH or parquet:PATH.")
     ],
-    data_dir: DataDir = None,
-    items: Items = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the split and of dealing users.")] = 0,
-    assign: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Config keys of [data], such as data.scale=1:5."),
-    ] = None,
+    settings: dict[str, Any],
     as_json: Json = False,
 ) -> None:
     """Describe a data set: counts, ratings by value, catalogue, baselines that share nothing.
@@ -73,14 +83,9 @@ def data_info(
     """
     need_simulator()
     from bgtplanner.report.terminal import description_view
-    from bgtplanner.runs.config import load_config, parse_assignment
-    from bgtplanner.runs.description import describe
+    from bgtplanner.runs.config import load_config
 
-    settings = dict(parse_assignment(text) for text in assign or [])
-    settings |= {"data.dataset": dataset, "run.seed": seed}
-    given = {"data.data_dir": data_dir, "data.items": items}
-    settings |= {key: value for key, value in given.items() if value is not None}
-    facts = describe(load_config(settings=settings))
+    facts = describe(load_config(settings=settings | {"data.dataset": dataset}))
     if as_json:
         print_json(facts)
         return
@@ -97,7 +102,6 @@ def data_fetch(
 
     Example: `bgtplanner data fetch ml-100k`
     """
-    from bgtplanner.data.datasets import dataset_info
     from bgtplanner.data.download import fetch_dataset
 
     info = dataset_info(dataset)
@@ -105,3 +109,76 @@ def data_fetch(
     terms = [f"Terms: {info.terms}", f"Cite: {info.citation}"] if info.terms else []
     content = {"dataset": dataset, "folder": str(folder)}
     answer(as_json, content, f"{dataset} is in {folder}", *terms)
+
+
+def describe(config: Config) -> dict[str, Any]:
+    """Return counts, ratings by value, the catalogue, and errors of what shares nothing."""
+    from bgtplanner.models.references import references
+    from bgtplanner.runs.run import ratings_of, split_of
+
+    ratings = ratings_of(config)
+    split = split_of(config, ratings)
+    scores = references(split.train, split.test)
+    per_user = np.bincount(ratings.user, minlength=ratings.n_users)
+    per_item = np.bincount(ratings.item, minlength=ratings.n_items)
+    return {
+        "dataset": ratings.name,
+        "ratings": len(ratings),
+        "users": ratings.n_users,
+        "users_without_ratings": int((per_user == 0).sum()),
+        "clients": ratings.n_clients,
+        "items": ratings.n_items,
+        "density": ratings.density,
+        "ratings_per_user": _spread(per_user),
+        "ratings_per_item": _spread(per_item),
+        "items_without_ratings": int((per_item == 0).sum()),
+        "implicit": ratings.implicit,
+        "times": ratings.time is not None,
+        "public": sorted(ratings.public),
+        "catalogue": _catalogue(ratings.catalogue),
+        "notes": list(ratings.notes),
+        "scale": [ratings.low, ratings.high],
+        "histogram": _histogram(ratings),
+        "train": len(split.train),
+        "test": len(split.test),
+        "rmse_constant": scores.constant.rmse,
+        "rmse_user_mean": scores.user_mean.rmse,
+        "rmse_client_alone": scores.client_alone.rmse,
+        "f1_constant": scores.constant.f1,
+        "f1_user_mean": scores.user_mean.f1,
+    }
+
+
+def _catalogue(catalogue: Catalogue | None) -> dict[str, Any] | None:
+    """How many items, titles and features of each kind there are, and what was left out."""
+    if catalogue is None:
+        return None
+    titles = catalogue.titles
+    return {
+        "items": len(catalogue),
+        "titles": 0 if titles is None else int((titles != "").sum()),
+        "features": len(catalogue.names),
+        "kinds": dict(Counter(name.partition(": ")[0] for name in catalogue.names)),
+        "left_out": list(catalogue.left_out),
+    }
+
+
+def _histogram(ratings: Ratings) -> dict[str, int]:
+    """How many ratings have each value of the source's scale, or fall into each tenth of it."""
+    scaled = np.round(ratings.value.astype(np.float64), 6)  # in [0, 1], so nothing can overflow
+    values, counts = np.unique(scaled, return_counts=True)
+    if len(values) > _MOST_VALUES:
+        counts, edges = np.histogram(scaled, bins=10)
+        values = edges[:-1]
+    histogram: Counter[str] = Counter()
+    for value, count in zip(ratings.to_raw(values), counts, strict=True):
+        histogram[f"{value:g}"] += int(count)  # to six digits, so two may have the same name
+    return dict(histogram)
+
+
+def _spread(counts: Any) -> dict[str, float]:
+    return {
+        "min": int(counts.min()) if len(counts) else 0,
+        "median": float(np.median(counts)) if len(counts) else 0.0,
+        "max": int(counts.max(initial=0)),
+    }

@@ -1,19 +1,22 @@
-"""Options and output that several commands share."""
+"""Options and output that several commands share; flags are made from the settings."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
+import inspect
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
 from bgtplanner.errors import ConfigError, MissingExtraError
+from bgtplanner.runs.settings import FLAGS, SECTIONS, packaged, parse_assignment
 from bgtplanner.text import visible
 
 if TYPE_CHECKING:
@@ -21,51 +24,125 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DataDir",
-    "Items",
     "Json",
-    "Neighbours",
-    "Objective",
+    "Preset",
     "Quiet",
-    "Traffic",
     "answer",
+    "choices",
+    "default",
     "local_client",
+    "meanings",
     "named_by_flags",
     "need_flower",
+    "need_path",
     "need_simulator",
+    "option",
     "print_json",
     "say",
+    "settings_options",
 ]
 
+
+@functools.cache
+def meanings(section: type) -> dict[str, str]:
+    """Return what each key of a section is for, from docstrings, inherited ones first."""
+    found: dict[str, str] = {}
+    for kind in reversed(section.__mro__):
+        if kind.__module__.startswith("bgtplanner."):
+            text = inspect.cleandoc(vars(kind).get("__doc__") or "").partition("Attributes:\n")[2]
+            for name, meaning in re.findall(r"^    (\w+): (.*(?:\n {8,}.*)*)", text, re.M):
+                words = re.sub(r":(?:class|mod|func|meth):`~?([^`]*)`", r"`\1`", meaning)
+                found[name] = " ".join(words.split()).replace("``", "`")
+    return found
+
+
+def choices(key: str) -> list[str]:
+    """Return the names that a setting can have; none if it is not one of several names.
+
+    Example:
+        >>> choices("privacy.trust"), choices("run.seed")
+        (['local', 'secagg'], [])
+    """
+    section, _, name = key.partition(".")
+    field = SECTIONS[section].model_fields[name]
+    registered = [of for entry in field.metadata for of in getattr(entry, "names", ())]
+    return registered or [of for of in get_args(field.annotation) if isinstance(of, str)]
+
+
+def default(key: str) -> Any:
+    """Return the value of a setting unless something else is said, under the preset recommended.
+
+    Example:
+        >>> default("model.name"), default("privacy.epsilon")
+        ('tastes', 10.0)
+    """
+    section, _, name = key.partition(".")
+    usual = SECTIONS[section].model_fields[name].get_default(call_default_factory=True)
+    return packaged("recommended").get(section, {}).get(name, usual)
+
+
+def option(key: str) -> Any:
+    """Return the option of a setting, with its meaning, the names it can have, and its default."""
+    section, _, name = key.partition(".")
+    meaning = re.split(r"(?<=\.) ", meanings(SECTIONS[section])[name])[0]
+    names, usual = choices(key), default(key)
+    help_text = f"{meaning} One of: {', '.join(names)}." if names else meaning
+    return typer.Option(FLAGS[key], help=help_text, show_default=str(usual or "") or False)
+
+
+def settings_options(*keys: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the flags of some settings, and ``--set`` for all.
+
+    The command gets what was given as one argument, `settings`: values by key. A flag wins over
+    ``--set``.
+    """
+    places = {FLAGS[key].removeprefix("--").replace("-", "_"): key for key in keys}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(command, include_extras=True)
+        asked = {place: Annotated[_kind(key), option(key)] for place, key in places.items()}
+        kinds = {**asked, "assign": _Assign}
+        kinds |= {name: kind for name, kind in hints.items() if name not in ("settings", "return")}
+        own = inspect.signature(command).parameters
+        parameters = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=own[name].default if name in own else None,
+                annotation=kind,
+            )
+            for name, kind in kinds.items()
+        ]
+
+        @functools.wraps(command)
+        def called(**given: Any) -> None:
+            settings = dict(parse_assignment(text) for text in given.pop("assign") or [])
+            flags = {key: given.pop(place) for place, key in places.items()}
+            settings |= {key: value for key, value in flags.items() if value is not None}
+            command(**given, settings=settings)
+
+        vars(called).update(__signature__=inspect.Signature(parameters), __annotations__=kinds)
+        return called
+
+    return decorate
+
+
+def _kind(key: str) -> Any:
+    """The type that the command line reads; everything else is checked with the config."""
+    section, _, name = key.partition(".")
+    annotation = SECTIONS[section].model_fields[name].annotation
+    numbers = [of for of in (annotation, *get_args(annotation)) if of in (int, float)]
+    return (numbers or [str])[0] | None
+
+
+_Assign = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Set any config key: SECTION.KEY=VALUE. Repeatable."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-DataDir = Annotated[
-    str | None,
-    typer.Option(help="Folder of data sets, before $BGTPLANNER_DATA and the cache."),
-]
-Neighbours = Annotated[
-    str | None,
-    typer.Option(help="What epsilon is about: replace-special (secagg only) | replace-one"),
-]
-
-Items = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PATH",
-        help="Table of all items, CSV or Parquet: labels, titles, features. auto: the set's own; "
-        "none: those that were rated.",
-    ),
-]
-
-Objective = Annotated[
-    str | None,
-    typer.Option(
-        help="What is planned for and compared by: served (mean error over rounds) | last"
-    ),
-]
-Traffic = Annotated[
-    str | None,
-    typer.Option(
-        help="People served per round, such as 5,5,5,5,8,10,9, repeated; or a file, one per line."
-    ),
+DataDir = Annotated[str | None, option("data.data_dir")]
+Preset = Annotated[
+    str | None, typer.Option(help="recommended | paper", show_default="recommended")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the result.")]
 
@@ -94,12 +171,15 @@ def named_by_flags() -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        named = re.sub(r"^([a-z][a-z_]*) = ", lambda found: f"{_flag(found[1])} = ", str(error))
-        raise ConfigError(named) from error
+        name, equals, rest = str(error).partition(" = ")
+        if not equals or not re.fullmatch("[a-z][a-z_]*", name):
+            raise
+        raise ConfigError(f"--{name.replace('_', '-')} = {rest}") from error
 
 
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+def need_path(name: str, path: str | None, expected: str = "a path") -> None:
+    """Refuse an empty path, which would mean the current folder."""
+    ConfigError.unless(path != "", name, path, expected)
 
 
 def need_simulator() -> None:
@@ -125,7 +205,7 @@ def need_flower() -> None:
 
 
 def local_client(path: Path | str) -> Client:
-    """The client that this file configures."""
+    """Return the client that this file configures."""
     need_flower()
     from bgtplanner.flower.client import Client
     from bgtplanner.flower.clientfile import load_client

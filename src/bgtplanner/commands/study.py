@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bgtplanner.commands.options import (
-    DataDir,
-    Items,
     Json,
-    Neighbours,
-    Objective,
+    Preset,
     Quiet,
-    Traffic,
+    need_path,
     need_simulator,
+    option,
     print_json,
     say,
+    settings_options,
 )
 from bgtplanner.commands.train import new_folder
 from bgtplanner.errors import ConfigError
@@ -30,28 +29,19 @@ if TYPE_CHECKING:
 
 __all__ = ["compare", "sweep"]
 
-_Datasets = Annotated[
-    list[str] | None,
-    typer.Option(help="Names from 'bgtplanner data list', csv:PATH or parquet:PATH."),
-]
-_Mechanisms = Annotated[
-    list[str] | None, typer.Option(help="gaussian | laplace | privunit | none")
-]
-_Policies = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="bgt | uniform | early | late | adpml | adap | unlimited | hong | two-phase"
-    ),
-]
+_Datasets = Annotated[list[str] | None, option("data.dataset")]
+_Mechanisms = Annotated[list[str] | None, option("privacy.mechanism")]
+_Policies = Annotated[list[str] | None, option("planning.policy")]
 _Seeds = Annotated[str | None, typer.Option(help="Seeds, such as 0-4 or 0,1,2.")]
-_AssignAll = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Set any config key in all cells: SECTION.KEY=VALUE."),
-]
 _Jobs = Annotated[int, typer.Option(help="How many cells to run at a time.")]
 
 
+@settings_options(
+    *("privacy.epsilon", "privacy.trust", "privacy.neighbours", "federation.rounds"),
+    *("planning.objective", "planning.traffic", "data.data_dir", "data.items"),
+)
 def compare(
+    settings: dict[str, Any],
     dataset: _Datasets = None,
     mechanism: _Mechanisms = None,
     policy: _Policies = None,
@@ -59,18 +49,10 @@ def compare(
     baseline: Annotated[
         str | None, typer.Option(help="Policy that the others are compared with.")
     ] = None,
-    preset: Annotated[str | None, typer.Option(help="recommended | paper")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Total budget of each client.")] = None,
-    trust: Annotated[str | None, typer.Option(help="secagg | local")] = None,
-    neighbours: Neighbours = None,
-    rounds: Annotated[int | None, typer.Option(help="Maximum number of rounds.")] = None,
-    objective: Objective = None,
-    traffic: Traffic = None,
-    data_dir: DataDir = None,
-    items: Items = None,
-    assign: _AssignAll = None,
+    preset: Preset = None,
     out: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Folder; runs/compare-TIME by default.")
+        str | None,
+        typer.Option(metavar="DIR", help="Folder.", show_default="runs/compare-TIME"),
     ] = None,
     jobs: _Jobs = 1,
     as_json: Json = False,
@@ -87,18 +69,15 @@ def compare(
     folder, before = _begun("compare", out)
     if before is not None:
         before = replace(before, variations=(), figure=None)
-    flags = {"privacy.epsilon": epsilon, "privacy.trust": trust, "federation.rounds": rounds}
-    flags |= {"privacy.neighbours": neighbours, "planning.objective": objective}
-    flags |= {"planning.traffic": traffic}
     given = _given(dataset, mechanism, policy, seeds)
     given |= {} if baseline is None else {"baseline": baseline}
     given |= {} if preset is None else {"preset": preset}
-    flags |= {"data.data_dir": data_dir, "data.items": items}
-    study = _with(before, given, assign, flags)
-    _carry_out(study, folder, jobs, as_json, quiet)
+    _carry_out(_with(before, given, settings), folder, jobs, as_json, quiet)
 
 
+@settings_options("planning.objective", "planning.traffic", "data.data_dir", "data.items")
 def sweep(
+    settings: dict[str, Any],
     vary: Annotated[
         list[str] | None,
         typer.Option(metavar="SECTION.KEY=V1,V2,...", help="A config key and its values."),
@@ -111,15 +90,11 @@ def sweep(
     policy: _Policies = None,
     seeds: _Seeds = None,
     preset: Annotated[
-        str | None, typer.Option(help="recommended | paper (the default with --figure)")
+        str | None,
+        typer.Option(help="recommended | paper", show_default="recommended; paper with --figure"),
     ] = None,
-    objective: Objective = None,
-    traffic: Traffic = None,
-    data_dir: DataDir = None,
-    items: Items = None,
-    assign: _AssignAll = None,
     out: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Folder; runs/sweep-TIME by default.")
+        str | None, typer.Option(metavar="DIR", help="Folder.", show_default="runs/sweep-TIME")
     ] = None,
     jobs: _Jobs = 1,
     as_json: Json = False,
@@ -135,10 +110,7 @@ def sweep(
     """
     folder, before = _begun("sweep", out)
     start = _varied(before, vary, figure, preset)
-    given = _given(dataset, mechanism, policy, seeds)
-    flags = {"data.data_dir": data_dir, "data.items": items}
-    flags |= {"planning.objective": objective, "planning.traffic": traffic}
-    study = _with(start, given, assign, flags)
+    study = _with(start, _given(dataset, mechanism, policy, seeds), settings)
     _carry_out(study, folder, jobs, as_json, quiet)
 
 
@@ -147,7 +119,7 @@ def _begun(command: str, out: str | None) -> tuple[Path, Study | None]:
     need_simulator()
     from bgtplanner.runs.study import Study
 
-    ConfigError.unless(out != "", "--out", out, "a path")
+    need_path("--out", out)
     folder = new_folder(command) if out is None else Path(out)
     return folder, Study.read(folder)
 
@@ -170,17 +142,12 @@ def _given(
     return {name: values for name, values in named.items() if values}
 
 
-def _with(
-    before: Study | None, given: dict[str, Any], assign: list[str] | None, flags: dict[str, Any]
-) -> Study:
+def _with(before: Study | None, given: dict[str, Any], settings: dict[str, Any]) -> Study:
     """The earlier study, updated with what was given now."""
-    from bgtplanner.runs.config import parse_assignment
     from bgtplanner.runs.study import Study
 
-    settings = {} if before is None else dict(before.settings)
-    settings |= dict(parse_assignment(text) for text in assign or [])
-    settings |= {key: value for key, value in flags.items() if value is not None}
-    given = given | {"settings": settings}
+    known = {} if before is None else dict(before.settings)
+    given = given | {"settings": known | settings}
     return Study(**given) if before is None else replace(before, **given)
 
 

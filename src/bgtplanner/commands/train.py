@@ -15,28 +15,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bgtplanner.commands.options import (
-    DataDir,
-    Items,
     Json,
-    Neighbours,
-    Objective,
+    Preset,
     Quiet,
-    Traffic,
     answer,
+    need_path,
     need_simulator,
     print_json,
     say,
+    settings_options,
 )
 from bgtplanner.commands.report import report_writer
 from bgtplanner.errors import ConfigError, MissingExtraError
 from bgtplanner.report.screen import Screen, words
+from bgtplanner.runs.settings import FLAGS
 
 if TYPE_CHECKING:
     from bgtplanner.report.terminal import RunProgress
     from bgtplanner.runs.observers import Observer
     from bgtplanner.runs.summary import Result
 
-__all__ = ["resume", "run"]
+__all__ = ["new_folder", "resume", "run"]
 
 Track = Annotated[
     list[str] | None, typer.Option(help="Also log to: tensorboard | mlflow. Repeatable.")
@@ -49,58 +48,16 @@ Verbose = Annotated[
 ]
 
 
+@settings_options(*FLAGS)
 def run(
-    dataset: Annotated[
-        str | None,
-        typer.Option(help="From 'bgtplanner data list', or csv:PATH or parquet:PATH."),
-    ] = None,
-    data_dir: DataDir = None,
-    items: Items = None,
-    preset: Annotated[str | None, typer.Option(help="recommended | paper")] = None,
-    model: Annotated[
-        str | None, typer.Option(help="biases | factorization | fedgnn | package.module:Class")
-    ] = None,
-    policy: Annotated[
-        str | None,
-        typer.Option(
-            help="bgt | uniform | early | late | adpml | adap | unlimited | hong | two-phase | "
-            "random | hindsight, or package.module:Class"
-        ),
-    ] = None,
-    mechanism: Annotated[
-        str | None, typer.Option(help="gaussian | laplace | privunit | none")
-    ] = None,
-    trust: Annotated[str | None, typer.Option(help="secagg | local")] = None,
-    neighbours: Neighbours = None,
-    epsilon: Annotated[float | None, typer.Option(help="Total budget of each client.")] = None,
-    delta: Annotated[float | None, typer.Option(help="Delta of the whole run.")] = None,
-    budgets: Annotated[
-        str | None, typer.Option(help="EPSILON:SHARE,..., or a file with one epsilon per client.")
-    ] = None,
-    rounds: Annotated[int | None, typer.Option(help="Maximum number of rounds.")] = None,
-    min_rounds: Annotated[
-        int | None, typer.Option(help="Fewest rounds to spend the budget in.")
-    ] = None,
-    objective: Objective = None,
-    traffic: Traffic = None,
-    levels: Annotated[int | None, typer.Option(help="How many levels bgt chooses from.")] = None,
-    target: Annotated[
-        float | None, typer.Option(help="Stop spending as soon as the RMSE (0 to 1) is this low.")
-    ] = None,
-    participation: Annotated[
-        float | None, typer.Option(help="Share of the clients per round.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the split and all draws.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto | cpu | gpu")] = None,
+    settings: dict[str, Any],
+    preset: Preset = None,
     config: Annotated[
         str | None, typer.Option(metavar="PATH", help="TOML file; flags override it.")
     ] = None,
-    assign: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Set any config key: SECTION.KEY=VALUE. Repeatable."),
-    ] = None,
     out: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Run folder; runs/DATASET-TIME by default.")
+        str | None,
+        typer.Option(metavar="PATH", help="Run folder.", show_default="runs/DATASET-TIME"),
     ] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace the run in that folder.")] = False,
     show_config: Annotated[bool, typer.Option(help="Print the settings and exit.")] = False,
@@ -115,16 +72,12 @@ def run(
 
     Ctrl-C stops it after the current round; `bgtplanner resume FOLDER` continues it.
     """
-    given = locals()
     need_simulator()
-    from bgtplanner.runs.config import FLAGS, load_config, parse_assignment, to_toml
+    from bgtplanner.runs.config import load_config, to_toml
     from bgtplanner.runs.run import execute
 
-    flags = {key: given[flag[2:].replace("-", "_")] for key, flag in FLAGS.items()}
-    settings = dict(parse_assignment(text) for text in assign or [])
-    settings |= {key: value for key, value in flags.items() if value is not None}
-    for flag, path in (("--config", config), ("--out", out)):  # '' would be the current folder
-        ConfigError.unless(path != "", flag, path, "a path")
+    need_path("--config", config)
+    need_path("--out", out)
     chosen = load_config(preset=preset, file=config, settings=settings)
     if show_config:
         lines = to_toml(chosen).removesuffix("\n").split("\n")
@@ -152,7 +105,7 @@ def resume(
     need_simulator()
     from bgtplanner.runs.run import resume as go_on
 
-    ConfigError.unless(folder != "", "FOLDER", folder, "a run folder")
+    need_path("FOLDER", folder, "a run folder")
     view = _view(as_json, verbose, quiet)
     _need_device()
     with _watching(view, track, Path(folder)) as observer:
@@ -198,6 +151,7 @@ def _need_device() -> None:
 
 
 def new_folder(dataset: str) -> Path:
+    """Return a folder that nothing else is in, named by the data and the time."""
     # The end of a path says most, and a file name may have at most 255 bytes.
     plain = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in dataset)
     name = f"{plain[-40:]}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"

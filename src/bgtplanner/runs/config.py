@@ -28,7 +28,7 @@ from bgtplanner.privacy.accountants import ACCOUNTANTS
 from bgtplanner.privacy.allowed import UNITS, best_mechanism
 from bgtplanner.privacy.mechanisms import MECHANISMS, Additive
 from bgtplanner.runs import settings
-from bgtplanner.runs.settings import FLAGS, PRESETS, Section, packaged
+from bgtplanner.runs.settings import FLAGS, PRESETS, Section, packaged, parse_assignment
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
 __all__ = [
@@ -365,27 +365,6 @@ def _merged(*trees: Mapping[str, Any]) -> dict[str, Any]:
         else:
             merged[key] = value
     return merged
-
-
-def parse_assignment(text: str) -> tuple[str, Any]:
-    """Parse the ``section.key=value`` of ``--set``; the value is TOML, or else plain text.
-
-    Example:
-        >>> parse_assignment("server.learning_rate=0.02")
-        ('server.learning_rate', 0.02)
-        >>> parse_assignment("server.optimizer=sgd")
-        ('server.optimizer', 'sgd')
-    """
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip() or "." not in key:
-        raise ConfigError(
-            f"--set {text}: expected SECTION.KEY=VALUE, such as federation.rounds=50"
-        )
-    try:
-        tree = tomllib.loads(f"value = {value}")
-    except (ValueError, RecursionError):  # not TOML, or absurdly long or nested
-        tree = {}
-    return key.strip(), tree["value"] if list(tree) == ["value"] else value.strip()
 
 
 def to_toml(config: Config, folder: Mapping[str, Any] | None = None) -> str:

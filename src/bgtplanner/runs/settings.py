@@ -7,14 +7,11 @@ models, since these need JAX and ``--help`` does not.
 
 from __future__ import annotations
 
-import inspect
-import re
 import tomllib
 from collections.abc import Callable
-from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -40,7 +37,7 @@ from bgtplanner.privacy.shares import Tolerance
 from bgtplanner.registry import Registry
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
-__all__ = ["FLAGS", "PRESETS", "SECTIONS", "OneOf", "Section", "choices", "default", "meanings"]
+__all__ = ["FLAGS", "PRESETS", "SECTIONS", "OneOf", "Section", "packaged", "parse_assignment"]
 
 PRESETS = ("recommended", "paper")
 
@@ -136,9 +133,8 @@ class DataSection(Section):
     Attributes:
         dataset: A name from `bgtplanner data list`; ``csv:PATH`` or ``parquet:PATH`` for your own.
         data_dir: Folder with real data sets; then ``$BGTPLANNER_DATA``, then the cache.
-        items: The public catalogue: a table of all items, with titles and features if it has them.
-            ``auto``: the data set's own file if it is there. ``none``: the items that occur in the
-            ratings.
+        items: The public catalogue: a table of all items, with titles and features if it has them;
+            ``auto``: the data set's own; ``none``: the items that occur in the ratings.
         items_column: Column of the items' labels in that table; detected by default.
         items_words: Columns of text in it whose words are features, separated by commas.
         unknown_items: What to do with ratings of items that the catalogue lacks: an ``error``, or
@@ -225,7 +221,7 @@ class ModelSection(Section):
     """The model; its settings are in the section of its name.
 
     Attributes:
-        name: A model that comes with the package, or ``package.module:Class``.
+        name: The model, or the address of your own.
         pseudo_items: The number of items that each client pretends to have rated, as in FedGNN;
             ``auto``: the paper's number for the data set.
         fixed_pseudo_items: Whether they are the same in every round; if they change, the items
@@ -260,12 +256,12 @@ class FederationSection(Section):
         stragglers: Share of the clients that pay and answer too late; mostly the same ones.
         most_dropouts: The most clients that may fail to answer in a round, in which each adds a
             share of the noise (trust ``secagg``): a share of those invited, or, from 1 on, a
-            number. If more do, the sum is not opened: the charge is spent, and nothing is learned.
-            ``auto``: 5 %, and as many as `dropout` and `stragglers` say.
+            number. If more do, the charge is spent, and the sum is not opened. ``auto``: 5 %, and
+            as many as `dropout` and `stragglers` say.
         most_colluders: The most clients that may tell others what they added to the sum, given in
             the same way. Every client knows its own share, so that 1 is the least that protects
-            clients from one another. Whoever does not drop out or collude adds to the noise: its
-            variance is larger by a factor of up to n / (n - most_dropouts - most_colluders).
+            clients from one another. The noise's variance is larger by a factor of up to
+            n / (n - most_dropouts - most_colluders).
         after_budget: What to do when the budget is spent: ``stop``, or ``rest``: nothing is
             uploaded any more, but ratings keep arriving and each client learns from its own.
     """
@@ -291,7 +287,7 @@ class PlanningSection(Section):
     """The policy, which decides what a round may cost, and what it may look at.
 
     Attributes:
-        policy: A policy that comes with the package, or ``package.module:Class``.
+        policy: The policy, or the address of your own.
         objective: What is planned for, and compared by. ``served``: the mean error over the
             rounds, since people are served in each of them. ``last``: that of the last round.
         traffic: How many people are served in each round, in any unit: numbers with commas, such
@@ -310,10 +306,9 @@ class PlanningSection(Section):
             ratings or the training ``loss`` fell, neither of which is accounted for; the signal
             in what was ``released``; or by how much the RMSE on the ``validation`` set fell, which
             is paid for.
-        target: The RMSE at which a run stops spending. It ends there, unless people are still
-            served afterwards: with ``planning.objective = served`` and ``federation.after_budget =
-            rest``, the other rounds are played without uploads. Unless it is read from the test
-            ratings, clients keep a validation set.
+        target: The RMSE (0 to 1) at which a run stops spending. It ends there, unless people are
+            still served afterwards: with objective ``served`` and ``federation.after_budget =
+            rest``. Unless it is read from the test ratings, clients keep a validation set.
         validation_share: Share of its ratings in a client's validation set, if there is one.
         validation_charge: Share of a round's charge that pays for validation.
         options: The policy's own options, such as ``planning.options.shape=saturating``.
@@ -344,12 +339,12 @@ class PrivacySection(Section):
     """How uploads are made private.
 
     Attributes:
-        mechanism: The mechanism that makes uploads private; ``none``: no privacy.
-        trust: ``secagg``: the server sees only the sum, noised once. ``local``: no one is trusted.
+        mechanism: What makes uploads private; ``none``: nothing; ``auto``: what adds least noise.
+        trust: With ``secagg`` the server sees only the sum, noised once; with ``local`` no one is
+            trusted.
         neighbours: What the epsilon is about. ``replace-special``: one client's uploads against
             nothing in their place, with ``secagg`` only. ``replace-one``: one client's data
-            against any other, with twice the noise. ``auto``: the first with ``secagg``, the
-            second with ``local``.
+            against any other, with twice the noise. ``auto``: by the trust.
         unit: ``client``: one clip over the whole upload, which is sound. ``row``: each tensor and
             item row on its own, as in the code of the paper's authors.
         accounting: The accountant by name; ``auto``: the mechanism's own. ``authors`` promises
@@ -392,9 +387,8 @@ class DeploymentSection(Section):
         items: File of public item names, one per line; or a table (CSV, Parquet) of items with
             titles and features, which every client gets once.
         clients: The most clients that can ever take part; as many as in the roster, if any.
-        roster: File with the keys and the names of all clients, for `privacy.trust = secagg`;
-            relative to the file of these settings. `bgtplanner deploy roster` makes it, and every
-            client has the same one.
+        roster: File with the keys and the names of all clients, for `privacy.trust = secagg`, made
+            by `bgtplanner deploy roster`; relative to the file of these settings.
         least_clients: The fewest clients that must be connected for a round.
         wait_seconds: How long to wait for that many.
         round_seconds: How long a client may take to answer; under `secagg`, each of five times.
@@ -418,8 +412,7 @@ class RunSection(Section):
         checkpoint_every: The number of rounds between two checkpoints.
         device: The kind of device to compute on.
         devices: Among how many devices of that kind the clients are divided. By default as many
-            accelerators, or cores of a CPU, as get a million ratings each. The result is the same
-            up to rounding.
+            as get a million ratings each. The result is the same up to rounding.
         examples: How many users' lists the report of a simulated run shows; 0 for none. By
             default 3 for data sets that everybody can get, and none for your own.
     """
@@ -450,39 +443,22 @@ def packaged(name: str) -> dict[str, Any]:
     return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
-@cache
-def meanings(section: type) -> dict[str, str]:
-    """Return what each key of a section is for, from docstrings, inherited ones first."""
-    found: dict[str, str] = {}
-    for kind in reversed(section.__mro__):
-        if kind.__module__.startswith("bgtplanner."):
-            text = inspect.cleandoc(vars(kind).get("__doc__") or "").partition("Attributes:\n")[2]
-            for name, meaning in re.findall(r"^    (\w+): (.*(?:\n {8,}.*)*)", text, re.M):
-                words = re.sub(r":(?:class|mod|func|meth):`~?([^`]*)`", r"`\1`", meaning)
-                found[name] = " ".join(words.split()).replace("``", "`")
-    return found
-
-
-def choices(key: str) -> list[str]:
-    """Return the names that a setting can have; none if it is not one of several names.
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """Parse the ``section.key=value`` of ``--set``; the value is TOML, or else plain text.
 
     Example:
-        >>> choices("privacy.trust"), choices("run.seed")
-        (['local', 'secagg'], [])
+        >>> parse_assignment("server.learning_rate=0.02")
+        ('server.learning_rate', 0.02)
+        >>> parse_assignment("server.optimizer=sgd")
+        ('server.optimizer', 'sgd')
     """
-    section, _, name = key.partition(".")
-    field = SECTIONS[section].model_fields[name]
-    registered = [of for entry in field.metadata for of in getattr(entry, "names", ())]
-    return registered or [of for of in get_args(field.annotation) if isinstance(of, str)]
-
-
-def default(key: str) -> Any:
-    """Return the value of a setting unless something else is said, under the preset recommended.
-
-    Example:
-        >>> default("model.name"), default("privacy.epsilon")
-        ('tastes', 10.0)
-    """
-    section, _, name = key.partition(".")
-    usual = SECTIONS[section].model_fields[name].get_default(call_default_factory=True)
-    return packaged("recommended").get(section, {}).get(name, usual)
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip() or "." not in key:
+        raise ConfigError(
+            f"--set {text}: expected SECTION.KEY=VALUE, such as federation.rounds=50"
+        )
+    try:
+        tree = tomllib.loads(f"value = {value}")
+    except (ValueError, RecursionError):  # not TOML, or absurdly long or nested
+        tree = {}
+    return key.strip(), tree["value"] if list(tree) == ["value"] else value.strip()

@@ -5,11 +5,20 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from bgtplanner.commands.options import Json, named_by_flags, need_simulator, print_json, say
+from bgtplanner.commands.heads import Source, check_heads, heads_around
+from bgtplanner.commands.options import (
+    Json,
+    answer,
+    default,
+    named_by_flags,
+    need_simulator,
+    print_json,
+    say,
+)
 from bgtplanner.errors import (
     BGTPlannerError,
     ConfigError,
@@ -18,12 +27,10 @@ from bgtplanner.errors import (
     RunFolderError,
     StorageError,
 )
+from bgtplanner.privacy.ledger import Head, Ledger, in_write_ahead_mode, sqlite_warning
+from bgtplanner.privacy.mechanisms import MECHANISMS
 from bgtplanner.report.screen import Screen
 from bgtplanner.text import csv_text
-
-if TYPE_CHECKING:  # SciPy takes long to import, and the help of all commands needs this file
-    from bgtplanner.commands.heads import Kept
-    from bgtplanner.privacy.ledger import Ledger
 
 ledger_app = typer.Typer(
     help="Show, check, export or restore a ledger.\n\nExample: `bgtplanner ledger show RUN`",
@@ -36,13 +43,17 @@ LedgerFile = Annotated[
 HeadOption = Annotated[
     str | None, typer.Option("--head", help="NUMBER:HASH of a row that the ledger must have.")
 ]
+_EPSILON, _DELTA = default("privacy.epsilon"), default("privacy.delta")
+_ROUNDS = default("federation.rounds")
 
 
 def budget(
-    epsilon: Annotated[float, typer.Option(help="What a client may spend in all.")] = 10.0,
-    delta: Annotated[float, typer.Option(help="Probability of losing more.")] = 1e-5,
-    rounds: Annotated[int, typer.Option(help="Equal rounds to spend it in.")] = 100,
-    mechanism: Annotated[str | None, typer.Option(help="gaussian | laplace | privunit")] = None,
+    epsilon: Annotated[float, typer.Option(help="What a client may spend in all.")] = _EPSILON,
+    delta: Annotated[float, typer.Option(help="Probability of losing more.")] = _DELTA,
+    rounds: Annotated[int, typer.Option(help="Equal rounds to spend it in.")] = _ROUNDS,
+    mechanism: Annotated[
+        str | None, typer.Option(help=f"One of: {', '.join(MECHANISMS)}; all by default.")
+    ] = None,
     neighbours: Annotated[
         str, typer.Option(help="replace-special | replace-one; auto: the former if possible.")
     ] = "auto",
@@ -100,10 +111,7 @@ def show(
     with _opened(ledger, read_only=True) as opened:
         if client is not None or index is not None:
             balance = _balance(opened, ledger, client, index)
-            if as_json:
-                print_json(balance)
-            else:
-                say(*(f"{name:<14} {value}" for name, value in balance.items()))
+            answer(as_json, balance, *(f"{name:<14} {value}" for name, value in balance.items()))
             return
         facts, history = ledger_facts(opened), list(opened.history())
     if as_json:
@@ -131,58 +139,43 @@ def verify(
     Example: `bgtplanner ledger verify runs/first --head 12:9f…`
     """
     file = _file_of(ledger)
-    from bgtplanner.commands.heads import Kept, check_heads, heads_around
-    from bgtplanner.privacy.ledger import Head, in_write_ahead_mode, sqlite_warning
-
-    given = [] if head is None else [Kept("--head", (Head.parse(head),))]
+    given = [] if head is None else [Source("--head", (Head.parse(head),))]
     with _opened(ledger, read_only=True) as opened:
         rows, newest = opened.verify(), opened.head
         around = given + heads_around(file, witness)
         known = check_heads(opened, around)
     warning = sqlite_warning(write_ahead=in_write_ahead_mode(file))
-    if as_json:
-        found = {
-            "rows": rows,
-            "head": str(newest),
-            "head_checked": known is not None,
-            "heads": [
-                {"from": kept.source, "head": str(kept.heads[-1]), "heads": len(kept.heads)}
-                for kept in around
-                if kept.heads
-            ],
-            "unread": {kept.source: kept.problem for kept in around if kept.problem},
-            "newest_known": None if known is None else known.number,
-            "warning": warning,
-        }
-        print_json(found)
-        return
-    say(f"{rows} rows, all as they were written. Head: {newest}")
-    for kept in around:
-        say(f"  {_said(kept)}")
+    heads = [
+        {"from": source.name, "head": str(source.heads[-1]), "heads": len(source.heads)}
+        for source in around
+        if source.heads
+    ]
+    found = {
+        "rows": rows,
+        "head": str(newest),
+        "head_checked": known is not None,
+        "heads": heads,
+        "unread": {source.name: source.problem for source in around if source.problem},
+        "newest_known": None if known is None else known.number,
+        "warning": warning,
+    }
     if known is None:
-        say(
+        verdict = (
             "No head of this ledger was found elsewhere, so it is not known whether newer rows "
-            "were cut off, as by restoring a backup:",
-            "keep the head above in another place, and pass it with --head next time.",
+            "were cut off, as by restoring a backup: keep the head above in another place, and "
+            "pass it with --head next time."
         )
     elif known.number < newest.number:
-        say(
+        verdict = (
             f"It is not known whether rows after {newest.number} were cut off: "
             f"the newest row that is recorded elsewhere is {known.number}."
         )
     else:
-        say("No row was cut off, unless the sources above were changed as well.")
-    if warning is not None:
-        say(f"Warning: {warning}.")
-
-
-def _said(kept: Kept) -> str:
-    """Return what is known from one source, in words."""
-    if kept.problem is not None:
-        return f"not read: {kept.source}: {kept.problem}"
-    if len(kept.heads) == 1:
-        return f"has row {kept.heads[0].number}, known from {kept.source}"
-    return f"has {len(kept.heads)} rows up to {kept.heads[-1].number}, known from {kept.source}"
+        verdict = "No row was cut off, unless the sources above were changed as well."
+    lines = [f"{rows} rows, all as they were written. Head: {newest}"]
+    lines += [*(f"  {source}" for source in around), verdict]
+    lines += [] if warning is None else [f"Warning: {warning}."]
+    answer(as_json, found, *lines)
 
 
 @ledger_app.command("export")
@@ -215,10 +208,7 @@ def export(
         to.write_text(text, encoding="utf-8")
     except OSError as error:
         raise StorageError.of(f"--to {to}", error, "choose another file") from error
-    if as_json:
-        print_json({"lines": len(rows), "file": str(to)})
-    else:
-        say(f"{len(rows)} lines in {to}")
+    answer(as_json, {"lines": len(rows), "file": str(to)}, f"{len(rows)} lines in {to}")
 
 
 @ledger_app.command("restore")
@@ -226,8 +216,7 @@ def restore(
     ledger: LedgerFile,
     head: Annotated[str, typer.Option(help="NUMBER:HASH of the newest row that is known.")],
     lost: Annotated[
-        str,
-        typer.Option(help="The most a client spent since the backup: a charge, or 'all'."),
+        str, typer.Option(help="The most a client spent since the backup: a charge, or 'all'.")
     ],
     as_json: Json = False,
 ) -> None:
@@ -238,8 +227,6 @@ def restore(
 
     Example: `bgtplanner ledger restore ledger.sqlite --head 12:9f… --lost all`
     """
-    from bgtplanner.privacy.ledger import Head
-
     remembered = Head.parse(head)
     try:
         charge = None if lost == "all" else float(lost)
@@ -248,14 +235,12 @@ def restore(
     with _opened(ledger, rebuild=True) as opened:
         opened.state_loss(remembered, charge)
         newest, left = str(opened.head), float(opened.left().max())
-    if as_json:
-        print_json({"head": newest, "left_most": left})
-    else:
-        say(f"Stated. No client has more than a charge of {left:.4g} left. Head: {newest}")
+    said = f"Stated. No client has more than a charge of {left:.4g} left. Head: {newest}"
+    answer(as_json, {"head": newest, "left_most": left}, said)
 
 
 def _file_of(path: Path) -> Path:
-    """Return the ledger's file, also if the folder of a run or of a client was given."""
+    """The ledger's file, also if the folder of a run or of a client was given."""
     if not path.is_dir():
         return path
     own = path / "ledger.sqlite"
@@ -268,22 +253,18 @@ def _opened(path: Path, *, read_only: bool = False, rebuild: bool = False) -> Le
     Raises:
         LedgerError: If there is none; says what to do.
     """
-    from bgtplanner.privacy.ledger import Ledger
-
     file = _file_of(path)
     try:
         return Ledger.open(file, read_only=read_only, rebuild=rebuild)
     except LedgerError as error:
-        then = (
-            "restore a copy, then run 'bgtplanner ledger restore'"
-            if file.is_file()
-            else "give a ledger, or the folder of a run that has a budget"
-        )
+        then = "give a ledger, or the folder of a run that has a budget"
+        if file.is_file():
+            then = "restore a copy, then run 'bgtplanner ledger restore'"
         raise LedgerError(f"{error}; {then}") from error
 
 
 def _balance(ledger: Ledger, path: Path, client: str | None, index: int | None) -> dict[str, Any]:
-    """Return what one client may spend, has spent and has left.
+    """What one client may spend, has spent and has left.
 
     Raises:
         ConfigError: If no client has that label or place, or the labels are not known.
@@ -307,7 +288,7 @@ def _balance(ledger: Ledger, path: Path, client: str | None, index: int | None) 
 
 
 def _labels(path: Path) -> list[list[str]] | None:
-    """Return the labels of the client's users for each place in the ledger of a run.
+    """The labels of the client's users for each place in the ledger of a run.
 
     None if it is not a run's ledger. In a run on real machines, a client is named by the hash by
     which the server knows it.
@@ -340,7 +321,7 @@ def _labels(path: Path) -> list[list[str]] | None:
 
 
 def _known_labels(path: Path) -> list[list[str]] | None:
-    """Return the same, or None and a message if they cannot be loaded."""
+    """The same, or None and a message if they cannot be loaded."""
     try:
         return _labels(path)
     except InputError as error:
@@ -349,7 +330,7 @@ def _known_labels(path: Path) -> list[list[str]] | None:
 
 
 def _balances(ledger: Ledger, labels: list[list[str]] | None = None) -> list[dict[str, Any]]:
-    """Return what each client may spend, has spent and has left, with labels if known."""
+    """What each client may spend, has spent and has left, with labels if known."""
     epsilons, left = ledger.epsilon_spent().tolist(), ledger.left().tolist()
     others = ledger.epsilon_other_reading().tolist()
     found = []
