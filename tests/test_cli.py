@@ -79,7 +79,8 @@ def every_command() -> list[list[str]]:
     def walk(command: click.Command, path: list[str]) -> None:
         found.append(path)
         for name, child in getattr(command, "commands", {}).items():
-            walk(child, [*path, name])
+            if not child.hidden:
+                walk(child, [*path, name])
 
     walk(typer.main.get_command(cli.app), [])
     return found
@@ -101,18 +102,6 @@ class TestHelp:
         assert "Example" in text
         assert f"bgtplanner {' '.join(path)}".strip() in text
         assert max(len(line) for line in text.splitlines()) <= 80
-
-    @pytest.mark.parametrize("name", [path[0] for path in every_command() if len(path) == 1])
-    def test_only_what_is_asked_for_is_made(self, name: str) -> None:
-        every: Any = typer.main.get_command(cli.app)
-        made: Any = typer.main.get_command(cli.for_command(name))
-        groups = {"data", "deploy", "ledger"}
-        assert set(made.commands) == (set(every.commands) if name in groups else {name})
-        assert [of.opts for of in made.params] == [of.opts for of in every.params]
-
-    @pytest.mark.parametrize("name", ["", "--help", "nonsense", "for_command"])
-    def test_everything_is_made_for_what_is_no_command(self, name: str) -> None:
-        assert cli.for_command(name) is cli.app
 
     def test_positional_arguments_are_explained(self, call: Call) -> None:
         for path, said in ((["report"], "Folder of a run"), (["resume"], "folder")):

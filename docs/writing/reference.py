@@ -16,6 +16,7 @@ import click
 import typer.main
 
 from bgtplanner.cli import app
+from bgtplanner.commands.options import meanings
 from bgtplanner.runs.config import FLAGS, Config, load_config
 
 __all__ = [
@@ -23,7 +24,6 @@ __all__ = [
     "VARIANTS",
     "commands",
     "commands_page",
-    "meanings",
     "settings_page",
     "written",
 ]
@@ -100,17 +100,6 @@ def _parameter(given: click.Parameter) -> list[str]:
 
 def _row(cells: list[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def meanings(section: type) -> dict[str, str]:
-    """What each key of a section is for: ``Attributes`` of its docstring, inherited ones first."""
-    found: dict[str, str] = {}
-    for kind in reversed(section.__mro__):
-        if kind.__module__.startswith("bgtplanner."):
-            text = inspect.cleandoc(vars(kind).get("__doc__") or "").partition("Attributes:\n")[2]
-            for name, meaning in re.findall(r"^    (\w+): (.*(?:\n {8,}.*)*)", text, re.M):
-                found[name] = _markdown(meaning)
-    return found
 
 
 def _markdown(text: str) -> str:

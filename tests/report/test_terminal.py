@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from bgtplanner.commands.data import describe
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split, split_ratings
 from bgtplanner.report.blocks import bar, sparkline
 from bgtplanner.report.terminal import LiveTable, RunProgress, description_view, summary_table
 from bgtplanner.runs.config import load_config
-from bgtplanner.commands.data import describe
 from bgtplanner.runs.summary import Result
 
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bgtplanner.commands.data import describe
 from bgtplanner.errors import ConfigError, DataError
 from bgtplanner.runs.config import load_config
-from bgtplanner.commands.data import describe
 from bgtplanner.runs.run import ratings_of, split_of
 
 
