@@ -24,7 +24,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from bgtplanner import BGTPlanner, Budgets, Ledger
 from bgtplanner.errors import BudgetExceeded
-from bgtplanner.federation.guard import Guard
+from bgtplanner.federation.randomizer import Randomizer
 from bgtplanner.privacy.accountants import default_accountant
 
 CLIENTS, SIZE, ROUNDS, CLIP = 200, 4, 12, 0.5
@@ -71,7 +71,7 @@ class Planned(FedAvg):
         return arrays, metrics
 
 
-def train(message: Message, data: np.ndarray, guard: Guard) -> Message:
+def train(message: Message, data: np.ndarray, guard: Randomizer) -> Message:
     """Return a client's answer: its upload, paid for, clipped as a whole and noised."""
     content = message.content
     [now] = content["arrays"].to_numpy_ndarrays()
@@ -107,7 +107,7 @@ class Loopback:
         self.data = TRUTH + 0.1 * generator.standard_normal((CLIENTS, SIZE))
         accountant = default_accountant("gaussian")
         own = [Budgets.same(BUDGETS.classes[number], 1) for number in BUDGETS.class_of_client]
-        self.guards = [Guard(Ledger.in_memory(budget, accountant)) for budget in own]
+        self.guards = [Randomizer(Ledger.in_memory(budget, accountant)) for budget in own]
 
     def get_node_ids(self) -> list[int]:
         """Return all clients: all of them are connected."""

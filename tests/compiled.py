@@ -16,8 +16,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bgtplanner.caches import machine
-
 _LARGEST = 500 * 2**20
 _HARMLESS = (
     "ignore:Error reading persistent compilation cache entry",
@@ -25,14 +23,13 @@ _HARMLESS = (
 )
 
 
-_ALL = Path(__file__).resolve().parents[1] / "build" / "compiled"
-FOLDER = _ALL / machine()
+FOLDER = Path(__file__).resolve().parents[1] / "build" / "compiled"
 
 
 def keep(environment: MutableMapping[str, str]) -> None:
     """Have JAX keep what it compiles, in every process with this environment."""
-    if "PYTEST_XDIST_WORKER" not in environment and _size(_ALL) > _LARGEST:
-        shutil.rmtree(_ALL, ignore_errors=True)
+    if "PYTEST_XDIST_WORKER" not in environment and _size(FOLDER) > _LARGEST:
+        shutil.rmtree(FOLDER, ignore_errors=True)
     environment["JAX_COMPILATION_CACHE_DIR"] = str(FOLDER)
     environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     environment["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"

@@ -9,7 +9,7 @@ import numpy as np
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import deal_users
-from bgtplanner.federation.protection import Terms
+from bgtplanner.federation.parameters import RoundParameters
 from bgtplanner.models.interactions import Interactions
 
 N_CLIENTS, WIDTH = 6, 2
@@ -36,8 +36,8 @@ def some_terms(
     granted: Any = None,
     classes: Any = None,
     clients: int = N_CLIENTS,
-) -> Terms:
-    return Terms(
+) -> RoundParameters:
+    return RoundParameters(
         granted=jnp.asarray(np.ones(clients) if granted is None else granted, jnp.float32),
         clip=jnp.atleast_1d(jnp.asarray(clip, jnp.float32)),
         scale=jnp.atleast_1d(jnp.asarray(scale, jnp.float32)),

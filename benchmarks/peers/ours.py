@@ -14,7 +14,8 @@ from benchmarks.peers.task import MODEL, Task
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split
 from bgtplanner.federation.compilation import Program
-from bgtplanner.federation.protection import Protection, Terms, terms_of
+from bgtplanner.federation.parameters import RoundParameters, round_parameters
+from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.rounds import Federation, Uploaded
 from bgtplanner.federation.server import Server
 from bgtplanner.federation.simulation import Simulation, use_all_cores
@@ -45,7 +46,7 @@ class Ours:
         self.interactions = Interactions.laid_out(ratings, mesh=mesh)
         self._start()
         clients = task.clients
-        self.terms = terms_of(
+        self.terms = round_parameters(
             accountant_named("gaussian/gdp"),
             "secagg",
             task.clip,
@@ -59,7 +60,7 @@ class Ours:
         arrays = self.simulation.arrays()
         self.simulation.restore(arrays | {"shared/items": self.task.rows})
 
-    def _uploaded(self, terms: Terms) -> Uploaded:
+    def _uploaded(self, terms: RoundParameters) -> Uploaded:
         simulation, index = self.simulation, np.int32(0)
         arguments = (simulation.state, self.interactions, index, jax.random.key(1), terms, False)
         found: Uploaded = _UPLOADED(self.where, False, simulation.federation, *arguments)
@@ -69,7 +70,8 @@ class Ours:
         """Return the sum of clipped uploads: the task with no noise, from the task's rows."""
         self._start()
         terms = self.terms._replace(scale=jnp.zeros(1), share=None, step=None)
-        mean = np.asarray(self._uploaded(terms).aggregate)
+        gradient = self._uploaded(terms).released.aggregate.gradient
+        mean = np.concatenate([np.ravel(part) for part in gradient])
         return mean.reshape(self.task.rows.shape) * self.task.clients
 
     def round(self) -> None:

@@ -22,7 +22,7 @@ from benchmarks.paper.table import short, signed, table
 from benchmarks.poisoning.attacks import ATTACKS, TARGETED
 from benchmarks.poisoning.world import Played, World
 from bgtplanner.errors import DataError
-from bgtplanner.federation.screening import FALSE_ALARM
+from bgtplanner.federation.outliers import FALSE_ALARM
 from bgtplanner.runs.folder import write_whole
 
 PART = "poisoning"

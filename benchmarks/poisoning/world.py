@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from bgtplanner.federation.client import flat_upload
-from bgtplanner.federation.protection import Terms, terms_of
+from bgtplanner.federation.outliers import Limits, OutlierTests
+from bgtplanner.federation.parameters import RoundParameters, round_parameters
 from bgtplanner.federation.rounds import Federation, State
-from bgtplanner.federation.screening import Limits, Screen
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.learner import Interactions, Shared
 from bgtplanner.models.metrics import Metrics, tally
@@ -157,7 +157,7 @@ class World:
         hostile = np.zeros(self.n_clients, dtype=bool)
         hostile[self._order[:number]] = True
         local = self.trust == "local"
-        screen = Screen("privunit")
+        screen = OutlierTests("privunit")
         rng = np.random.default_rng([self.seed, 3])
         state = federation.initial(jax.random.key(self.seed), self._interactions)
         sent = rejected = 0
@@ -208,9 +208,9 @@ class World:
         rmse = Metrics.of(jax.device_get(scores)).rmse
         return Played(rmse, ranks, rejected / sent if sent else 0.0)
 
-    def _terms(self, charge: float, granted: NDArray[np.bool_]) -> Terms:
+    def _terms(self, charge: float, granted: NDArray[np.bool_]) -> RoundParameters:
         classes = np.zeros(self.n_clients, dtype=np.int32)
-        return terms_of(
+        return round_parameters(
             self.accountant, self.trust, self.clip, np.array([charge]), granted, classes
         )
 
@@ -222,7 +222,7 @@ def _honest(
     interactions: Interactions,
     index: Array,
     key: Array,
-    terms: Terms,
+    terms: RoundParameters,
     hostile: Array,
 ) -> tuple[Array, Array, Array]:
     """Sum of the noised honest uploads; clipped uploads of some clients; the clean mean."""
@@ -246,8 +246,8 @@ def _honest(
 
 
 @partial(jax.jit, static_argnums=0, compiler_options=_QUICK)
-def _learned(federation: Federation, state: State, total: Array, terms: Terms) -> State:
-    return federation.summed(state, total, terms)[0]
+def _learned(federation: Federation, state: State, total: Array, terms: RoundParameters) -> State:
+    return federation.received(state, total, terms)[0]
 
 
 @partial(jax.jit, static_argnums=0, compiler_options=_QUICK)

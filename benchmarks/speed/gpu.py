@@ -22,8 +22,10 @@ import numpy as np
 from benchmarks.speed.child import peak_bytes
 from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.federation.protection import Protection, Terms
-from bgtplanner.federation.rounds import Federation, Heldout
+from bgtplanner.federation.chunks import Heldout
+from bgtplanner.federation.parameters import RoundParameters
+from bgtplanner.federation.protection import Protection
+from bgtplanner.federation.rounds import Federation
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.fedgnn import FedGNN
@@ -105,9 +107,9 @@ def learners(size: Size) -> dict[str, tuple[Learner, Server]]:
     }
 
 
-def terms_for(clients: int) -> Terms:
+def terms_for(clients: int) -> RoundParameters:
     """Return terms under which every client answers."""
-    return Terms(
+    return RoundParameters(
         granted=jnp.ones(clients),
         clip=jnp.ones(1),
         scale=jnp.full(1, 0.5),
@@ -165,7 +167,7 @@ def round_of(name: str, size: Size, interactions: Interactions) -> dict[str, Any
         return compiled(state, interactions, heldout, index, key, terms)
 
     for _ in range(2):
-        state, _ = once()
+        state, _, _ = once()
     wall, processor = best_of(once)
     memory = compiled.memory_analysis()
     bytes_of = getattr(memory, "temp_size_in_bytes", 0)

@@ -90,7 +90,7 @@ STABILITY = {
     "simulate": "stable",
     "bgtplanner.testing": "provisional",
     "bgtplanner.planning.policy": "provisional",
-    "bgtplanner.federation.guard": "experimental",
+    "bgtplanner.federation.randomizer": "experimental",
     "bgtplanner.federation.aggregation": "experimental",
     "bgtplanner.flower": "experimental",
     "bgtplanner.trackers": "experimental",

@@ -25,7 +25,7 @@ from bgtplanner.errors import BGTPlannerError
 from bgtplanner.federation.aggregation.messages import Request as SumRequest
 from bgtplanner.federation.aggregation.neighbourhood import Ring
 from bgtplanner.federation.aggregation.server import STEPS
-from bgtplanner.federation.guard import Guard
+from bgtplanner.federation.randomizer import Randomizer
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.messages import Request, SumStep
 from bgtplanner.privacy._journal import Journal
@@ -38,7 +38,7 @@ class PaysAfterwards(Client):
     """Stores its masked upload, and writes the charge down after that."""
 
     def _pay(self, ledger: Any, request: Request) -> Any:
-        guard = Guard(ledger, trust="secagg")
+        guard = Randomizer(ledger, trust="secagg")
         guard._paid[-1] = request.charge
         guard.settle = lambda _: Client._pay(self, ledger, request)  # type: ignore[method-assign]
         return guard, SimpleNamespace(number=-1)

@@ -13,6 +13,7 @@ from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import ConfigError
+from bgtplanner.federation.chunks import Heldout
 from bgtplanner.federation.client import (
     as_shared,
     coordinates_of,
@@ -24,8 +25,8 @@ from bgtplanner.federation.client import (
     train_client,
     upload_of,
 )
-from bgtplanner.federation.protection import terms_of
-from bgtplanner.federation.rounds import Federation, Heldout, State
+from bgtplanner.federation.parameters import round_parameters
+from bgtplanner.federation.rounds import Federation, State
 from bgtplanner.federation.server import Server
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.factorization import Factorization
@@ -111,7 +112,7 @@ def test_a_server_learns_only_from_uploads_that_are_protected() -> None:
     shared = Biases().initial(jax.random.key(0), 1, 10)[0]
     state = State(shared, (), Biases().server_initial(shared, server))
     everybody, classes = np.ones(3, dtype=bool), np.zeros(3, dtype=np.int32)
-    terms = terms_of(accountant, "local", 0.1, np.array([1.0]), everybody, classes)
+    terms = round_parameters(accountant, "local", 0.1, np.array([1.0]), everybody, classes)
     with pytest.raises(ConfigError, match="of unit client"):
         federation.received(state, jax.numpy.zeros(20), terms)
 
@@ -159,7 +160,7 @@ def test_round_after_round_a_client_uploads_what_the_simulation_has(
             largest = float(np.abs(among_all).max())
             assert largest > 1e-3
             np.testing.assert_allclose(upload, among_all, rtol=0, atol=2e-6 * largest)
-        state, _ = play(state, interactions, nobody, jax.numpy.int32(index), jax.random.key(2))
+        state, _, _ = play(state, interactions, nobody, jax.numpy.int32(index), jax.random.key(2))
 
 
 def test_what_a_client_keeps_has_room_for_the_features_that_are_sent() -> None:

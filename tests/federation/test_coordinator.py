@@ -16,7 +16,8 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split, split_ratings
 from bgtplanner.errors import ConfigError, SchemaError
 from bgtplanner.federation.coordinator import Coordinator, _Forecast
-from bgtplanner.federation.protection import Protection, Terms, noise_of_mean
+from bgtplanner.federation.parameters import RoundParameters, noise_of_mean
+from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.server import Server
@@ -134,7 +135,7 @@ class TestPaying:
         seen: list[tuple[int, float]] = []
         before = rounds.engine.step
 
-        def watched(terms: Terms, plan: Plan) -> Any:
+        def watched(terms: RoundParameters, plan: Plan) -> Any:
             seen.append((rounds.ledger.unsettled, float(spent(rounds).min())))
             return before(terms, plan)
 
@@ -150,7 +151,7 @@ class TestPaying:
     ) -> None:
         rounds = planned(split, [0.25] * ROUNDS)
 
-        def fails(terms: Terms, plan: Plan) -> Any:
+        def fails(terms: RoundParameters, plan: Plan) -> Any:
             raise OSError("no power")
 
         monkeypatch.setattr(rounds.engine, "step", fails)
@@ -550,7 +551,7 @@ def test_adap_clips_every_client_by_its_own_noisy_gradient(
     split: Split, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The norm of what it released, averaged over the rows that were clipped one by one."""
-    sent: list[tuple[Any, Any, Terms]] = []
+    sent: list[tuple[Any, Any, RoundParameters]] = []
     noise_rows = rows.noise_rows
 
     def noted(
@@ -906,10 +907,10 @@ def test_each_pays_by_what_it_has_left(joining: Split, participation: float, tru
         simulation, policy, ledger, trust=trust, run="run", mark=b"", context="none",
         reward="none", participation=participation,
     )  # fmt: skip
-    asked: list[Terms] = []
+    asked: list[RoundParameters] = []
     step = simulation.step
 
-    def noted(terms: Terms, plan: Any) -> Any:
+    def noted(terms: RoundParameters, plan: Any) -> Any:
         asked.append(terms)
         return step(terms, plan)
 

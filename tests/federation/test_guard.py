@@ -14,7 +14,7 @@ import scipy.stats
 from numpy.typing import NDArray
 
 from bgtplanner.errors import BudgetExceeded, ConfigError, StaleRoundError
-from bgtplanner.federation.guard import Guard, Release, SharedUpload
+from bgtplanner.federation.randomizer import Randomizer, Release, SharedUpload
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.noise import SeededNoise
@@ -43,7 +43,7 @@ def ledger_of(epsilons: list[float], accountant: str = "laplace/basic") -> Ledge
     return Ledger.in_memory(Budgets.per_client(epsilons, 1e-5), accountant)
 
 
-def release(guard: Guard, uploads: Any = UPLOADS, **options: Any) -> Release:
+def release(guard: Randomizer, uploads: Any = UPLOADS, **options: Any) -> Release:
     settings: dict[str, Any] = {"charge": 0.5, "clip": 1.0, "run": "a", "round": 0}
     return guard.release(uploads, **settings | options)
 
@@ -53,7 +53,7 @@ def release(guard: Guard, uploads: Any = UPLOADS, **options: Any) -> Release:
 
 @pytest.mark.parametrize("mechanism", RULES)
 def test_uploads_are_clipped_as_a_whole_in_the_right_norm(mechanism: str) -> None:
-    guard = Guard(ledger_of([9.0] * 3, RULES[mechanism]), noise=Silent())
+    guard = Randomizer(ledger_of([9.0] * 3, RULES[mechanism]), noise=Silent())
     values = release(guard).values
     length = 5.0 if mechanism == "gaussian" else 7.0
     np.testing.assert_allclose(values[0], np.array([3.0, 4.0]) / length, rtol=2e-6)
@@ -67,7 +67,7 @@ def test_uploads_are_clipped_as_a_whole_in_the_right_norm(mechanism: str) -> Non
 )
 def test_the_noise_has_the_scale_that_was_paid_for(mechanism: str, multiplier: float) -> None:
     ledger = Ledger.in_memory(Budgets.same(Budget(9.0), 5000), RULES[mechanism])
-    found = release(Guard(ledger, noise=SeededNoise(0)), np.zeros((5000, 4)), clip=3.0)
+    found = release(Randomizer(ledger, noise=SeededNoise(0)), np.zeros((5000, 4)), clip=3.0)
     assert found.noise_scale == pytest.approx(multiplier * 2 * 3.0, rel=1e-12)
     law = scipy.stats.norm if mechanism == "gaussian" else scipy.stats.laplace
     fit = law(scale=found.noise_scale)
@@ -77,7 +77,7 @@ def test_the_noise_has_the_scale_that_was_paid_for(mechanism: str, multiplier: f
 
 @pytest.mark.parametrize("trust", ["local", "secagg"])
 def test_every_coordinate_is_noised_and_lies_on_the_grid(trust: Any) -> None:
-    guard = Guard(ledger_of([9.0] * 3), trust=trust)
+    guard = Randomizer(ledger_of([9.0] * 3), trust=trust)
     uploads = np.zeros((3, 50))
     uploads[:, :3] = 1 / 3  # most were never touched by the client
     found = release(guard, uploads)
@@ -89,7 +89,7 @@ def test_every_coordinate_is_noised_and_lies_on_the_grid(trust: Any) -> None:
 def test_rows_are_clipped_and_noised_one_by_one_with_the_full_charge() -> None:
     ledger = ledger_of([9.0, 9.0], "gaussian/gdp")
     uploads = np.array([[[3.0, 4.0], [30.0, 40.0], [0.3, 0.4]]] * 2)
-    values = release(Guard(ledger, unit="row", noise=Silent()), uploads).values
+    values = release(Randomizer(ledger, unit="row", noise=Silent()), uploads).values
     expected = np.array([[[0.6, 0.8], [0.6, 0.8], [0.3, 0.4]]] * 2)
     np.testing.assert_allclose(values, expected, rtol=2e-6)
     assert ledger.spent()[0].tolist() == [2**43] * 2
@@ -97,7 +97,7 @@ def test_rows_are_clipped_and_noised_one_by_one_with_the_full_charge() -> None:
 
 def test_an_upload_with_a_hole_in_it_is_noise_only() -> None:
     uploads = np.array([[math.nan, 1.0], [math.inf, 1.0], [0.25, 0.25]])
-    values = release(Guard(ledger_of([9.0] * 3), noise=Silent()), uploads).values
+    values = release(Randomizer(ledger_of([9.0] * 3), noise=Silent()), uploads).values
     assert values.tolist() == [[0.0, 0.0], [0.0, 0.0], [0.25, 0.25]]
 
 
@@ -106,7 +106,7 @@ def test_an_upload_with_a_hole_in_it_is_noise_only() -> None:
 
 def test_who_cannot_pay_sends_zeros_and_pays_nothing() -> None:
     ledger = ledger_of([1.0, 0.25, 1.0])
-    found = release(Guard(ledger))
+    found = release(Randomizer(ledger))
     assert found.values[1].tolist() == [0.0, 0.0]
     assert (found.values[[0, 2]] != 0).all()
     assert found.reservation.granted.tolist() == [True, False, True]
@@ -116,14 +116,14 @@ def test_who_cannot_pay_sends_zeros_and_pays_nothing() -> None:
 
 @pytest.mark.parametrize("groups", [None, [0, 0, 0]])
 def test_who_cannot_pay_is_not_in_the_sum(groups: Any) -> None:
-    guard = Guard(ledger_of([1.0, 0.25, 1.0]), trust="secagg", noise=Silent())
+    guard = Randomizer(ledger_of([1.0, 0.25, 1.0]), trust="secagg", noise=Silent())
     uploads = np.array([[0.5, 0.0], [0.25, 0.25], [0.0, 0.125]])
     assert release(guard, uploads, groups=groups).values.tolist() == [[0.5, 0.125]]
 
 
 def test_nothing_is_computed_if_nobody_can_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = ledger_of([0.25] * 3)
-    guard = Guard(ledger)
+    guard = Randomizer(ledger)
 
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("something was computed for release")
@@ -138,7 +138,7 @@ def test_nothing_is_computed_if_nobody_can_pay(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_charge_is_booked_before_anything_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = ledger_of([1.0] * 3)
-    guard = Guard(ledger)
+    guard = Randomizer(ledger)
 
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("the machine stopped here")
@@ -162,29 +162,29 @@ def test_the_charge_is_booked_before_anything_is_computed(monkeypatch: pytest.Mo
 def test_senseless_arguments_are_refused_and_cost_nothing(options: dict[str, Any]) -> None:
     ledger = ledger_of([9.0] * 3)
     with pytest.raises(ConfigError):
-        release(Guard(ledger, trust="secagg"), **options)
+        release(Randomizer(ledger, trust="secagg"), **options)
     assert not ledger.spent().any()
 
 
 def test_the_words_of_refusals() -> None:
     ledger = ledger_of([9.0] * 3)
     with refused("uploads = (2, 2): expected 3 clients and coordinates"):
-        release(Guard(ledger), np.zeros((2, 2)))
+        release(Randomizer(ledger), np.zeros((2, 2)))
     with refused("uploads = (3, 2): expected 3 clients and blocks, coordinates"):
-        release(Guard(ledger, unit="row"))
+        release(Randomizer(ledger, unit="row"))
     with refused("groups = [0, 1]: expected one number below 3 per client"):
-        release(Guard(ledger), groups=[0, 1])
+        release(Randomizer(ledger), groups=[0, 1])
     with refused("trust = 'none': expected local or secagg"):
-        Guard(ledger, trust="none")  # type: ignore[arg-type]
+        Randomizer(ledger, trust="none")  # type: ignore[arg-type]
     with refused("unit = 'rating': expected client or row"):
-        Guard(ledger, unit="rating")  # type: ignore[arg-type]
+        Randomizer(ledger, unit="rating")  # type: ignore[arg-type]
 
 
 # ---- sums
 
 
 def test_sums_of_groups() -> None:
-    guard = Guard(ledger_of([9.0] * 4), trust="secagg", noise=Silent())
+    guard = Randomizer(ledger_of([9.0] * 4), trust="secagg", noise=Silent())
     uploads = np.array([[0.5, 0.0], [0.25, 0.25], [0.0, 0.125], [0.0, -0.5]])
     found = release(guard, uploads, groups=[2, 0, 2, 0])
     assert found.values.tolist() == [[0.25, -0.25], [0.0, 0.0], [0.5, 0.125]]
@@ -193,7 +193,7 @@ def test_sums_of_groups() -> None:
 
 def test_a_sum_carries_the_noise_once() -> None:
     ledger = Ledger.in_memory(Budgets.same(Budget(9.0), 9000), "gaussian/gdp")
-    guard = Guard(ledger, trust="secagg", noise=SeededNoise(1))
+    guard = Randomizer(ledger, trust="secagg", noise=SeededNoise(1))
     found = release(guard, np.zeros((9000, 3)), groups=np.repeat(np.arange(3000), 3))
     assert found.values.shape == (3000, 3)
     fit = scipy.stats.norm(scale=found.noise_scale)
@@ -201,7 +201,7 @@ def test_a_sum_carries_the_noise_once() -> None:
 
 
 def test_blocks_are_summed_over_clients_only() -> None:
-    guard = Guard(ledger_of([9.0] * 2), trust="secagg", unit="row", noise=Silent())
+    guard = Randomizer(ledger_of([9.0] * 2), trust="secagg", unit="row", noise=Silent())
     uploads = np.array([[[0.5, 0.0], [0.0, 0.25]], [[0.0, 0.5], [0.25, 0.0]]])
     found = release(guard, uploads)
     assert found.values.tolist() == [[[0.5, 0.5], [0.25, 0.25]]]
@@ -210,12 +210,12 @@ def test_blocks_are_summed_over_clients_only() -> None:
 def test_two_sums_differ_by_no_more_than_the_uploads_that_were_replaced() -> None:
     # Cut to the grid after summing, many coordinates would each differ by one step more.
     size, clip = 4000, 1.0
-    scale = release(Guard(ledger_of([9.0] * 2)), np.zeros((2, 1))).noise_scale
+    scale = release(Randomizer(ledger_of([9.0] * 2)), np.zeros((2, 1))).noise_scale
     step = 2.0 ** (math.floor(math.log2(scale)) - 24)
     other = np.full(size, 0.5 * step)
     sums = []
     for share in (0.5, 0.4):
-        guard = Guard(ledger_of([9.0] * 2), trust="secagg", noise=Silent())
+        guard = Randomizer(ledger_of([9.0] * 2), trust="secagg", noise=Silent())
         mine = np.full(size, share * step)
         sums.append(release(guard, np.stack([other, mine]), clip=clip).values[0])
     assert np.abs(sums[0] - sums[1]).sum() <= (0.5 - 0.4) * step * size
@@ -225,14 +225,14 @@ def test_two_sums_differ_by_no_more_than_the_uploads_that_were_replaced() -> Non
 def test_sums_that_doubles_hold_exactly(trust: Any, clients: int) -> None:
     # Noise of scale 2^-15 lies on a grid of 2^-39: 2^14 clips of 1 are 2^53 of its steps.
     ledger = Ledger.in_memory(Budgets.same(Budget(9e4), clients), "laplace/basic")
-    release(Guard(ledger, trust=trust), np.zeros((clients, 1)), charge=2.0**16)
+    release(Randomizer(ledger, trust=trust), np.zeros((clients, 1)), charge=2.0**16)
     assert ledger.spent().all()
 
 
 def test_sums_that_would_not_be_exact_are_refused_before_they_cost_anything() -> None:
     ledger = Ledger.in_memory(Budgets.same(Budget(9e4), 2**14), "laplace/basic")
     with pytest.raises(ConfigError, match="sums of these would not be exact"):
-        release(Guard(ledger, trust="secagg"), np.zeros((2**14, 1)), charge=2.0**16)
+        release(Randomizer(ledger, trust="secagg"), np.zeros((2**14, 1)), charge=2.0**16)
     assert not ledger.spent().any()
 
 
@@ -241,7 +241,7 @@ def test_sums_that_would_not_be_exact_are_refused_before_they_cost_anything() ->
 
 def test_privunit_releases_directions_on_the_grid() -> None:
     ledger = ledger_of([9.0] * 3, "privunit/either")
-    guard = Guard(ledger)
+    guard = Randomizer(ledger)
     first = release(guard, charge=8.0)
     assert ledger.epsilon_spent().max() == pytest.approx(8.0)
     grid = 2.0 ** (np.floor(np.log2(first.noise_scale)) - 24)
@@ -257,7 +257,7 @@ def test_privunit_is_for_whole_uploads_seen_one_by_one(options: dict[str, Any]) 
         "mechanism = 'privunit': expected gaussian or laplace, unless trust = local and "
         "unit = client"
     ):
-        Guard(ledger_of([9.0] * 3, "privunit/either"), **options)
+        Randomizer(ledger_of([9.0] * 3, "privunit/either"), **options)
 
 
 # ---- one reservation, one release
@@ -269,7 +269,7 @@ def test_every_release_is_paid_and_has_noise_of_its_own(accountant: str, trust: 
     if accountant.startswith("privunit") and trust == "secagg":
         return
     ledger = ledger_of([9.0] * 3, accountant)
-    guard = Guard(ledger, trust=trust)
+    guard = Randomizer(ledger, trust=trust)
     values = [release(guard).values for _ in range(3)]
     assert ledger.spent()[0].tolist() == [3 * 2**43] * 3
     assert len(np.unique(values)) == np.size(values)
@@ -277,19 +277,19 @@ def test_every_release_is_paid_and_has_noise_of_its_own(accountant: str, trust: 
 
 def test_a_reservation_buys_one_release() -> None:
     ledger = ledger_of([9.0] * 3)
-    guard = Guard(ledger)
+    guard = Randomizer(ledger)
     paid = guard.reserve(0.5, run="a", round=0)
     assert ledger.spent()[0].tolist() == [2**43] * 3
     guard.protect(paid, UPLOADS, clip=1.0)
     with pytest.raises(ConfigError, match="not used yet"):
         guard.protect(paid, UPLOADS, clip=1.0)
-    foreign = Guard(ledger).reserve(0.5, run="a", round=1)
+    foreign = Randomizer(ledger).reserve(0.5, run="a", round=1)
     with pytest.raises(ConfigError, match="that this guard has made"):
         guard.protect(foreign, UPLOADS, clip=1.0)
 
 
 def test_a_release_has_the_noise_of_what_was_reserved_for_it() -> None:
-    guard = Guard(ledger_of([9.0] * 3))
+    guard = Randomizer(ledger_of([9.0] * 3))
     cheap, dear = (guard.reserve(charge, run="a", round=0) for charge in (0.125, 2.0))
     assert guard.protect(dear, UPLOADS, clip=1.0).noise_scale == pytest.approx(1.0)
     assert guard.protect(cheap, UPLOADS, clip=1.0).noise_scale == pytest.approx(16.0)
@@ -297,7 +297,7 @@ def test_a_release_has_the_noise_of_what_was_reserved_for_it() -> None:
 
 def test_rounds_may_have_to_rise() -> None:
     ledger = ledger_of([9.0] * 3)
-    guard = Guard(ledger)
+    guard = Randomizer(ledger)
     guard.reserve(0.5, run="a", round=3, rising=True)
     before = ledger.spent()
     for index in (0, 3):
@@ -310,7 +310,7 @@ def test_rounds_may_have_to_rise() -> None:
 
 def test_unsettled_releases_count_as_spent() -> None:
     ledger = ledger_of([1.0] * 3)
-    guard = Guard(ledger)
+    guard = Randomizer(ledger)
     first = release(guard)
     second = release(guard, round=1)
     assert ledger.unsettled == 2
@@ -326,13 +326,13 @@ def test_unsettled_releases_count_as_spent() -> None:
 
 def test_the_guard_shows_how_it_works() -> None:
     ledger = ledger_of([1.0])
-    guard = Guard(ledger)
+    guard = Randomizer(ledger)
     assert (guard.trust, guard.unit, guard.mechanism.name) == ("local", "client", "laplace")
     assert guard.ledger is ledger
 
 
 def test_a_release_cannot_be_changed_and_equals_itself_alone() -> None:
-    found = release(Guard(ledger_of([9.0] * 3)))
+    found = release(Randomizer(ledger_of([9.0] * 3)))
     with pytest.raises(dataclasses.FrozenInstanceError):
         found.values = np.zeros((3, 2))  # type: ignore[misc]
     assert found != Release(found.values, found.reservation, found.noise_scale)
@@ -340,7 +340,7 @@ def test_a_release_cannot_be_changed_and_equals_itself_alone() -> None:
 
 
 def test_a_shared_upload_cannot_be_changed_and_equals_itself_alone() -> None:
-    reservation = Guard(ledger_of([9.0])).reserve(0.5, run="a", round=0)
+    reservation = Randomizer(ledger_of([9.0])).reserve(0.5, run="a", round=0)
     found = SharedUpload(np.zeros(2, dtype=np.uint64), reservation)
     with pytest.raises(dataclasses.FrozenInstanceError):
         found.values = np.ones(2, dtype=np.uint64)  # type: ignore[misc]

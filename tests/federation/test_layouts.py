@@ -15,9 +15,10 @@ from tests.small_federation import QUICK
 from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import deal_users
-from bgtplanner.federation.protection import Protection, Terms
-from bgtplanner.federation.rounds import Federation, Heldout, State
-from bgtplanner.federation.validation import ValidationSet
+from bgtplanner.federation.chunks import Heldout
+from bgtplanner.federation.parameters import RoundParameters
+from bgtplanner.federation.protection import Protection
+from bgtplanner.federation.rounds import Federation, State
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.fedgnn import FedGNN
@@ -75,7 +76,7 @@ class Play:
         number = self.ratings.n_clients
         self.terms = None
         if protection is not None:
-            self.terms = Terms(
+            self.terms = RoundParameters(
                 granted=jnp.asarray(generator.random(number) < 0.8, jnp.float32),
                 clip=jnp.array([0.1, 0.05]),
                 scale=jnp.array([0.002, 0.002]),
@@ -94,16 +95,20 @@ class Play:
         user, item, value = (jnp.asarray(part) for part in self.asked)
         heldout, aside = Heldout(user, item, value, parts), None
         if federation.protection is not None and federation.protection.validation:
-            aside = ValidationSet(user, item, value, jnp.zeros(2 * USERS, jnp.int32), parts)
+            aside = Heldout(user, item, value, parts, jnp.zeros(2 * USERS, jnp.int32))
         play = jax.jit(partial(federation.round), compiler_options=QUICK)
         state, key = federation.initial(jax.random.key(0), interactions), jax.random.key(1)
         for index in range(number):
             shared = federation.model.asking(state.shared, {"tastes": 0.5})
             state = state._replace(shared=shared)
             at = jnp.int32(index)
-            state, outcome = play(state, interactions, heldout, at, key, self.terms, aside)
+            state, sent, outcome = play(state, interactions, heldout, at, key, self.terms, aside)
         rest = jax.jit(federation.rest, compiler_options=QUICK)
-        return state, outcome, rest(state, interactions, heldout, jnp.int32(number))
+        return (
+            state,
+            (sent.released, outcome),
+            rest(state, interactions, heldout, jnp.int32(number)),
+        )
 
     def same_in(self, block: int, chunk: int, *, ordered: bool = False) -> None:
         """Compare a layout with plain sums."""

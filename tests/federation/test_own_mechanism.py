@@ -10,7 +10,7 @@ import pytest
 
 from bgtplanner import simulate
 from bgtplanner.errors import ConfigError
-from bgtplanner.federation.guard import Guard
+from bgtplanner.federation.randomizer import Randomizer
 from bgtplanner.privacy.accountants import ACCOUNTANTS, LaplaceBasic
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
@@ -65,7 +65,7 @@ def test_the_simulator_runs_with_it_under_its_own_accountant() -> None:
 @pytest.mark.parametrize("seeded", [True, False])
 def test_the_guard_releases_with_it(seeded: bool) -> None:
     ledger = Ledger.in_memory(Budgets.same(Budget(9.0), 2000), "twice/basic")
-    guard = Guard(ledger, trust="secagg", noise=SeededNoise(1) if seeded else None)
+    guard = Randomizer(ledger, trust="secagg", noise=SeededNoise(1) if seeded else None)
     uploads = np.tile([3.0, 1.0], (2000, 1))
     found = guard.release(uploads, charge=0.5, clip=1.0, run="", round=0, groups=np.arange(2000))
     noise = found.values - np.array([0.75, 0.25])  # clipped in L1
@@ -79,4 +79,4 @@ def test_where_it_cannot_be_it_is_refused_by_name() -> None:
     ledger = Ledger.in_memory(Budgets.same(Budget(9.0), 2), "twice/basic")
     expected = "mechanism = 'twice': expected gaussian or laplace, unless trust = secagg and unit"
     with pytest.raises(ConfigError, match=f"^{expected} = client$"):
-        Guard(ledger, trust="local")
+        Randomizer(ledger, trust="local")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bgtplanner.federation.pacing import Pacing
+from bgtplanner.federation.ratelimit import RateLimit
 
 A_THIRD = 1200.0
 """Seconds, of an hour in which three requests may come."""
@@ -29,29 +29,29 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def pacing(tmp_path: Path, clock: Clock) -> Pacing:
+def pacing(tmp_path: Path, clock: Clock) -> RateLimit:
     """Three requests an hour, and none saved up."""
-    pacing = Pacing(tmp_path / "pace.json", 3, clock)
+    pacing = RateLimit(tmp_path / "pace.json", 3, clock)
     note(pacing, saved=0, time=clock.now)
     return pacing
 
 
-def note(pacing: Pacing, **noted: Any) -> None:
+def note(pacing: RateLimit, **noted: Any) -> None:
     pacing.path.write_text(json.dumps(noted))
 
 
-def taken(pacing: Pacing) -> int:
+def taken(pacing: RateLimit) -> int:
     """How many requests may come at once."""
     return sum(pacing.take() for _ in range(20))
 
 
-def test_a_client_that_was_never_asked_has_an_hours_worth(pacing: Pacing) -> None:
+def test_a_client_that_was_never_asked_has_an_hours_worth(pacing: RateLimit) -> None:
     pacing.start()
     assert taken(pacing) == 3
 
 
 def test_one_request_may_come_when_its_time_has_passed_and_not_before(
-    pacing: Pacing, clock: Clock
+    pacing: RateLimit, clock: Clock
 ) -> None:
     clock.now += A_THIRD - 1e-3
     assert not pacing.take()
@@ -60,7 +60,7 @@ def test_one_request_may_come_when_its_time_has_passed_and_not_before(
     assert not pacing.take()
 
 
-def test_what_is_asked_too_early_costs_nothing(pacing: Pacing, clock: Clock) -> None:
+def test_what_is_asked_too_early_costs_nothing(pacing: RateLimit, clock: Clock) -> None:
     for _ in range(7):
         clock.now += A_THIRD / 8
         assert not pacing.take()
@@ -68,13 +68,13 @@ def test_what_is_asked_too_early_costs_nothing(pacing: Pacing, clock: Clock) -> 
     assert pacing.take()
 
 
-def test_no_more_is_saved_up_than_an_hours_worth(pacing: Pacing, clock: Clock) -> None:
+def test_no_more_is_saved_up_than_an_hours_worth(pacing: RateLimit, clock: Clock) -> None:
     clock.now += 1e7
     assert taken(pacing) == 3
 
 
 def test_less_than_one_an_hour(tmp_path: Path, clock: Clock) -> None:
-    pacing = Pacing(tmp_path / "pace.json", 0.5, clock)
+    pacing = RateLimit(tmp_path / "pace.json", 0.5, clock)
     pacing.start()
     assert taken(pacing) == 1
     clock.now += 7199
@@ -84,7 +84,7 @@ def test_less_than_one_an_hour(tmp_path: Path, clock: Clock) -> None:
 
 
 def test_a_clock_that_is_set_back_gives_nothing_and_takes_nothing(
-    pacing: Pacing, clock: Clock
+    pacing: RateLimit, clock: Clock
 ) -> None:
     note(pacing, saved=2, time=clock.now)
     clock.now -= 1e6
@@ -93,7 +93,7 @@ def test_a_clock_that_is_set_back_gives_nothing_and_takes_nothing(
 
 @pytest.mark.parametrize("later", [0.0, -5.0])
 def test_nothing_is_saved_up_while_the_clock_stands(
-    pacing: Pacing, clock: Clock, later: float
+    pacing: RateLimit, clock: Clock, later: float
 ) -> None:
     note(pacing, saved=0.5, time=clock.now)
     clock.now += later
@@ -101,11 +101,11 @@ def test_nothing_is_saved_up_while_the_clock_stands(
     assert json.loads(pacing.path.read_text()) == {"saved": 0.5, "time": clock.now}
 
 
-def test_it_is_remembered_over_a_restart(pacing: Pacing, clock: Clock) -> None:
+def test_it_is_remembered_over_a_restart(pacing: RateLimit, clock: Clock) -> None:
     pacing.start()
     assert pacing.take()
     assert json.loads(pacing.path.read_text()) == {"saved": 2.0, "time": clock.now}
-    assert taken(Pacing(pacing.path, 3, clock)) == 2
+    assert taken(RateLimit(pacing.path, 3, clock)) == 2
 
 
 DEEP = "[" * 100_000
@@ -131,7 +131,7 @@ DEEP = "[" * 100_000
     ids=lambda content: content[:30],
 )
 def test_a_damaged_note_starts_from_nothing_saved_up(
-    pacing: Pacing, clock: Clock, content: str
+    pacing: RateLimit, clock: Clock, content: str
 ) -> None:
     pacing.path.write_text(content, encoding="latin-1")
     assert not pacing.take()
@@ -139,7 +139,7 @@ def test_a_damaged_note_starts_from_nothing_saved_up(
     assert taken(pacing) == 1
 
 
-def test_a_lost_note_starts_from_nothing_saved_up(pacing: Pacing, clock: Clock) -> None:
+def test_a_lost_note_starts_from_nothing_saved_up(pacing: RateLimit, clock: Clock) -> None:
     pacing.path.unlink()
     assert not pacing.take()
     clock.now += A_THIRD
@@ -148,7 +148,7 @@ def test_a_lost_note_starts_from_nothing_saved_up(pacing: Pacing, clock: Clock) 
 
 @pytest.mark.parametrize("saved", [0, 3])
 def test_the_ends_of_what_can_be_saved_up_are_believed(
-    pacing: Pacing, clock: Clock, saved: int
+    pacing: RateLimit, clock: Clock, saved: int
 ) -> None:
     note(pacing, saved=saved, time=clock.now - A_THIRD)
     assert taken(pacing) == min(saved + 1, 3)

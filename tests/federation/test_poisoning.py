@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.federation.screening import FALSE_ALARM, Limits, Screen, limits_of
+from bgtplanner.federation.outliers import FALSE_ALARM, Limits, OutlierTests, limits_of
 from bgtplanner.federation.server import Server
 from bgtplanner.models.bias import Posterior
 from bgtplanner.models.learner import Noise, Shared
@@ -72,7 +72,7 @@ def rejected(
     scale, own = terms(mechanism, rows.shape[1], epsilon)
     uploads = dict(enumerate(rows))
     by_client = dict.fromkeys(uploads, own if limits is None else limits)
-    return Screen(mechanism).rejected(uploads, dict.fromkeys(uploads, scale), by_client)
+    return OutlierTests(mechanism).rejected(uploads, dict.fromkeys(uploads, scale), by_client)
 
 
 class TestHonestClients:
@@ -221,8 +221,8 @@ def replace_limit(mechanism: str, **limits: float) -> Limits:
 
 
 class TestRepeats:
-    def rounds(self, *rounds: Floats, screen: Screen | None = None) -> list[dict[int, str]]:
-        screen = Screen("gaussian") if screen is None else screen
+    def rounds(self, *rounds: Floats, screen: OutlierTests | None = None) -> list[dict[int, str]]:
+        screen = OutlierTests("gaussian") if screen is None else screen
         scale, limits = terms("gaussian")
         return [
             screen.rejected(
@@ -245,16 +245,18 @@ class TestRepeats:
 
     def test_are_remembered_when_the_server_is_started_again(self) -> None:
         rows = released("gaussian", directions(4, SIZE), 13)
-        screen = Screen("gaussian")
+        screen = OutlierTests("gaussian")
         self.rounds(rows, screen=screen)
-        again = Screen("gaussian", screen.seen)
+        again = OutlierTests("gaussian", screen.seen)
         assert self.rounds(rows, screen=again) == [dict.fromkeys(range(4), "repeated")]
-        assert self.rounds(rows, screen=Screen("gaussian", Screen("gaussian").seen)) == [{}]
+        assert self.rounds(
+            rows, screen=OutlierTests("gaussian", OutlierTests("gaussian").seen)
+        ) == [{}]
 
     def test_only_so_many_are_remembered(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("bgtplanner.federation.screening._REMEMBERED", 3)
+        monkeypatch.setattr("bgtplanner.federation.outliers._REMEMBERED", 3)
         rows = released("gaussian", directions(8, SIZE), 14)
-        screen = Screen("gaussian")
+        screen = OutlierTests("gaussian")
         self.rounds(rows, screen=screen)
         assert screen.seen.shape == (3, 16)
         assert self.rounds(rows[:5], screen=screen) == [{}]
@@ -308,7 +310,7 @@ class TestOneClient:
         noise = scale * rng.standard_normal((200, world.coordinates))
         noise[:, 5] = scale * np.linspace(0, 20, 200)
         uploads = dict(enumerate(noise))
-        found = Screen("privunit").rejected(
+        found = OutlierTests("privunit").rejected(
             uploads, dict.fromkeys(uploads, scale), dict.fromkeys(uploads, limits)
         )
         kept = [row for client, row in uploads.items() if client not in found]

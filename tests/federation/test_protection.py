@@ -15,16 +15,11 @@ from scipy import stats
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import ConfigError
-from bgtplanner.federation.guard import Guard
-from bgtplanner.federation.protection import (
-    Protection,
-    Released,
-    Terms,
-    Uploads,
-    each_alone,
-    terms_of,
-)
-from bgtplanner.federation.rounds import Federation, Heldout
+from bgtplanner.federation.chunks import Heldout
+from bgtplanner.federation.parameters import RoundParameters, round_parameters
+from bgtplanner.federation.protection import Protection, Released, Uploads, each_alone
+from bgtplanner.federation.randomizer import Randomizer
+from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.server import Server
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.learner import Interactions, Upload
@@ -62,7 +57,11 @@ def compiled(protection: Protection) -> Any:
 
 
 def release(
-    protection: Protection, upload: Upload, interactions: Interactions, terms: Terms, seed: int = 0
+    protection: Protection,
+    upload: Upload,
+    interactions: Interactions,
+    terms: RoundParameters,
+    seed: int = 0,
 ) -> Released:
     released: Released = compiled(protection)(jax.random.key(seed), upload, interactions, terms)
     return released
@@ -341,10 +340,13 @@ class TestNoise:
         terms = some_terms(scale=1.0, clients=2)
         play = jax.jit(federation.round, compiler_options=QUICK)
         seen = [
-            np.asarray(
-                play(state, interactions, heldout, jnp.int32(index), jax.random.key(key), terms)[
-                    1
-                ].aggregate
+            np.concatenate(
+                [
+                    np.ravel(part)
+                    for part in play(
+                        state, interactions, heldout, jnp.int32(index), jax.random.key(key), terms
+                    )[1].released.aggregate.gradient
+                ]
             )
             for index, key in ((0, 1), (0, 1), (1, 1), (0, 2))
         ]
@@ -361,7 +363,7 @@ class TestTurning:
     def sums(self, noise: Any, upload: Upload, interactions: Interactions, granted: Any) -> Float:
         accountant = accountant_named("privunit/either")
         classes = np.zeros(interactions.n_clients, np.int32)
-        terms = terms_of(
+        terms = round_parameters(
             accountant, "local", self.CLIP, np.array([self.EPSILON]), granted, classes
         )
         protection = Protection(mechanism="privunit", noise=noise)
@@ -381,7 +383,7 @@ class TestTurning:
         found = self.sums(noise, upload, interactions, granted)
         uploads = mechanism_named("privunit").clip(whole_uploads(upload, interactions), self.CLIP)
         budgets = Budgets.same(Budget(self.EPSILON, 1e-5), N_CLIENTS * self.TIMES)
-        guard = Guard(Ledger.in_memory(budgets, "privunit/either"), noise=SeededNoise(3))
+        guard = Randomizer(Ledger.in_memory(budgets, "privunit/either"), noise=SeededNoise(3))
         one_by_one = guard.release(
             np.tile(uploads, (self.TIMES, 1)), charge=self.EPSILON, clip=self.CLIP, run="", round=0
         ).values.reshape(self.TIMES, N_CLIENTS, -1)
@@ -394,7 +396,7 @@ class TestTurning:
 
     def test_terms_say_what_is_left_of_an_upload(self) -> None:
         interactions, granted = some_interactions(MANY), np.ones(N_CLIENTS, bool)
-        terms = terms_of(
+        terms = round_parameters(
             accountant_named("privunit/either"), "local", 0.5, np.array([1.0, 8.0]), granted,
             np.array([0, 0, 0, 1, 1, 1], np.int32),
         )  # fmt: skip
@@ -464,9 +466,9 @@ class TestTerms:
 
     def terms(
         self, accountant: str, trust: str, charges: list[float], granted: Any = None
-    ) -> Terms:
+    ) -> RoundParameters:
         who = self.EVERYBODY if granted is None else np.asarray(granted, dtype=bool)
-        return terms_of(
+        return round_parameters(
             accountant_named(accountant), trust, 0.5, np.array(charges), who, self.CLASSES
         )
 

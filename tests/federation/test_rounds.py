@@ -14,8 +14,10 @@ from jax import Array
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import deal_users
-from bgtplanner.federation.protection import Protection, Terms
-from bgtplanner.federation.rounds import Draw, Federation, Heldout, Outcome, State
+from bgtplanner.federation.chunks import Heldout
+from bgtplanner.federation.parameters import RoundParameters
+from bgtplanner.federation.protection import Protection
+from bgtplanner.federation.rounds import Draw, Federation, Outcome, State
 from bgtplanner.federation.server import Server
 from bgtplanner.models.fedgnn import FedGNN
 from bgtplanner.models.learner import Interactions, Learner, Shared, Statistics, Upload
@@ -91,10 +93,10 @@ class Runner:
     ) -> tuple[State, Outcome]:
         state = self.start if state is None else state
         interactions = self.interactions if interactions is None else interactions
-        result: tuple[State, Outcome] = compiled(self.federation)(
+        after, _, outcome = compiled(self.federation)(
             state, interactions, HELDOUT, jnp.int32(index), self.key
         )
-        return result
+        return after, outcome
 
     def participants(self, index: int) -> list[int]:
         """Clients that took part, seen from how their users counted."""
@@ -283,7 +285,7 @@ def test_every_draw_has_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Non
         protection=protection,
         extras=PaperExtras(pseudo_items=2),
     )
-    terms = Terms(jnp.ones(7), jnp.ones(1), jnp.ones(1), jnp.zeros(7, jnp.int32))
+    terms = RoundParameters(jnp.ones(7), jnp.ones(1), jnp.ones(1), jnp.zeros(7, jnp.int32))
     state = federation.initial(jax.random.key(0), interactions)
 
     @jax.jit

@@ -78,7 +78,7 @@ def of_learner(name: str) -> dict[str, Any]:
     users, items = np.arange(40), np.arange(40) % 30
     found["predicted"] = [engine.predict(users, items).tolist() for engine in engines]
     found["ranked"] = [engine.rank([9, 0, 39]).tolist() for engine in engines]
-    known = engines[1]._data.interactions
+    known = engines[1]._known
     found["bytes"] = [shard.data.nbytes for shard in known.value.addressable_shards]
     found["devices"] = {
         field: len({str(shard.index) for shard in getattr(known, field).addressable_shards})

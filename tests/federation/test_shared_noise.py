@@ -16,8 +16,9 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split, split_ratings
 from bgtplanner.errors import BudgetExceeded, ConfigError
 from bgtplanner.federation.coordinator import Coordinator, _Forecast
-from bgtplanner.federation.guard import Guard
-from bgtplanner.federation.protection import Protection, Released, noise_of_mean, terms_of
+from bgtplanner.federation.parameters import noise_of_mean, round_parameters
+from bgtplanner.federation.protection import Protection, Released
+from bgtplanner.federation.randomizer import Randomizer
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.server import Server
@@ -46,7 +47,7 @@ def seeded(seed: int) -> ExactNoise:
 
 
 def terms(answers: Any = EVERYBODY, tolerance: Tolerance | None = None, **more: Any) -> Any:
-    return terms_of(
+    return round_parameters(
         GDP, "secagg", CLIP, np.array([CHARGE]), np.asarray(answers, bool), ONE_CLASS,
         neighbours="replace-special", invited=EVERYBODY, tolerance=tolerance, **more,
     )  # fmt: skip
@@ -128,7 +129,7 @@ def test_the_reference_sum_has_the_noise_that_is_simulated() -> None:
 
 def test_a_class_that_does_not_pay_adds_no_share() -> None:
     classes = np.array([0, 0, 0, 0, 1, 1], np.int32)
-    found = terms_of(
+    found = round_parameters(
         GDP, "secagg", CLIP, np.array([CHARGE, 0.0]), EVERYBODY, classes,
         neighbours="replace-special",
     )  # fmt: skip
@@ -141,7 +142,7 @@ def test_a_class_that_does_not_pay_adds_no_share() -> None:
     ("accountant", "trust"), [("laplace/basic", "secagg"), ("gaussian/gdp", "local")]
 )
 def test_other_noise_is_not_drawn_in_shares(accountant: str, trust: str) -> None:
-    given = terms_of(
+    given = round_parameters(
         accountant_named(accountant), trust, CLIP, np.array([CHARGE]), EVERYBODY, ONE_CLASS,
         tolerance=Tolerance(2, 1),
     )  # fmt: skip
@@ -273,14 +274,14 @@ def test_a_forecast_knows_what_is_tolerated(split: Split) -> None:
 # ---- one client
 
 
-def guard(epsilon: float = 9.0, *, trust: str = "secagg", **options: Any) -> Guard:
+def guard(epsilon: float = 9.0, *, trust: str = "secagg", **options: Any) -> Randomizer:
     rule = options.pop("accountant", "gaussian/gdp")
     clients = options.pop("clients", 1)
     ledger = Ledger.in_memory(
         Budgets.same(Budget(epsilon, 1e-5), clients), rule,
         neighbours="replace-special" if trust == "secagg" else "replace-one",
     )  # fmt: skip
-    return Guard(ledger, trust=trust, **options)
+    return Randomizer(ledger, trust=trust, **options)
 
 
 def test_a_client_adds_its_share_and_pays_for_it() -> None:

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import deal_users, split_ratings
 from bgtplanner.errors import ConfigError
-from bgtplanner.federation.protection import Protection, Terms
+from bgtplanner.federation.chunks import Heldout
+from bgtplanner.federation.parameters import RoundParameters
+from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.validation import (
     WORST,
     Validation,
-    ValidationSet,
     errors_of_clients,
     rmse_of,
 )
@@ -38,8 +39,8 @@ def some_ratings(seed: int = 0, clients: int | None = None) -> Ratings:
     return ratings if clients is None else deal_users(ratings, clients, seed=1)
 
 
-def terms(granted: Any, clip: float = 0.5, scale: float = 0.0) -> Terms:
-    return Terms(
+def terms(granted: Any, clip: float = 0.5, scale: float = 0.0) -> RoundParameters:
+    return RoundParameters(
         granted=jnp.asarray(granted, jnp.float32),
         clip=jnp.array([clip], jnp.float32),
         scale=jnp.array([scale], jnp.float32),
@@ -87,9 +88,8 @@ def test_errors_are_client_by_client(clients: int | None) -> None:
     part = ratings.take(chosen)
     arrival = generator.integers(0, 3, 10).astype(np.int32)
     predicted = generator.random(10).astype(np.float32)
-    aside = ValidationSet(
-        *(jnp.asarray(array) for array in (part.user, part.item, part.value, arrival))
-    )
+    user, item, value = (jnp.asarray(array) for array in (part.user, part.item, part.value))
+    aside = Heldout(user, item, value, arrival=jnp.asarray(arrival))
     found = np.asarray(
         errors_of_clients(jnp.asarray(predicted), aside, interactions, jnp.int32(1))
     )

@@ -23,7 +23,7 @@ import pytest
 
 from bgtplanner.errors import BGTPlannerError
 from bgtplanner.federation import answers, pacing
-from bgtplanner.federation.guard import Guard
+from bgtplanner.federation.randomizer import Randomizer
 from bgtplanner.flower import client as module
 from bgtplanner.flower import sums
 from bgtplanner.flower.client import Client
@@ -375,7 +375,7 @@ class PaysAfterwards(Client):
         values = SeededNoise([hash(request.round), id(self)]).normal((SIZE,))
         self._answers.keep(request.digest, request.round, values)
         with contextlib.suppress(Stop), self.open_ledger() as ledger:
-            Guard(ledger).reserve(request.charge, run=request.run, round=request.round)
+            Randomizer(ledger).reserve(request.charge, run=request.run, round=request.round)
         return values
 
 

@@ -23,7 +23,7 @@ from bgtplanner.federation.aggregation import client as member_module
 from bgtplanner.federation.aggregation import masks
 from bgtplanner.federation.aggregation.client import Client as Member
 from bgtplanner.federation.aggregation.server import STEPS, Server
-from bgtplanner.federation.pacing import Pacing
+from bgtplanner.federation.ratelimit import RateLimit
 from bgtplanner.flower import client as module
 from bgtplanner.flower import sums
 from bgtplanner.flower.client import Client
@@ -246,7 +246,7 @@ def test_rounds_are_begun_at_the_pace_of_the_policy(tmp_path: Path) -> None:
 def test_without_pacing_a_server_goes_through_the_budget_at_once(
     tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr(Pacing, "take", lambda _: True)
+    monkeypatch.setattr(RateLimit, "take", lambda _: True)
     assert _in_an_hour(tmp_path / "group") == 6
 
 

@@ -24,7 +24,7 @@ from bgtplanner.federation.aggregation.client import Client as Member
 from bgtplanner.federation.aggregation.messages import Survivors, Upload
 from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.federation.aggregation.server import STEPS, Server
-from bgtplanner.federation.guard import Guard
+from bgtplanner.federation.randomizer import Randomizer
 from bgtplanner.flower import sums
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client
@@ -285,7 +285,7 @@ def test_without_a_check_of_shares_noise_is_missing(table: Table, monkeypatch: P
     assert table.refuses(0, little.step("keys")) is False
     assert not table.opened(replace(table.round(1), scale=little.scale).sealed())
     assert table.put == {}
-    monkeypatch.setattr(Guard, "check_shares", lambda *_, **__: None)
+    monkeypatch.setattr(Randomizer, "check_shares", lambda *_, **__: None)
     assert table.opened(replace(table.round(2), scale=little.scale).sealed())
     assert little.shares.std_of_sum(CLIENTS) < least_scale(CHARGE, CLIP) / 2
 
@@ -425,8 +425,8 @@ class PaysOnceAddsTwice(Client):
     def _begin(self, ledger: Any, agreed: Any) -> None:
         pass
 
-    def _pay(self, ledger: Any, request: Request) -> tuple[Guard, Reservation]:
-        guard = Guard(ledger, trust="secagg")
+    def _pay(self, ledger: Any, request: Request) -> tuple[Randomizer, Reservation]:
+        guard = Randomizer(ledger, trust="secagg")
         return guard, guard.reserve(request.charge, run=request.run, round=request.round)
 
 

@@ -29,8 +29,9 @@ from bgtplanner.federation.aggregation.client import Client as Member
 from bgtplanner.federation.aggregation.messages import Opened
 from bgtplanner.federation.aggregation.messages import Shares as Dealt
 from bgtplanner.federation.aggregation.server import Server
-from bgtplanner.federation.guard import Guard
-from bgtplanner.federation.protection import Protection, terms_of
+from bgtplanner.federation.parameters import round_parameters
+from bgtplanner.federation.protection import Protection
+from bgtplanner.federation.randomizer import Randomizer
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.server import Server as AveragingServer
@@ -153,7 +154,7 @@ class Summing:
         """One round, by the server's own code; a server that stops begins it again."""
         everybody, index = np.arange(CLIENTS) < granted, self.deployment.next_round
         charges, classes = np.array([CHARGE]), np.zeros(CLIENTS, dtype=np.int32)
-        terms = terms_of(
+        terms = round_parameters(
             RULE, "secagg", CLIP, charges, everybody, classes, None, "replace-special",
             invited=everybody, tolerance=Tolerance(DROPOUTS, COLLUDERS),
         )  # fmt: skip
@@ -419,7 +420,7 @@ class PaysOnce(Client):
     """Takes a round for paid that is in its ledger."""
 
     def _pay(self, ledger: Any, request: Any) -> Any:
-        guard = Guard(ledger, trust="secagg")
+        guard = Randomizer(ledger, trust="secagg")
         return guard, guard.reserve(request.charge, run=request.run, round=request.round)
 
 

@@ -33,7 +33,7 @@ from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.federation.aggregation.server import STEPS as STEPS_OF_A_SUM
 from bgtplanner.federation.aggregation.server import Server
 from bgtplanner.federation.answers import Answers
-from bgtplanner.federation.guard import Guard, Release, SharedUpload
+from bgtplanner.federation.randomizer import Randomizer, Release, SharedUpload
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import HelloRequest, Request, SentCatalogue, SumStep
@@ -254,13 +254,13 @@ class _stopping:
     """The machine stops at a step of an answer, before that step is done."""
 
     PLACES: ClassVar = {
-        "reserve": (Guard, "reserve"),
+        "reserve": (Randomizer, "reserve"),
         "upload": (Client, "_train"),
-        "protect": (Guard, "protect"),
+        "protect": (Randomizer, "protect"),
         "answers": (Answers, "keep"),
         "model": (Client, "_keep"),
-        "settle": (Guard, "settle"),
-        "share": (Guard, "share"),
+        "settle": (Randomizer, "settle"),
+        "share": (Randomizer, "share"),
         "begun": (RoundStore, "save"),
         "state": (RoundStore, "save"),
     }
@@ -287,20 +287,22 @@ class _stopping:
 
 def paid_releases_tell_nothing(patch: pytest.MonkeyPatch) -> None:
     """Replace what was paid for by numbers that go by the reservation alone."""
-    protect, share = Guard.protect, Guard.share
+    protect, share = Randomizer.protect, Randomizer.share
 
-    def told_nothing(self: Guard, reservation: Any, uploads: Any, **options: Any) -> Release:
+    def told_nothing(self: Randomizer, reservation: Any, uploads: Any, **options: Any) -> Release:
         release = protect(self, reservation, uploads, **options)
         made_up = np.random.default_rng(reservation.number).normal(size=release.values.shape)
         return replace(release, values=made_up)
 
-    def shares_nothing(self: Guard, reservation: Any, upload: Any, **options: Any) -> SharedUpload:
+    def shares_nothing(
+        self: Randomizer, reservation: Any, upload: Any, **options: Any
+    ) -> SharedUpload:
         shared, numbers = share(self, reservation, upload, **options), len(upload)
         made_up = np.random.default_rng(reservation.number).integers(2**20, size=numbers)
         return replace(shared, values=made_up.astype(np.uint64))
 
-    patch.setattr(Guard, "protect", told_nothing)
-    patch.setattr(Guard, "share", shares_nothing)
+    patch.setattr(Randomizer, "protect", told_nothing)
+    patch.setattr(Randomizer, "share", shares_nothing)
 
 
 @contextlib.contextmanager
@@ -537,7 +539,7 @@ class ReplaysIfNothingChanged(Client):
         key = (str(self.file.state), hashlib.sha256(request.digest + upload.tobytes()).digest())
         if key not in self.sent:
             with self.open_ledger() as ledger:
-                guard = Guard(ledger)
+                guard = Randomizer(ledger)
                 paid = guard.reserve(request.charge, run=request.run, round=request.round)
                 released = guard.protect(paid, upload[None], clip=request.clip)
                 self.sent[key] = released.values[0]

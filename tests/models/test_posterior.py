@@ -16,9 +16,11 @@ from bgtplanner import simulate
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import split_ratings
 from bgtplanner.data.synthetic import synthetic_ratings
+from bgtplanner.federation.chunks import Heldout
 from bgtplanner.federation.coordinator import Coordinator, _Forecast
-from bgtplanner.federation.protection import Protection, Terms
-from bgtplanner.federation.rounds import Federation, Heldout, State
+from bgtplanner.federation.parameters import RoundParameters
+from bgtplanner.federation.protection import Protection
+from bgtplanner.federation.rounds import Federation, State
 from bgtplanner.federation.server import Server
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models import bias as posterior
@@ -603,8 +605,8 @@ def small_world(noise: float = 0.05) -> tuple[Ratings, Float, Float]:
     return ratings, quality, 0.6 + quality + level[:, None]
 
 
-def all_clients(clients: int, scale: float) -> Terms:
-    return Terms(
+def all_clients(clients: int, scale: float) -> RoundParameters:
+    return RoundParameters(
         granted=jnp.ones(clients),
         clip=jnp.array([CLIP]),
         scale=jnp.array([scale]),
@@ -618,7 +620,7 @@ def step(
     state: State,
     interactions: Interactions,
     index: Any,
-    terms: Terms | None,
+    terms: RoundParameters | None,
 ) -> State:
     nobody = Heldout(*(jnp.zeros(1, kind) for kind in (jnp.int32, jnp.int32, jnp.float32)))
     return federation.round(state, interactions, nobody, index, jax.random.key(1), terms)[0]

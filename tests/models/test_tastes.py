@@ -21,7 +21,8 @@ from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import split_ratings
 from bgtplanner.errors import ConfigError, InterruptedRunError
-from bgtplanner.federation.protection import Protection, Terms
+from bgtplanner.federation.parameters import RoundParameters
+from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models import interactions as of_interactions
@@ -1009,7 +1010,7 @@ class TestRuns:
             split = split_ratings(
                 catalogued(ratings, kinds), seed=seed, rounds=1, initial_share=1.0
             )
-            terms = Terms(
+            terms = RoundParameters(
                 granted=jnp.ones(CLIENTS),
                 clip=jnp.array([0.1]),
                 scale=jnp.array([0.1]),

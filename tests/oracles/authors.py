@@ -59,7 +59,7 @@ class Parameters(NamedTuple):
 TENSORS = Parameters._fields[2:]
 
 
-class Terms(NamedTuple):
+class RoundParameters(NamedTuple):
     """How uploads are protected in a round."""
 
     mechanism: Literal["gaussian", "laplace"]
@@ -171,7 +171,11 @@ def gradient(parameters: Parameters, user: int, known: list[Rating]) -> Paramete
 
 
 def upload(
-    slope: Parameters, user: int, known: list[Rating], terms: Terms | None, draws: Draws | None
+    slope: Parameters,
+    user: int,
+    known: list[Rating],
+    terms: RoundParameters | None,
+    draws: Draws | None,
 ) -> Upload:
     """What leaves a client: protected blocks, and rows for items that it only pretends to have.
 
@@ -200,7 +204,7 @@ def one_round(
     world: World,
     old: Parameters,
     index: int,
-    terms: Terms | None = None,
+    terms: RoundParameters | None = None,
     draws: Draws | None = None,
 ) -> After:
     """Train, protect, aggregate, step and predict."""

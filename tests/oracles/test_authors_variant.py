@@ -19,7 +19,7 @@ import authors
 import jax
 import numpy as np
 import pytest
-from authors import DECAY, RATE, After, Draws, Float, Parameters, Rating, Terms, World
+from authors import DECAY, RATE, After, Draws, Float, Parameters, Rating, RoundParameters, World
 from numpy.typing import ArrayLike
 
 from bgtplanner.data.ratings import Ratings
@@ -87,7 +87,7 @@ def tensors_of(dense: Float) -> list[Float]:
 
 def draws_of(simulation: Simulation, index: int) -> Draws:
     """What the coming round of the package draws, before it is scaled by anything."""
-    interactions, federation = simulation._data.interactions, simulation.federation
+    interactions, federation = simulation._known, simulation.federation
     assert federation.protection is not None
     assert simulation.next_round == index
     laplace = federation.protection.mechanism == "laplace"
@@ -261,7 +261,7 @@ def expected(run: Run) -> list[After]:
     """The same rounds by the re-implementation, which goes on from its own parameters."""
     parameters, rounds = run.start, list[After]()
     for index, played in enumerate(run.rounds):
-        terms = Terms(run.mechanism, CLIP, epsilon_of(index))
+        terms = RoundParameters(run.mechanism, CLIP, epsilon_of(index))
         rounds.append(authors.one_round(WORLD, parameters, index, terms, played.draws))
         parameters = rounds[-1].parameters
     return rounds
@@ -292,7 +292,7 @@ def test_the_context_is_what_the_uploads_will_show(run: Run) -> None:
 
 def test_the_plan_is_the_clip_and_the_noise_of_its_charge(run: Run) -> None:
     for index, played in enumerate(run.rounds):
-        plan, terms = played.told.plan, Terms(run.mechanism, CLIP, epsilon_of(index))
+        plan, terms = played.told.plan, RoundParameters(run.mechanism, CLIP, epsilon_of(index))
         assert plan is played.went.plan
         assert plan.level == index
         assert plan.charge == pytest.approx(terms.epsilon, abs=1e-11)
@@ -302,7 +302,7 @@ def test_the_plan_is_the_clip_and_the_noise_of_its_charge(run: Run) -> None:
 
 def test_what_the_server_is_told(run: Run, expected: list[After]) -> None:
     """Clip, noise, pseudo rows and weights; some blocks are longer than the clip, some are not."""
-    terms = Terms(run.mechanism, CLIP, 1.0)
+    terms = RoundParameters(run.mechanism, CLIP, 1.0)
     slopes = authors.gradient(run.start, 2, WORLD.known(2, 0))
     rows = [slopes.items[one.item] for one in WORLD.known(2, 0)]
     norms = [terms.norm(block) for block in (*rows, *slopes[2:])]
@@ -364,10 +364,10 @@ def test_what_is_not_a_number_stays_on_its_client(run: Run) -> None:
     assert isinstance(simulation, Simulation)
     local = simulation.state.local
     broken = local._replace(embedding=local.embedding.at[4].set(np.nan))
-    simulation._state = simulation.state._replace(local=broken)
+    simulation.state = simulation.state._replace(local=broken)
     draws, old = draws_of(simulation, ROUNDS), parameters_of(simulation)
     played = planned.step()
-    terms = Terms(run.mechanism, CLIP, epsilon_of(ROUNDS))
+    terms = RoundParameters(run.mechanism, CLIP, epsilon_of(ROUNDS))
     after = authors.one_round(WORLD, old, ROUNDS, terms, draws)
     reached = parameters_of(simulation)
     assert played is not None

@@ -17,7 +17,8 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split, deal_users, split_ratings
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.coordinator import Coordinator
-from bgtplanner.federation.protection import Protection, Released, Terms
+from bgtplanner.federation.parameters import RoundParameters
+from bgtplanner.federation.protection import Protection, Released
 from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.server import Server
 from bgtplanner.federation.simulation import Simulation
@@ -157,10 +158,12 @@ def test_believed() -> None:
     )
 
 
-def some_terms(interactions: Interactions, clip: float, scale: Any, granted: Any = 1.0) -> Terms:
+def some_terms(
+    interactions: Interactions, clip: float, scale: Any, granted: Any = 1.0
+) -> RoundParameters:
     """Half the clients in each of two classes."""
     scales = np.broadcast_to(np.asarray(scale, np.float32), 2)
-    return Terms(
+    return RoundParameters(
         granted=jnp.broadcast_to(jnp.asarray(granted, jnp.float32), interactions.n_clients),
         clip=jnp.full(2, clip),
         scale=jnp.asarray(scales),

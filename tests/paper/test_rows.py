@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.federation.protection import Protection, Terms
+from bgtplanner.federation.parameters import RoundParameters
+from bgtplanner.federation.protection import Protection
 from bgtplanner.models.fedgnn import FedGNN
 from bgtplanner.models.learner import Interactions, Upload
 from bgtplanner.paper.rows import noise_rows
@@ -31,7 +32,7 @@ class TestRows:
         return Upload(jnp.asarray(rows, jnp.float32), jnp.asarray(dense, jnp.float32))
 
     def noised(
-        self, mechanism: Any, upload: Upload, interactions: Interactions, terms: Terms
+        self, mechanism: Any, upload: Upload, interactions: Interactions, terms: RoundParameters
     ) -> Upload:
         protection = Protection(mechanism=mechanism, unit="row")
         work = jax.jit(

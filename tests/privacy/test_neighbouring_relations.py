@@ -16,8 +16,8 @@ import pytest
 
 from bgtplanner import BGTPlanner, Budget
 from bgtplanner.errors import ConfigError, LedgerError, LedgerTamperedError
-from bgtplanner.federation.guard import Guard
-from bgtplanner.federation.protection import noise_of_mean, terms_of
+from bgtplanner.federation.parameters import noise_of_mean, round_parameters
+from bgtplanner.federation.randomizer import Randomizer
 from bgtplanner.planning.adaptive import Adap
 from bgtplanner.planning.plan import noise_of
 from bgtplanner.planning.schedules import Uniform
@@ -83,7 +83,7 @@ def test_the_simulators_noise_follows() -> None:
     accountant, charges, sizes = accountant_named(BASIC), np.array([0.5, 1.0]), np.array([2, 2])
     granted, classes = np.ones(4, dtype=bool), np.array([0, 0, 1, 1], dtype=np.int32)
     terms = [
-        terms_of(accountant, "secagg", 1.0, charges, granted, classes, neighbours=relation)
+        round_parameters(accountant, "secagg", 1.0, charges, granted, classes, neighbours=relation)
         for relation in ("replace-one", "replace-special")
     ]
     np.testing.assert_array_equal(terms[0].clip, terms[1].clip)
@@ -120,14 +120,14 @@ def test_a_guard_scales_the_noise_for_the_relation_of_its_ledger(mechanism: str)
     noise = []
     for relation in ("replace-one", "replace-special"):
         ledger = Ledger.in_memory(budgets, accountant, neighbours=relation)
-        guard = Guard(ledger, trust="secagg", noise=SeededNoise(1))
+        guard = Randomizer(ledger, trust="secagg", noise=SeededNoise(1))
         noise.append(guard.release(np.zeros((3, 4)), charge=0.5, clip=1.0, run="a", round=0))
     assert noise[0].noise_scale == 2 * noise[1].noise_scale
     multiplier = float(accountant_named(accountant).noise_multiplier(0.5))
     assert noise[1].noise_scale == multiplier
     assert np.abs(noise[0].values).mean() == pytest.approx(2 * np.abs(noise[1].values).mean())
     with pytest.raises(ConfigError, match=REASON):
-        Guard(special(accountant), trust="local")
+        Randomizer(special(accountant), trust="local")
 
 
 # ---- a planner in a loop

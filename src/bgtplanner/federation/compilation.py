@@ -52,6 +52,9 @@ _QUICK: dict[str, Any] = {
     "xla_cpu_prefer_vector_width": 128,
 }
 
+# No optimisation at all, for what computes little beside a round.
+_LIGHT: dict[str, Any] = _QUICK | {"xla_backend_optimization_level": 0}
+
 SLOW = 2.0
 """Seconds that a program may take to compile before anyone is told."""
 
@@ -93,7 +96,7 @@ class Program:
     Args:
         function: The function.
         static: Positions of the arguments that are not arrays.
-        donated: Positions of the arguments whose memory the results may take.
+        light: Whether it computes little beside a round: for small data it is not optimised.
     """
 
     def __init__(
@@ -101,9 +104,9 @@ class Program:
         function: Callable[..., Any],
         *,
         static: tuple[int, ...] = (0,),
-        donated: tuple[int, ...] = (),
+        light: bool = False,
     ) -> None:
-        self._function, self._static, self._donated = function, static, donated
+        self._function, self._static, self._light = function, static, light
         self._jitted: dict[tuple[jax.Device | Mesh, bool], Callable[..., Any]] = {}
 
     def __call__(self, where: jax.Device | Mesh, small: bool, *arguments: Any) -> Any:
@@ -120,19 +123,18 @@ class Program:
             self._jitted[where, small] = jax.jit(
                 self._function,
                 static_argnums=self._static,
-                donate_argnums=self._donated,
-                compiler_options=_options(device.platform, small),
+                compiler_options=_options(device.platform, small, self._light),
                 **several,
             )
         return self._jitted[where, small](*arguments)
 
 
 @cache
-def _options(platform: str, small: bool) -> dict[str, Any] | None:
+def _options(platform: str, small: bool, light: bool) -> dict[str, Any] | None:
     """Return the options for XLA on a device, or None where XLA does not know them."""
     if platform != "cpu":
         return None
-    options = _ON_CPU | (_QUICK if small else {})
+    options = _ON_CPU | ((_LIGHT if light else _QUICK) if small else {})
     try:
         jax.jit(lambda: 0, compiler_options=options)()
     except jax.errors.JaxRuntimeError:  # this version of XLA does not have one of them

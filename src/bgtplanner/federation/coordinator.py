@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from bgtplanner.errors import ConfigError, SchemaError
-from bgtplanner.federation.protection import Terms, noise_of_mean, terms_of
+from bgtplanner.federation.parameters import RoundParameters, noise_of_mean, round_parameters
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Federation, State
 from bgtplanner.federation.simulation import Seen
@@ -57,7 +57,7 @@ class Engine(Protocol):
         """The state after the last round."""
         ...
 
-    def step(self, terms: Terms, plan: Plan) -> RoundResult:
+    def step(self, terms: RoundParameters, plan: Plan) -> RoundResult:
         """Carry out the next round, under terms that were paid for by a plan."""
         ...
 
@@ -262,7 +262,7 @@ class Coordinator:
         if plan.class_of_client is not self.ledger.budgets.class_of_client:
             # Always as many charges of their own, so that rounds are compiled once.
             charges = np.pad(charges, (0, 1 + GROUPS - len(charges)))
-        terms = terms_of(
+        terms = round_parameters(
             self.ledger.accountant, self.trust, plan.largest_clip, charges, answers,
             plan.class_of_client, own, self.ledger.neighbours, invited=plan.participants,
             tolerance=self.tolerance,
@@ -271,7 +271,7 @@ class Coordinator:
         self.engine.divide(split)
         return replace(self._with_enough(terms, plan), split=split or None), int(late.sum())
 
-    def _with_enough(self, terms: Terms, plan: Plan) -> RoundResult:
+    def _with_enough(self, terms: RoundParameters, plan: Plan) -> RoundResult:
         """Play a round, unless too few clients answer for their shares to be the full noise."""
         if terms.share is None:
             return self.engine.step(terms, plan)

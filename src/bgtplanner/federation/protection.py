@@ -1,16 +1,11 @@
-"""The guard of all clients at once: clip and noise, in arrays, inside the compiled round.
+"""The protection of all clients at once: clip and noise, in arrays, inside the compiled round.
 
-It does for a simulation what :mod:`bgtplanner.federation.guard` does for a real client. What a
-client may release was reserved before; this module clips and noises it. The sensitivity, over the
-whole upload or over another unit, is 2 * clip for the neighbouring relation ``replace-one`` and
-clip for ``replace-special``. Under the latter, a client's upload is compared with zero: a client
-without ratings, or whose upload is not finite, adds exactly that and is counted like the others.
+It does for a simulation what :mod:`bgtplanner.federation.randomizer` does for a real client. What
+a client may release was reserved before; this module clips and noises it.
 
 The server only ever uses sums of uploads, so by default the noise of the sum is drawn directly,
 with exactly its distribution. That is only a matter of speed: ``noise = per-client`` draws every
-client's own noise, on every coordinate of its upload, and lets the server screen each upload.
-Under ``secagg`` Gaussian noise is that of the shares of the clients which answer, on their grid
-(:mod:`bgtplanner.privacy.shares`).
+client's own noise, on every coordinate of its upload, and lets the server test each upload.
 """
 
 from __future__ import annotations
@@ -22,86 +17,35 @@ from typing import Any, Literal, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
-from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.client import as_shared, flat_upload
-from bgtplanner.federation.screening import LEAST_SCALE, limits_of
+from bgtplanner.federation.outliers import LEAST_SCALE, limits_of
+from bgtplanner.federation.parameters import RoundParameters
 from bgtplanner.federation.server import Aggregate
 from bgtplanner.models.interactions import Interactions, Shared, Upload
-from bgtplanner.planning.plan import noise_of, weights_of
-from bgtplanner.privacy.accountants import TICK, Accountant
+from bgtplanner.planning.plan import weights_of
 from bgtplanner.privacy.allowed import UNITS, Choice, Unit, check
 from bgtplanner.privacy.mechanisms import (
     Additive,
     Limits,
     Mechanism,
-    Neighbours,
     clip_factor,
     mechanism_named,
 )
-from bgtplanner.privacy.shares import Shares, Tolerance
 
 __all__ = [
     "ClippedSum",
     "KeyedNoise",
     "Protection",
     "Released",
-    "Terms",
     "Uploads",
     "clipped_sum",
     "each_alone",
-    "noise_of_mean",
     "release_sum",
     "release_whole",
-    "shares_of",
-    "terms_of",
 ]
-
-Floats = NDArray[np.float64]
-
-
-class Terms(NamedTuple):
-    """The terms of a round: who may release, and with which clip and noise.
-
-    Attributes:
-        granted: 1 for a client that has paid and answers, ``[n_clients]``.
-        clip: Bound on the norm, per budget class.
-        scale: Scale of the noise, per budget class.
-        class_of_client: Budget class of each client, ``[n_clients]``.
-        parameters: Further parameters that the mechanism derives from each class's charge, if any.
-        own: Ratio of each client's own clip and noise to those of its class, if the unit allows
-            for that, ``[n_clients]``; None for 1.
-        share: Standard deviation of each client's share of the noise in the sum, if it is drawn in
-            shares; then `scale` is that of the full noise, which the promise takes.
-        step: Step of the grid on which uploads and shares lie, with it.
-    """
-
-    granted: Array
-    clip: Array
-    scale: Array
-    class_of_client: Array
-    parameters: Array | None = None
-    own: Array | None = None
-    share: Array | None = None
-    step: Array | None = None
-
-    def as_answered(self) -> Terms:
-        """Return the terms with the noise that the clients which answer add together."""
-        if self.share is None:
-            return self
-        together = self.share * jnp.sqrt(self.granted.sum())
-        return self._replace(scale=jnp.full_like(self.scale, together))
-
-    def cut(self, values: Array) -> Array:
-        """Return values cut towards zero to the grid, which increases no norm."""
-        return values if self.step is None else jnp.trunc(values / self.step) * self.step
-
-    def rounded(self, noised: Array) -> Array:
-        """Return sums on the grid to which noise was added, with the noise in whole steps."""
-        return noised if self.step is None else jnp.rint(noised / self.step) * self.step
 
 
 class Released(NamedTuple):
@@ -109,12 +53,12 @@ class Released(NamedTuple):
 
     Attributes:
         aggregate: The mean over the clients that answered, including noise.
-        noise_std: Standard deviation of the noise on each coordinate; NaN if it differs between
-            coordinates.
+        noise_std: Standard deviation of the noise on each coordinate; 0 without noise, NaN if it
+            differs between coordinates (unit ``row``).
         dropped: Number of uploads that were not finite, or outside what clip and noise allow.
         own: The users' embeddings for the third party, each with its own noise, if requested.
         norms: Norm of each client's own noisy gradient, averaged over its blocks, if every client
-            has a clip of its own.
+            has a clip of its own (unit ``row``).
     """
 
     aggregate: Aggregate
@@ -122,118 +66,6 @@ class Released(NamedTuple):
     dropped: Array
     own: Array | None = None
     norms: Array | None = None
-
-
-def terms_of(
-    accountant: Accountant,
-    trust: str,
-    clip: float,
-    charges: Floats,
-    granted: NDArray[np.bool_],
-    class_of_client: NDArray[np.int32],
-    own: Floats | None = None,
-    neighbours: Neighbours = "replace-one",
-    *,
-    invited: NDArray[np.bool_] | None = None,
-    tolerance: Tolerance | None = None,
-) -> Terms:
-    """Return the terms under which a round costs each class its charge.
-
-    Under ``secagg`` all clients share the noise in the sum. A class with a smaller charge
-    therefore gets a smaller clip, by the ratio of the noise multipliers. The charges are for the
-    neighbouring relation `neighbours`, which sets the sensitivity. The shares are for the clients
-    that were invited, by default those `granted`, and for what is tolerated of them.
-    """
-
-    def single(values: ArrayLike | None) -> Any:
-        return None if values is None else np.asarray(values, dtype=np.float32)
-
-    bounds, scales = _bounds_and_scales(accountant, trust, clip, charges, neighbours)
-    pays = (charges > 0)[class_of_client]
-    number = int(((granted if invited is None else invited) & pays).sum())
-    shares = shares_of(accountant, trust, bounds, scales, number, tolerance)
-    return Terms(
-        granted=single(granted & pays),
-        clip=single(bounds),
-        scale=single(scales),
-        class_of_client=cast(Any, class_of_client),
-        parameters=single(mechanism_named(accountant.mechanism).parameters(charges)),
-        own=single(own),
-        share=None if shares is None else single(shares.std_of_share),
-        step=None if shares is None else single(shares.step),
-    )
-
-
-def shares_of(
-    accountant: Accountant,
-    trust: str,
-    bounds: Floats,
-    scales: Floats,
-    invited: int,
-    tolerance: Tolerance | None = None,
-) -> Shares | None:
-    """Return the shares of the noise in a round's sum, if it is drawn in shares.
-
-    Only noise that has shares can be added where no one is trusted with it. Other noise is
-    simulated as if someone were.
-    """
-    if not _divides(accountant, trust) or invited < 1 or scales.max(initial=0.0) <= 0:
-        return None
-    dropouts, colluders = (tolerance or Tolerance()).of(invited)
-    return Shares(
-        scale=float(scales.max()),
-        clip=float(bounds.max()),
-        invited=invited,
-        most_dropouts=dropouts,
-        most_colluders=colluders,
-    )
-
-
-def _divides(accountant: Accountant, trust: str) -> bool:
-    """Return whether the noise of a sum is drawn in shares."""
-    return trust == "secagg" and mechanism_named(accountant.mechanism).has_shares
-
-
-def noise_of_mean(
-    accountant: Accountant,
-    trust: str,
-    clip: float,
-    charges: Floats,
-    clients: NDArray[Any],
-    neighbours: Neighbours = "replace-one",
-    *,
-    tolerance: Tolerance | None = None,
-    answering: float = 1.0,
-) -> float:
-    """Return the standard deviation of the noise on the mean upload for these charges.
-
-    It is a mean by weight, as in :meth:`Protection.mean`. Where the noise is drawn in shares,
-    `answering` of the clients are expected to add theirs.
-    """
-    charges = np.where(charges >= TICK, charges, 0.0)
-    bounds, scales = _bounds_and_scales(accountant, trust, clip, charges, neighbours)
-    number = clients * (charges > 0)
-    if not number.any():
-        return float("inf")
-    mechanism = mechanism_named(accountant.mechanism)
-    common = trust == "secagg"
-    weights = weights_of(bounds, scales, common)
-    if _divides(accountant, trust):  # not yet on a grid, which depends on the charge
-        invited = max(1, int(number.sum()))
-        honest = (tolerance or Tolerance()).honest(invited)
-        answers = max(1.0, answering * invited)
-        share = (number * weights).sum() / number.sum()  # what an upload counts, on average
-        return float(scales.max() / np.sqrt(honest * answers) / share)
-    std = mechanism.std_of_sum(number, scales if common else weights * scales, common)
-    return float(std / (number * weights).sum())
-
-
-def _bounds_and_scales(
-    accountant: Accountant, trust: str, clip: float, charges: Floats, neighbours: Neighbours
-) -> tuple[Floats, Floats]:
-    noise = noise_of(accountant, trust, clip, charges, neighbours)
-    # A class that pays nothing releases nothing; its infinite noise must not reach the others.
-    return noise.clip, np.where(np.isfinite(noise.scale), noise.scale, 0.0)
 
 
 class KeyedNoise:
@@ -268,10 +100,11 @@ class Uploads(NamedTuple):
 
     def size(self, mechanism: Mechanism, own: Array | None = None) -> Array:
         """Return the sum of sizes in each client's upload, of which the norm is the root."""
-        size, interactions = mechanism.sizes, self.interactions
-        total: Array = interactions.sum_pairs(size(self.rows).sum(1)) + size(self.dense).sum(1)
+        size, known = mechanism.sizes, self.interactions
+        total: Array = known.sum_pairs(size(self.rows).sum(1)) + size(self.dense).sum(1)
         if own is not None:
-            total = total + _by_client(size(own).sum(1), interactions)
+            of_users = size(own).sum(1)
+            total = total + jax.ops.segment_sum(of_users, known.client_of_user, known.n_clients)
         return total
 
     def norm(self, mechanism: Mechanism) -> Array:
@@ -284,18 +117,13 @@ class Uploads(NamedTuple):
         rows = self.rows * self.interactions.of_clients(factor)[:, None]
         return self._replace(rows=rows, dense=self.dense * factor[:, None])
 
-    def cut(self, terms: Terms) -> Uploads:
-        """Return the uploads on the grid of the terms."""
-        return self._replace(rows=terms.cut(self.rows), dense=terms.cut(self.dense))
-
     def plus(self, other: Uploads) -> Uploads:
         """Return the sum of two, client by client."""
         return self._replace(rows=self.rows + other.rows, dense=self.dense + other.dense)
 
     def inner(self, other: Uploads) -> tuple[Array, Array]:
         """Return each client's inner products over rows and over the dense part, separately."""
-        rows = (self.rows * other.rows).sum(1)
-        of_rows = self.interactions.sum_pairs(rows)
+        of_rows = self.interactions.sum_pairs((self.rows * other.rows).sum(1))
         return of_rows, (self.dense * other.dense).sum(1)
 
     def normal(self, sources: Sequence[KeyedNoise]) -> Uploads:
@@ -359,6 +187,13 @@ class Protection:
         return mechanism_named(self.mechanism)
 
     @property
+    def additive(self) -> Additive:
+        """The mechanism, which must add noise; others can release whole uploads only."""
+        kind, expected = self.kind, "one that adds noise, where more than the upload leaves"
+        ConfigError.unless(isinstance(kind, Additive), "mechanism", self.mechanism, expected)
+        return cast(Additive, kind)
+
+    @property
     def of(self) -> Unit:
         """The unit of protection."""
         return UNITS[self.unit]
@@ -389,7 +224,7 @@ class Protection:
         key: Array,
         upload: Upload,
         interactions: Interactions,
-        terms: Terms,
+        parameters: RoundParameters,
         own: Array | None = None,
         *,
         blocks: tuple[int, ...] = (),
@@ -401,7 +236,7 @@ class Protection:
             key: Key of the noise.
             upload: What the clients computed.
             interactions: The training ratings.
-            terms: What was agreed and paid for.
+            parameters: What was agreed and paid for.
             own: The users' embeddings, ``[n_users, dim]``, if they leave the clients too.
             blocks: Sizes of the tensors in the dense part.
             combine: How the server averages uploads that it sees one by one.
@@ -409,41 +244,44 @@ class Protection:
         module, _, name = self.of.release.partition(":")
         release = getattr(importlib.import_module(module), name)
         released = release(
-            self, key, upload, interactions, terms, own, blocks=blocks, combine=combine
+            self, key, upload, interactions, parameters, own, blocks=blocks, combine=combine
         )
         return cast(Released, released)
 
-    def mean(self, total: Shared, number: Array, terms: Terms) -> Released:
+    def mean(self, total: Shared, number: Array, parameters: RoundParameters) -> Released:
         """Return the mean upload from the sum of the noised uploads, as weighed, and their number.
 
         It is as long as if all uploads had the largest clip, whoever took part, so that rounds can
         be added up.
         """
-        count = self.count(terms)
+        count = self.count(parameters)
         mean = jax.tree.map(lambda part: part / count, total)
         usage = jnp.full(total.items.shape[0], number)
-        std = self._std_of_sum(self.weighed(terms)) / count
+        std = self._std_of_sum(self.weighed(parameters)) / count
         return Released(Aggregate(mean, usage), std, jnp.zeros(()))
 
-    def weights(self, terms: Terms) -> Array:
+    def weights(self, parameters: RoundParameters) -> Array:
         """Return the weights of the uploads of each class in a sum; see :meth:`mean`."""
         if self.common:
-            return jnp.ones_like(terms.clip)
-        weights: Array = weights_of(terms.clip, terms.scale, common=False)
+            return jnp.ones_like(parameters.clip)
+        weights: Array = weights_of(parameters.clip, parameters.scale, common=False)
         return weights
 
-    def weighed(self, terms: Terms) -> Terms:
+    def weighed(self, parameters: RoundParameters) -> RoundParameters:
         """Return the clips and the noise of uploads that were multiplied by their weights."""
-        weights = self.weights(terms)
-        return terms._replace(clip=weights * terms.clip, scale=weights * terms.scale)
+        weights = self.weights(parameters)
+        clip, scale = weights * parameters.clip, weights * parameters.scale
+        return parameters._replace(clip=clip, scale=scale)
 
-    def count(self, terms: Terms) -> Array:
+    def count(self, parameters: RoundParameters) -> Array:
         """Return the number of uploads that a sum is worth: those that count less are parts."""
-        weights = weights_of(terms.clip, terms.scale, self.common)
-        total: Array = (weights[terms.class_of_client] * terms.granted).sum()
+        weights = weights_of(parameters.clip, parameters.scale, self.common)
+        total: Array = (weights[parameters.class_of_client] * parameters.granted).sum()
         return jnp.where(total > 0, total, 1.0)
 
-    def validate(self, key: Array, numbers: Array, terms: Terms) -> tuple[Array, Array]:
+    def validate(
+        self, key: Array, numbers: Array, parameters: RoundParameters
+    ) -> tuple[Array, Array]:
         """Return the noised mean over clients of a number from 0 to 1, and its noise's deviation.
 
         This is the second release of a round. It has the noise of the first and the rest of its
@@ -451,55 +289,47 @@ class Protection:
         noise, bounds for Laplace noise. The number is mapped to [-1, 1]: two of them differ by at
         most 2 * bound, and each from nothing in its place, which adds 0, by at most bound.
         """
-        bound = terms.clip[terms.class_of_client] * self.kind.bound_share(self.validation)
-        weight = bound * terms.granted
+        share = self.kind.bound_share(self.validation)
+        weight = parameters.clip[parameters.class_of_client] * share * parameters.granted
         centred = 2.0 * jnp.clip(jnp.where(jnp.isfinite(numbers), numbers, 1.0), 0.0, 1.0) - 1.0
-        total = terms.cut(weight * centred).sum(keepdims=True)
-        scales = terms.as_answered().scale
-        noise = self.additive.noise_of_sum(
-            KeyedNoise(key), [(0, 1), (1,)], scales, counts_of(terms), self.common
-        )
-        noisy = terms.rounded(total + noise[1])
+        total = parameters.cut(weight * centred).sum(keepdims=True)
+        scales, counts = parameters.as_answered().scale, _counts(parameters)
+        shapes: list[tuple[int, ...]] = [(0, 1), (1,)]
+        noise = self.additive.noise_of_sum(KeyedNoise(key), shapes, scales, counts, self.common)
+        noisy = parameters.rounded(total + noise[1])
         whole = jnp.maximum(2.0 * weight.sum(), 1e-30)
-        return 0.5 + noisy[0] / whole, self._std_of_sum(terms) / whole
+        return 0.5 + noisy[0] / whole, self._std_of_sum(parameters) / whole
 
     def noise_of_users(
-        self, key: Array, own: Array, interactions: Interactions, terms: Terms
+        self, key: Array, own: Array, interactions: Interactions, parameters: RoundParameters
     ) -> Array:
         """Return noise for every user's embedding: the third party sees each of them."""
-        # A key that no part of the upload uses.
-        key = jax.random.fold_in(key, interactions.n_clients + 2)
-        scale = terms.scale[terms.class_of_client[interactions.client_of_user]]
+        key = jax.random.fold_in(key, interactions.n_clients + 2)  # no part of the upload uses it
+        scale = parameters.scale[parameters.class_of_client[interactions.client_of_user]]
         noise: Array = scale[:, None] * self.additive.draw(KeyedNoise(key), own.shape)
         return noise
 
-    def limits(self, terms: Terms, coordinates: int) -> Limits:
+    def limits(self, parameters: RoundParameters, coordinates: int) -> Limits:
         """Return the limits that an honest upload of each class stays within, ``[n_classes]``."""
-        return limits_of(self.mechanism, terms.clip, terms.scale, coordinates, terms.parameters)
+        clip, scale = parameters.clip, parameters.scale
+        return limits_of(self.mechanism, clip, scale, coordinates, parameters.parameters)
 
-    def reach(self, terms: Terms, coordinates: int) -> Array:
+    def reach(self, parameters: RoundParameters, coordinates: int) -> Array:
         """Return how far one client can move a coordinate of the sum, whatever it sends.
 
         Under ``secagg`` that is the clip, if the aggregation enforces it. Under ``local`` it is
-        the limit of the screen.
+        the limit of the outlier tests.
         """
         if self.common:
-            return terms.clip.max()
-        limits, scale = self.limits(terms, coordinates), self.weighed(terms).scale
-        furthest: Array = (limits.coordinate * scale).max()
+            return parameters.clip.max()
+        limits = self.limits(parameters, coordinates)
+        furthest: Array = (limits.coordinate * self.weighed(parameters).scale).max()
         return furthest
 
-    def _std_of_sum(self, terms: Terms) -> Array:
-        scales = terms.as_answered().scale
-        std: Array = self.kind.std_of_sum(counts_of(terms), scales, self.common)
+    def _std_of_sum(self, parameters: RoundParameters) -> Array:
+        scales = parameters.as_answered().scale
+        std: Array = self.kind.std_of_sum(_counts(parameters), scales, self.common)
         return std
-
-    @property
-    def additive(self) -> Additive:
-        """The mechanism, which must add noise; others can release whole uploads only."""
-        kind, expected = self.kind, "one that adds noise, where more than the upload leaves"
-        ConfigError.unless(isinstance(kind, Additive), "mechanism", self.mechanism, expected)
-        return cast(Additive, kind)
 
 
 def release_whole(
@@ -507,7 +337,7 @@ def release_whole(
     key: Array,
     upload: Upload,
     interactions: Interactions,
-    terms: Terms,
+    parameters: RoundParameters,
     own: Array | None = None,
     **_: Any,
 ) -> Released:
@@ -517,37 +347,41 @@ def release_whole(
     whether a client rated an item, or anything at all. The users' embeddings are part of the
     upload: there is one clip over all of it, and one charge.
     """
-    uploads, dropped, factor, own = _clipped(protection, upload, interactions, terms, own)
+    uploads, dropped, own = _clipped(protection, upload, interactions, parameters, own)
     if protection.noise == "per-client":
-        total, accepted = each_alone(protection, key, uploads, terms)
-        dropped = dropped + (terms.granted - accepted).sum()
-        terms = terms._replace(granted=accepted)
+        total, accepted = each_alone(protection, key, uploads, parameters)
+        dropped = dropped + (parameters.granted - accepted).sum()
+        parameters = parameters._replace(granted=accepted)
     else:
-        uploads = uploads.times(protection.weights(terms)[terms.class_of_client])
-        total = _noised(protection, key, uploads, terms)
+        uploads = uploads.times(protection.weights(parameters)[parameters.class_of_client])
+        total = _noised(protection, key, uploads, parameters)
     if own is not None:
-        own = own * factor[interactions.client_of_user, None]
-        own = own + protection.noise_of_users(key, own, interactions, terms)
-    released = protection.mean(total, terms.granted.sum(), terms)
+        own = own + protection.noise_of_users(key, own, interactions, parameters)
+    released = protection.mean(total, parameters.granted.sum(), parameters)
     return released._replace(dropped=dropped, own=own)
 
 
 def clipped_sum(
-    protection: Protection, upload: Upload, interactions: Interactions, terms: Terms
+    protection: Protection,
+    upload: Upload,
+    interactions: Interactions,
+    parameters: RoundParameters,
 ) -> ClippedSum:
     """Return the sum of some clients' uploads, clipped and not yet noised.
 
     It does not leave the simulation: :func:`release_sum` adds up those of all clients, and noises.
     """
-    uploads, dropped, _, _ = _clipped(protection, upload, interactions, terms, None)
-    weights = protection.weights(terms)[terms.class_of_client]
+    uploads, dropped, _ = _clipped(protection, upload, interactions, parameters, None)
+    weights = protection.weights(parameters)[parameters.class_of_client]
     return ClippedSum(Shared(*uploads.times(weights).total()), dropped)
 
 
-def release_sum(protection: Protection, key: Array, clipped: ClippedSum, terms: Terms) -> Released:
+def release_sum(
+    protection: Protection, key: Array, clipped: ClippedSum, parameters: RoundParameters
+) -> Released:
     """Release what :func:`release_whole` does, from the clipped sum of all clients."""
-    total = _noised(protection, key, clipped, terms)
-    released = protection.mean(total, terms.granted.sum(), terms)
+    total = _noised(protection, key, clipped, parameters)
+    released = protection.mean(total, parameters.granted.sum(), parameters)
     return released._replace(dropped=clipped.dropped)
 
 
@@ -555,84 +389,86 @@ def _clipped(
     protection: Protection,
     upload: Upload,
     interactions: Interactions,
-    terms: Terms,
+    parameters: RoundParameters,
     own: Array | None,
-) -> tuple[Uploads, Array, Array, Array | None]:
-    """Return clipped uploads, how many were not finite, each client's factor, and finite `own`.
+) -> tuple[Uploads, Array, Array | None]:
+    """Return clipped uploads on their grid, how many were not finite, and `own` clipped with them.
 
     A sum of sizes shows at once how long an upload is and whether all of it are numbers.
     """
     total = Uploads(upload.rows, upload.dense, interactions).size(protection.kind, own)
     finite = jnp.isfinite(total)
-    bound = terms.clip[terms.class_of_client]
+    bound = parameters.clip[parameters.class_of_client]
     if protection.validation:
         bound = bound * protection.kind.bound_share(1.0 - protection.validation)
     norm = protection.kind.root(jnp.where(finite, total, 0.0))
-    factor = terms.granted * finite * clip_factor(norm, bound)
+    factor = parameters.granted * finite * clip_factor(norm, bound)
     kept = interactions.of_clients(factor)[:, None]
-    uploads = Uploads(
-        jnp.where(kept > 0, kept * upload.rows, 0.0),
-        jnp.where(finite[:, None], factor[:, None] * upload.dense, 0.0),
-        interactions,
-    )
+    rows = jnp.where(kept > 0, kept * upload.rows, 0.0)
+    dense = jnp.where(finite[:, None], factor[:, None] * upload.dense, 0.0)
     if own is not None:
-        own = jnp.where(finite[interactions.client_of_user, None], own, 0.0)
-    return uploads.cut(terms), ((~finite) * terms.granted).sum(), factor, own
+        of_users = interactions.client_of_user
+        own = jnp.where(finite[of_users, None], own, 0.0) * factor[of_users, None]
+    uploads = Uploads(parameters.cut(rows), parameters.cut(dense), interactions)
+    return uploads, ((~finite) * parameters.granted).sum(), own
 
 
 def _noised(
-    protection: Protection, key: Array, uploads: Uploads | ClippedSum, terms: Terms
+    protection: Protection,
+    key: Array,
+    uploads: Uploads | ClippedSum,
+    parameters: RoundParameters,
 ) -> Shared:
     """Return the sum of weighed uploads with its noise."""
-    weighed = protection.weighed(terms).as_answered()
     parts = protection.kind.released_sum(
-        KeyedNoise(key), uploads, weighed, counts=counts_of(terms), common=protection.common
+        KeyedNoise(key),
+        uploads,
+        protection.weighed(parameters).as_answered(),
+        counts=_counts(parameters),
+        common=protection.common,
     )
-    return Shared(*map(terms.rounded, parts))
+    return Shared(*map(parameters.rounded, parts))
 
 
 def each_alone(
-    protection: Protection, key: Array, uploads: Uploads, terms: Terms
+    protection: Protection, key: Array, uploads: Uploads, parameters: RoundParameters
 ) -> tuple[Shared, Array]:
-    """Add every client's own noise to its upload, screen it, and sum the accepted ones by weight.
+    """Add every client's own noise to its upload, test it, and sum the accepted ones by weight.
 
     Returns:
         The sum, and 1 for each client whose upload is in it.
     """
     rows, dense, interactions = uploads
-    width, size = rows.shape[1], dense.shape[1]
-    coordinates = interactions.n_items * width + size
-    limits_by_class, kind = protection.limits(terms, coordinates), protection.kind
-    weights = protection.weights(terms)
+    width = rows.shape[1]
+    coordinates = interactions.n_items * width + dense.shape[1]
+    limits_by_class, kind = protection.limits(parameters, coordinates), protection.kind
+    weights = protection.weights(parameters)
 
     def one(total: Array, client: Array) -> tuple[Array, Array]:
         own = rows * (interactions.pair_client == client)[:, None]
         vector = flat_upload(own, dense[client], interactions)
-        of_class = terms.class_of_client[client]
-        scale = terms.scale[of_class]
+        of_class = parameters.class_of_client[client]
+        scale, further = parameters.scale[of_class], parameters.parameters
         noised = kind.released_alone(
             KeyedNoise(jax.random.fold_in(key, client)),
             vector[None],
-            clip=terms.clip[of_class],
+            clip=parameters.clip[of_class],
             scale=scale,
-            parameters=None if terms.parameters is None else terms.parameters[of_class],
+            parameters=None if further is None else further[of_class],
         )[0]
         unit = jnp.maximum(scale, LEAST_SCALE)
         limits = jax.tree.map(lambda part: unit * part[of_class], limits_by_class)
         norm = kind.root(kind.sizes(noised).sum())
         good = (limits.low <= norm) & (norm <= limits.high)
-        good = good & (jnp.abs(noised).max() <= limits.coordinate) & (terms.granted[client] > 0)
+        good = good & (jnp.abs(noised).max() <= limits.coordinate)
+        good = good & (parameters.granted[client] > 0)
         return total + jnp.where(good, weights[of_class] * noised, 0.0), good
 
     total, good = jax.lax.scan(one, jnp.zeros(coordinates), jnp.arange(interactions.n_clients))
     return as_shared(total, interactions.n_items, width), good.astype(jnp.float32)
 
 
-def counts_of(terms: Terms) -> Array:
+def _counts(parameters: RoundParameters) -> Array:
     """Return how many clients of each class release something."""
-    return jax.ops.segment_sum(terms.granted, terms.class_of_client, terms.scale.shape[0])
-
-
-def _by_client(values: Array, interactions: Interactions) -> Array:
-    """Return the sum of a quantity of the users over each client."""
-    return jax.ops.segment_sum(values, interactions.client_of_user, interactions.n_clients)
+    of_class, classes = parameters.class_of_client, parameters.scale.shape[0]
+    return jax.ops.segment_sum(parameters.granted, of_class, classes)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Mapping
-from functools import cached_property, partial
-from typing import Any, Literal, NamedTuple, cast
+from functools import cached_property
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,24 +17,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.cores import cores
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.data.split import Pairs, Split
+from bgtplanner.data.split import Pairs as NamedPairs
+from bgtplanner.data.split import Split
 from bgtplanner.errors import ConfigError, RunFolderError
+from bgtplanner.federation.chunks import Heldout, Pairs, by_chunk
 from bgtplanner.federation.compilation import FEW_RATINGS, Program, padding_of, telling_if_slow
-from bgtplanner.federation.protection import Terms
+from bgtplanner.federation.parameters import RoundParameters
+from bgtplanner.federation.protection import Released
 from bgtplanner.federation.result import RoundResult
-from bgtplanner.federation.rounds import (
-    Arriving,
-    Computed,
-    Data,
-    Extras,
-    Federation,
-    Heldout,
-    Outcome,
-    Part,
-    State,
-    by_chunk,
-)
-from bgtplanner.federation.validation import ValidationSet
+from bgtplanner.federation.rounds import Extras, Federation, Outcome, State
 from bgtplanner.models.interactions import CLIENTS, COPIED, Interactions, Shared
 from bgtplanner.models.learner import Explanation, Learner, Local
 from bgtplanner.models.metrics import Metrics, tally
@@ -127,6 +118,9 @@ class Simulation:
     """A federation on one machine, stepped round by round.
 
     Attributes:
+        state: Parameters, local state and optimizer memory after the last round.
+        next_round: Index of the next round.
+        seen: What the server saw in the last round.
         on_compiling: Is called when a program takes more than two seconds to compile.
 
     Args:
@@ -153,28 +147,42 @@ class Simulation:
         aside = None
         if validation:
             split, aside = split.set_aside(validation, seed=seed)
-        self.federation = federation
+        self.federation, self._split = federation, split
         self.n_clients, self.n_items = split.train.n_clients, split.train.n_items
         self.next_round = 0
         self.seen = Seen(np.zeros(0, dtype=np.float32), 0.0, None)
         self._arrivals = np.sort(split.arrival)
-        self._before: tuple[Array, Array] | None = None
         self._compiled: set[Program] = set()
         self.on_compiling: Callable[[], None] | None = None
-        devices = devices if federation.adds_up else _only_one(devices)
+        if not federation.adds_up:
+            expected = "1: this run does not only add up its uploads, so they cannot be divided"
+            ConfigError.unless(devices in (None, 1), "run.devices", devices, expected)
+            devices = 1
         found = pick_devices(device, devices, len(split.train))
         self._mesh = Mesh(np.array(found), (CLIENTS,)) if len(found) > 1 else None
-        self._device = found[0]
-        self._split, self._small = split, len(split.train) <= FEW_RATINGS
+        self._device, self._small = found[0], len(split.train) <= FEW_RATINGS
         with jax.default_device(self._device):
-            known = federation.lay_out(split.train, split.arrival, self._mesh)
-            self._data = Data(
-                known,
-                Heldout.of(split.test, known),
-                Arriving.of(split, known.put) if split.in_order else None,
-                None if aside is None else ValidationSet.of(aside.train, aside.arrival, known),
+            self._known = federation.lay_out(split.train, split.arrival, self._mesh)
+            self._heldout = Heldout.of(split.test, self._known)
+            self._validation = (
+                None if aside is None else Heldout.of(aside.train, self._known, aside.arrival)
             )
         self._key, self.state = self._begun()
+
+    def _begun(self) -> tuple[Array, State]:
+        """Return the key of the rounds, and a state of its own before the first of them."""
+        seed = np.uint32(self._made_with[2] & 0xFFFFFFFF)  # as jax.random.key does
+        key, state = self._run(_FIRST, self._known, seed)
+        return key, state
+
+    def _run(self, program: Program, *arguments: Any) -> Any:
+        """Run a program on the devices of this simulation, compiled for its size."""
+        tell = None if program in self._compiled else self.on_compiling
+        with jax.default_device(self._device), telling_if_slow(tell):
+            where = self._device if self._mesh is None else self._mesh
+            found = program(where, self._small, self.federation, *arguments)
+        self._compiled.add(program)
+        return found
 
     @cached_property
     def _first_round(self) -> NDArray[np.int64] | None:
@@ -194,104 +202,82 @@ class Simulation:
             return np.ones(self.n_clients, dtype=bool)
         return np.asarray(self._first_round <= self.next_round)
 
-    def _run(self, program: Program, *arguments: Any) -> Any:
-        """Run a program on the device of this simulation, compiled for its size."""
-        tell = None if program in self._compiled else self.on_compiling
-        with jax.default_device(self._device), telling_if_slow(tell):
-            where = self._device if self._mesh is None else self._mesh
-            found = program(where, self._small, self.federation, *arguments)
-        self._compiled.add(program)
-        return found
-
-    def _begun(self) -> tuple[Array, State]:
-        """Return the key of the rounds, and a state of its own before the first of them."""
-        seed = np.uint32(self._made_with[2] & 0xFFFFFFFF)  # as jax.random.key does
-        key, state = self._run(_FIRST, self._data.interactions, seed)
-        return key, state
-
-    def _as_known(self) -> tuple[State, Interactions, Any, bool]:
-        """The state, what clients know by now, and whether it is before the first round."""
-        last = np.int32(max(self.next_round - 1, 0))
-        return self.state, self._data.interactions, last, self.next_round == 0
-
     def evaluate(self) -> Metrics:
         """Return the current scores on the held-out ratings."""
-        return Metrics.of(
-            jax.device_get(self._run(_SCORES, *self._as_known(), self._data.heldout))
-        )
+        return Metrics.of(jax.device_get(self._run(_SCORES, *self._as_known(), self._heldout)))
 
-    def step(self, terms: Terms | None = None, plan: Plan | None = None) -> RoundResult:
-        """Run the next round under terms that were agreed and paid for.
+    def step(
+        self, parameters: RoundParameters | None = None, plan: Plan | None = None
+    ) -> RoundResult:
+        """Run the next round under parameters that were agreed and paid for.
 
-        The plan is for engines on real machines; here the terms say everything.
+        The plan is for engines on real machines; here the parameters say everything.
         """
         del plan
-        index, extras = self.next_round, self.federation.extras
-        shows = extras is not None and extras.shows(index)
-        outcome = self._play("round", self._key, terms, self._data.aside, shows)
-        if extras is not None and outcome.shown is not None:
-            bound = None if terms is None else float(terms.clip.max())
-            known = self._split.train.take(self._split.arrival <= index)
-            model, kept = self.federation.model, self.state.local
+        before, index = self._error_before(), np.int32(self.next_round)
+        extras = self.federation.extras
+        shows = extras is not None and extras.shows(self.next_round)
+        sent = self._run(_UPLOADED, self.state, self._known, index, self._key, parameters, shows)
+        after = self._run(_STEPPED, self.state, sent, parameters)
+        validates = () if self._validation is None else (parameters, self._validation)
+        self.state, outcome = self._run(
+            _SERVED, after, sent, self._known, self._heldout, index, self._key, *validates
+        )
+        if extras is not None and sent.released.own is not None:
+            bound = None if parameters is None else float(parameters.clip.max())
+            arrived = self._split.train.take(self._split.arrival <= self.next_round)
+            sends = sent.takes_part[self._known.client_of_user] > 0
+            model, local, own = self.federation.model, self.state.local, sent.released.own
             with jax.default_device(self._device):
-                local = extras.told(model, kept, outcome.shown, known, bound)
-                self.state = self.state._replace(local=local)
-        return self._record(outcome)
+                local = extras.told(model, local, own, sends, arrived, bound)
+            self.state = self.state._replace(local=local)
+        return self._record(outcome, before, sent.released)
 
     def rest(self) -> RoundResult:
         """Run a round in which nothing leaves any client; ratings still arrive."""
-        return self._record(self._play("rest"))
+        before, index = self._error_before(), np.int32(self.next_round)
+        self.state, outcome = self._run(_REST, self.state, self._known, self._heldout, index)
+        return self._record(outcome, before)
 
-    def _play(self, kind: Literal["round", "rest"], *more: Any) -> Outcome:
-        state, known, index = self.state, self._data.interactions, np.int32(self.next_round)
-        self._before = None
-        if self._data.arriving is not None:  # before the round takes the old state's memory
-            self._before = self._run(_ERROR_BEFORE, state, known, self._data.arriving, index)
-        if kind == "round" and self._small:
-            return self._play_in_parts(*more)
-        play = _ROUND if kind == "round" else _REST
-        self.state, outcome = self._run(play, state, known, self._data.heldout, index, *more)
-        return cast(Outcome, outcome)
+    def _error_before(self) -> float | None:
+        """Return the RMSE on what arrives in the next round, as it would have been shown before.
 
-    def _play_in_parts(
-        self, key: Array, terms: Terms | None, aside: ValidationSet | None, shows: bool
-    ) -> Outcome:
-        """Play a round in three programs: only where there is much to compute are they optimised.
-
-        Small programs are also compiled in less time than a large one that does the same.
+        None if nothing arrives, or if ratings arrive in no real order.
         """
-        state, known, index = self.state, self._data.interactions, np.int32(self.next_round)
-        with telling_if_slow(None if _SERVED in self._compiled else self.on_compiling):
-            sent = self._run(_UPLOADED, state, known, index, key, terms, shows)
-            shared, memory = self._run(_STEPPED, state, sent, terms)
-            after = State(shared, sent.local, memory)
-            done = (after, sent.losses, sent.takes_part)
-            validates = () if aside is None else (terms, aside)
-            self.state, outcome = self._run(
-                _SERVED, *done, known, self._data.heldout, index, key, *validates
-            )
-        return cast(Outcome, sent.completed(outcome))
+        if not self._split.in_order or not self.next_round:
+            return None
+        arriving = self._split.train.take(self._split.arrival == self.next_round)
+        if not len(arriving):
+            return None
+        most = int(np.bincount(self._split.arrival)[1:].max())  # one program for all rounds
+        places = np.zeros(most, dtype=np.int64)
+        places[: len(arriving)] = np.arange(len(arriving))
+        predicted = self.predict(arriving.user[places], arriving.item[places])
+        errors = predicted[: len(arriving)] - arriving.value
+        return float(np.sqrt((errors.astype(np.float64) ** 2).mean()))
 
-    def _record(self, outcome: Outcome) -> RoundResult:
-        outcome, index = jax.device_get(outcome), self.next_round
+    def _record(
+        self, outcome: Outcome, before: float | None, released: Released | None = None
+    ) -> RoundResult:
+        outcome, released = jax.device_get((outcome, released))
+        index, said = self.next_round, outcome.validation
         self.next_round += 1
-        said = outcome.validation
-        validation = None if said is None else (float(said[0]), float(said[1]))
-        self.seen = Seen(
-            np.asarray(outcome.aggregate),
-            float(outcome.noise_std),
-            validation,
-            None if outcome.norms is None else np.asarray(outcome.norms),
-        )
-        squares, number = (0.0, 0.0) if self._before is None else map(float, self._before)
+        self.seen = Seen(np.zeros(0, dtype=np.float32), 0.0, None)
+        if released is not None:
+            self.seen = Seen(
+                np.concatenate([part.ravel() for part in released.aggregate.gradient]),
+                float(released.noise_std),
+                None if said is None else (float(said[0]), float(said[1])),
+                None if released.norms is None else np.asarray(released.norms),
+            )
         return RoundResult(
             round=index,
-            rmse_arriving=(squares / number) ** 0.5 if number else None,
+            rmse_arriving=before,
             metrics=Metrics.of(outcome.scores),
             loss=float(outcome.loss),
             clients=int(outcome.clients),
             ratings=int(np.searchsorted(self._arrivals, index, side="right")),
-            dropped=int(outcome.dropped),
+            dropped=0 if released is None else int(released.dropped),
         )
 
     def divide(self, split: Mapping[str, float]) -> None:
@@ -306,7 +292,7 @@ class Simulation:
         self.state = self.state._replace(shared=self._begun()[1].shared)
 
     @cached_property
-    def _pairs(self) -> Pairs:
+    def _pairs(self) -> NamedPairs:
         """Pairs of client and item, sorted on first use: it takes long, and few runs need them."""
         return self._split.pairs()
 
@@ -321,7 +307,7 @@ class Simulation:
         further, extras = None, self.federation.extras
         if extras is not None:
             index = np.int32(self.next_round)
-            further = self._run(_EXTRA_ITEMS, self._data.interactions, index, self._key)
+            further = self._run(_EXTRA_ITEMS, self._known, index, self._key)
         if further is None:
             return client, item
         pretended = np.asarray(further)
@@ -365,6 +351,18 @@ class Simulation:
         padded = np.pad(which, (0, padding_of(len(which))))
         return self._run(program, *self._as_known(), padded)
 
+    def _as_known(self) -> tuple[Shared, Local, Interactions]:
+        """Return the parameters, what clients keep, and their ratings as of the last round.
+
+        Before the first round, clients have not fitted anything to the parameters yet.
+        """
+        with jax.default_device(self._device):
+            known = self._known.at(max(self.next_round - 1, 0))
+        local = self.state.local
+        if self.next_round == 0:
+            local = self._run(_PERSONALISE, self.state.shared, local, known)
+        return self.state.shared, local, known
+
     def known(self) -> Ratings:
         """Return the ratings that clients know after the last round, for whatever they use them.
 
@@ -398,13 +396,6 @@ class Simulation:
         if self._mesh is not None:
             where = NamedSharding(self._mesh, COPIED)
         self.state, self.next_round = restored_state(arrays, self.state, where)
-
-
-def _only_one(devices: int | None) -> int:
-    """Return one device, if no more were asked for."""
-    expected = "1: this run does not only add up its uploads, so that they cannot be divided"
-    ConfigError.unless(devices in (None, 1), "run.devices", devices, expected)
-    return 1
 
 
 def _made_again(
@@ -456,20 +447,11 @@ def restored_state(
 def _first(federation: Federation, interactions: Interactions, seed: Array) -> tuple[Array, State]:
     """Return the key of the rounds, and the state before the first of them.
 
-    Each round reuses the memory of the old state, so that parameters are never held twice. Copied
-    first, since a model may use one array in two places.
+    The leaves are strongly typed: a weakly typed leaf would compile the round twice.
     """
     first, key = jax.random.split(jax.random.key(seed))
-    return key, jax.tree.map(_strong, federation.initial(first, interactions))
-
-
-def _strong(leaf: Array) -> Array:
-    """Return a copy with a strong type: a weakly typed leaf would compile the round twice."""
-    return jnp.array(leaf, dtype=leaf.dtype)
-
-
-def _asking(federation: Federation, shared: Shared, split: Mapping[str, float]) -> Shared:
-    return federation.model.asking(shared, split)
+    state = federation.initial(first, interactions)
+    return key, jax.tree.map(lambda leaf: jnp.array(leaf, dtype=leaf.dtype), state)
 
 
 def _extra_items(
@@ -478,78 +460,31 @@ def _extra_items(
     return cast(Extras, federation.extras).items(key, index, interactions.at(index))
 
 
-def _predict(
-    federation: Federation,
-    state: State,
-    interactions: Interactions,
-    last: Array,
-    first: bool,
-    user: Array,
-    item: Array,
-) -> Array:
-    """Return predictions; before the first round, clients have not fitted anything yet."""
-    model, shared, local, known = _as_known(federation, state, interactions, last, first)
-    return model.predict(shared, local, known, user, item)
-
-
-def _as_known(
-    federation: Federation, state: State, interactions: Interactions, last: Array, first: bool
-) -> tuple[Learner, Shared, Local, Interactions]:
-    known, model, local = interactions.at(last), federation.model, state.local
-    local = model.personalise(state.shared, local, known) if first else local
-    return model, state.shared, local, known
-
-
 def _scores(
-    federation: Federation,
-    state: State,
-    interactions: Interactions,
-    last: Array,
-    first: bool,
-    heldout: Heldout,
+    federation: Federation, shared: Shared, local: Local, known: Interactions, heldout: Heldout
 ) -> dict[str, Any]:
-    model = federation.model
+    def predicted(known: Interactions, local: Local, shared: Any, _: Any, pairs: Pairs) -> Any:
+        return (), (), [federation.model.predict(shared, local, known, *pairs[0])], ()
 
-    def predicted(part: Part) -> Computed:
-        shared, local, known = part.given, part.local, part.interactions
-        local = model.personalise(shared, local, known) if first else local
-        return Computed(
-            (), answers=[model.predict(shared, local, known, *pairs) for pairs in part.asked]
-        )
-
-    known = interactions.at(last)
-    found = by_chunk(predicted, known, state.local, state.shared, asked=[heldout])
-    return tally(found.answers[0], heldout.value)
+    answers = by_chunk(predicted, known, local, shared, asked=[heldout])[2]
+    return tally(answers[0], heldout.value)
 
 
-def _of_users(
-    what: Literal["rank", "explain", "popularity"],
-    federation: Federation,
-    state: State,
-    interactions: Interactions,
-    last: Array,
-    first: bool,
-    users: Array,
-) -> Any:
-    model, shared, local, known = _as_known(federation, state, interactions, last, first)
-    if what == "rank":
-        return model.rank(shared, local, known, users)
-    explained = model.explain(shared, local, known, users)
-    return explained if what == "explain" else explained.popularity
+def _popularity(federation: Federation, *asked: Any) -> Array | None:
+    return federation.model.explain(*asked).popularity
 
 
 # All are shared by runs of equal federations and shapes.
-_FIRST = Program(_first)
-_ROUND = Program(Federation.round, static=(0, 8), donated=(1,))
+_FIRST = Program(_first, light=True)
 _UPLOADED = Program(Federation.uploaded, static=(0, 6))
-_STEPPED = Program(Federation.stepped)
+_STEPPED = Program(Federation.stepped, light=True)
 _SERVED = Program(Federation.served)
 _REST = Program(Federation.rest)
-_ASKING = Program(_asking)
 _EXTRA_ITEMS = Program(_extra_items)
-_ERROR_BEFORE = Program(Federation.error_before)
-_PREDICT = Program(_predict, static=(0, 4))
-_SCORES = Program(_scores, static=(0, 4))
-_RANK = Program(partial(_of_users, "rank"), static=(0, 4))
-_EXPLAIN = Program(partial(_of_users, "explain"), static=(0, 4))
-_POPULARITY = Program(partial(_of_users, "popularity"), static=(0, 4))
+_SCORES = Program(_scores)
+_POPULARITY = Program(_popularity, light=True)
+_ASKING = Program(lambda federation, *asked: federation.model.asking(*asked), light=True)
+_PERSONALISE = Program(lambda federation, *asked: federation.model.personalise(*asked), light=True)
+_PREDICT = Program(lambda federation, *asked: federation.model.predict(*asked), light=True)
+_RANK = Program(lambda federation, *asked: federation.model.rank(*asked))
+_EXPLAIN = Program(lambda federation, *asked: federation.model.explain(*asked), light=True)

@@ -12,14 +12,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
-from numpy.typing import NDArray
 
-from bgtplanner.data.ratings import Ratings
-from bgtplanner.models.interactions import Interactions, Parts
+from bgtplanner.federation.chunks import Heldout
+from bgtplanner.models.interactions import Interactions
 
-__all__ = ["WORST", "Validation", "ValidationSet", "errors_of_clients", "rmse_of"]
+__all__ = ["WORST", "Validation", "errors_of_clients", "rmse_of"]
 
 WORST = 0.16
 """Bound on a client's mean squared error (an RMSE of 0.4); larger errors are clipped to it."""
@@ -29,37 +27,16 @@ _MEMORY = 0.9  # of the average over rounds
 _SURE = 3.0  # standard deviations: a run compares with its target a hundred times
 
 
-class ValidationSet(NamedTuple):
-    """User, item, value and first round of the ratings that clients set aside to validate on.
-
-    They may be divided into the chunks of the training ratings.
-    """
-
-    user: Array
-    item: Array
-    value: Array
-    arrival: Array
-    parts: Parts | None = None
-
-    @classmethod
-    def of(
-        cls, ratings: Ratings, arrival: NDArray[np.int32], interactions: Interactions
-    ) -> ValidationSet:
-        """Return these ratings, divided as the training ratings are."""
-        user, item, value = map(interactions.put, (ratings.user, ratings.item, ratings.value))
-        first = interactions.put(arrival)
-        return cls(user, item, value, first, interactions.parts_of(ratings.user))
-
-
 def errors_of_clients(
-    predicted: Array, aside: ValidationSet, interactions: Interactions, index: Array
+    predicted: Array, validation: Heldout, interactions: Interactions, index: Array
 ) -> Array:
     """Return each client's mean squared error on its validation ratings, as a share of WORST."""
-    known = (aside.arrival <= index).astype(jnp.float32)
-    client = interactions.client_of_user[aside.user]
+    arrival = jnp.zeros_like(validation.user) if validation.arrival is None else validation.arrival
+    known = (arrival <= index).astype(jnp.float32)
+    client = interactions.client_of_user[validation.user]
     squares, number = (
         jax.ops.segment_sum(known * part, client, interactions.n_clients)
-        for part in ((predicted - aside.value) ** 2, jnp.ones_like(known))
+        for part in ((predicted - validation.value) ** 2, jnp.ones_like(known))
     )
     error = squares / jnp.maximum(number, 1.0) / WORST
     return jnp.where(number > 0, jnp.clip(error, 0.0, 1.0), _UNKNOWN)

@@ -47,8 +47,8 @@ from bgtplanner.federation.aggregation.keys import public_bytes
 from bgtplanner.federation.aggregation.messages import Request as SumRequest
 from bgtplanner.federation.aggregation.server import STEPS
 from bgtplanner.federation.answers import Answers
-from bgtplanner.federation.guard import Guard, Release, SharedUpload
-from bgtplanner.federation.pacing import Pacing
+from bgtplanner.federation.randomizer import Randomizer, Release, SharedUpload
+from bgtplanner.federation.ratelimit import RateLimit
 from bgtplanner.flower.clientfile import ClientFile, load_client
 from bgtplanner.flower.messages import (
     CATALOGUE,
@@ -111,7 +111,7 @@ class Client:
         self._witness = None if file.witness is None else Witness(file.witness)
         self._held: dict[str, SentCatalogue] = {}
         self._answers = Answers(file.state / "answers", most=self.policy.answers_kept)
-        self._pacing = Pacing(file.state / "pace.json", self.policy.requests_per_hour, clock)
+        self._pacing = RateLimit(file.state / "pace.json", self.policy.requests_per_hour, clock)
 
     # ---- what the server can ask for
 
@@ -222,7 +222,7 @@ class Client:
         size = trainer.coordinates
         if (context, size, shares.bits(size)) != (agreed.context, agreed.size, agreed.bits):
             raise MessageError("another upload than the round was begun for")
-        Guard(ledger, trust="secagg").check_shares(
+        Randomizer(ledger, trust="secagg").check_shares(
             shares, charge=request.charge, clip=request.clip
         )
         guard, reservation = self._pay(ledger, request)
@@ -231,10 +231,10 @@ class Client:
         paid.append(lambda: self._done(guard, released, request, kept))
         return released.values
 
-    def _pay(self, ledger: Ledger, request: Request) -> tuple[Guard, Reservation]:
+    def _pay(self, ledger: Ledger, request: Request) -> tuple[Randomizer, Reservation]:
         """Book the charge of a request, durably, before a rating is read."""
         noise = None if self._noise is None else self._noise(self.file, request)
-        guard = Guard(ledger, trust=self.policy.trust, unit="client", noise=noise)
+        guard = Randomizer(ledger, trust=self.policy.trust, unit="client", noise=noise)
         reservation = guard.reserve(
             request.charge, run=request.run, round=request.round, rising=True
         )
@@ -243,7 +243,7 @@ class Client:
 
     def _done(
         self,
-        guard: Guard,
+        guard: Randomizer,
         released: Release | SharedUpload,
         request: Request,
         kept: dict[str, NDArray[Any]] | None,

@@ -17,7 +17,7 @@ from bgtplanner.data.datasets import load_ratings
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import deal_users
 from bgtplanner.errors import ConfigError, RunFolderError, StorageError
-from bgtplanner.federation.protection import noise_of_mean
+from bgtplanner.federation.parameters import noise_of_mean
 from bgtplanner.flower.messages import SentCatalogue
 from bgtplanner.models.learner import Size
 from bgtplanner.models.tastes import Tastes

@@ -30,10 +30,11 @@ from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.federation.aggregation.server import Server as SumServer
 from bgtplanner.federation.client import coordinates_of, first_parameters, without_features
 from bgtplanner.federation.coordinator import Coordinator
-from bgtplanner.federation.protection import Protection, Released, Terms
+from bgtplanner.federation.outliers import Limits, OutlierTests
+from bgtplanner.federation.parameters import RoundParameters
+from bgtplanner.federation.protection import Protection, Released
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Federation, State
-from bgtplanner.federation.screening import Limits, Screen
 from bgtplanner.federation.simulation import Seen, restored_state, state_arrays
 from bgtplanner.flower.machines import Machines
 from bgtplanner.flower.messages import (
@@ -160,7 +161,7 @@ class Deployment:
         self._first = shared = first_parameters(learner, key, 1, features)[0]
         self._state = State(shared, (), learner.server_initial(shared, federation.server))
         self._coordinates = coordinates_of(federation.model, shared)
-        self._screen = Screen(self.protection.mechanism)
+        self._screen = OutlierTests(self.protection.mechanism)
         self._missed = np.zeros(self.n_clients, dtype=np.int32)
         self._fewest = max(pace.least_clients, 0 if group is None else group.fewest)
 
@@ -183,7 +184,7 @@ class Deployment:
         expected = connected & ~silent
         return expected if expected.sum() >= self._fewest else connected
 
-    def step(self, terms: Terms, plan: Plan) -> RoundResult:
+    def step(self, terms: RoundParameters, plan: Plan) -> RoundResult:
         """Ask all clients that have paid for their uploads, and learn from the usable ones."""
         places = np.flatnonzero(np.asarray(terms.granted) > 0)
         self.asked, self.refused, self.late, self.useless = len(places), 0, 0, Counter()
@@ -216,7 +217,7 @@ class Deployment:
         )
 
     def _each_alone(
-        self, places: NDArray[np.int64], terms: Terms, plan: Plan
+        self, places: NDArray[np.int64], terms: RoundParameters, plan: Plan
     ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
         """Return the sum of the uploads that could be used, by weight, and whose they are."""
         classes, sent = np.asarray(terms.class_of_client), self._sent()
@@ -248,7 +249,7 @@ class Deployment:
         return total, accepted
 
     def _added_up(
-        self, places: NDArray[np.int64], terms: Terms, plan: Plan, group: Group
+        self, places: NDArray[np.int64], terms: RoundParameters, plan: Plan, group: Group
     ) -> tuple[NDArray[np.float64], NDArray[np.float32]] | None:
         """Return the sum of the uploads, and who is in it; None if it could not be opened.
 
@@ -410,7 +411,7 @@ class Deployment:
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Go on from the result of :meth:`arrays`."""
         self._state, self.next_round = restored_state(arrays, self._state, jax.devices()[0])
-        self._screen = Screen(self.protection.mechanism, arrays.get(_SEEN))
+        self._screen = OutlierTests(self.protection.mechanism, arrays.get(_SEEN))
         self._missed = np.array(arrays.get(_MISSED, self._missed))
 
 
@@ -445,6 +446,6 @@ class DeployedRounds(Coordinator):
 
 @partial(jax.jit, static_argnums=0)
 def _received(
-    federation: Federation, state: State, total: Array, terms: Terms
+    federation: Federation, state: State, total: Array, terms: RoundParameters
 ) -> tuple[State, Released]:
     return federation.received(state, total, terms)

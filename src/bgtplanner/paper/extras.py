@@ -13,7 +13,7 @@ from jax import Array
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.protection import Protection
-from bgtplanner.federation.rounds import Draw, Shown
+from bgtplanner.federation.rounds import Draw
 from bgtplanner.federation.server import ExtraRows
 from bgtplanner.models.fedgnn import Neighbours
 from bgtplanner.models.interactions import Interactions, Upload, where_users
@@ -101,17 +101,23 @@ class PaperExtras:
         return cast(Expandable, model).own(local)
 
     def told(
-        self, model: Learner, local: Local, shown: Shown, known: Ratings, bound: float | None
+        self,
+        model: Learner,
+        local: Local,
+        own: Array,
+        sends: Array,
+        known: Ratings,
+        bound: float | None,
     ) -> Local:
         """Return the users with new neighbours; those who sent nothing keep the old ones."""
-        own, sends = np.asarray(shown.own), np.asarray(shown.sends)
+        shown, who = np.asarray(own), np.asarray(sends)
         tokens = item_tokens(matching_key(self.seed), range(known.n_items))
-        sent = known.take(sends[known.user])
+        sent = known.take(who[known.user])
         before: Neighbours = local.neighbours
         most = before.present.shape[1]
-        found, present = match(tokens[sent.item], sent.user, own, most=most)
+        found, present = match(tokens[sent.item], sent.user, shown, most=most)
         if bound is not None:
             found = believed(found, bound)
         after = Neighbours(jnp.asarray(found), jnp.asarray(present))
-        after = where_users(jnp.asarray(sends), after, before)
+        after = where_users(sends, after, before)
         return cast(Expandable, model).attach(local, after)

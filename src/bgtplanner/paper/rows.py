@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from bgtplanner.federation.protection import KeyedNoise, Protection, Released, Terms
+from bgtplanner.federation.parameters import RoundParameters
+from bgtplanner.federation.protection import KeyedNoise, Protection, Released
 from bgtplanner.federation.server import Aggregate
 from bgtplanner.models.interactions import Interactions, Upload
 from bgtplanner.privacy.mechanisms import clip_factor
@@ -25,7 +26,7 @@ def release_rows(
     key: Array,
     upload: Upload,
     interactions: Interactions,
-    terms: Terms,
+    terms: RoundParameters,
     own: Array | None = None,
     *,
     blocks: tuple[int, ...],
@@ -44,7 +45,7 @@ def noise_rows(
     key: Array,
     upload: Upload,
     interactions: Interactions,
-    terms: Terms,
+    terms: RoundParameters,
     blocks: tuple[int, ...],
 ) -> Upload:
     """Clip and noise each item row and each dense tensor on its own."""
@@ -69,7 +70,11 @@ def noise_rows(
 
 
 def noise_users(
-    protection: Protection, key: Array, own: Array, interactions: Interactions, terms: Terms
+    protection: Protection,
+    key: Array,
+    own: Array,
+    interactions: Interactions,
+    terms: RoundParameters,
 ) -> Array:
     """Clip and noise each user's embedding on its own: one more block per user."""
     bound = terms.clip[terms.class_of_client[interactions.client_of_user]]

@@ -292,8 +292,9 @@ class Mechanism:
     ) -> Sequence[Array]:
         """Return the sum of what all clients release: the rows of items, and the dense rest.
 
-        It takes clipped `Uploads` and `Terms` of :mod:`bgtplanner.federation.protection`, with
-        `counts` clients per class. If `common`, the sum carries the noise once.
+        It takes clipped :class:`~bgtplanner.federation.protection.Uploads` and
+        :class:`~bgtplanner.federation.parameters.RoundParameters`, with `counts` clients per
+        class. If `common`, the sum carries the noise once.
         """
         raise NotImplementedError
 

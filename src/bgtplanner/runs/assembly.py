@@ -12,7 +12,8 @@ import numpy as np
 from bgtplanner.data.datasets import dataset_info
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.coordinator import Coordinator, Engine
-from bgtplanner.federation.protection import Protection, noise_of_mean
+from bgtplanner.federation.parameters import noise_of_mean
+from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.rounds import Federation
 from bgtplanner.models.learner import MODELS, Learner, Size, settings_of
 from bgtplanner.paper.accounting import AUTHORS

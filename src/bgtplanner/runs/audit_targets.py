@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bgtplanner.federation.guard import Guard
+from bgtplanner.federation.randomizer import Randomizer
 from bgtplanner.privacy.accountants import Accountant
 from bgtplanner.privacy.audit import Check
 from bgtplanner.privacy.budget import Budget, Budgets
@@ -139,7 +139,7 @@ def worst_case(setting: Setting, mark: list[int] | None) -> tuple[Floats, Floats
 
 
 class GuardTarget(Target):
-    """:class:`~bgtplanner.federation.guard.Guard` with its ledger: clip, noise and grid."""
+    """A client's :class:`~bgtplanner.federation.randomizer.Randomizer`, with its ledger."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting, self.scale = setting, setting.scale
@@ -166,7 +166,7 @@ class GuardTarget(Target):
             neighbours=setting.neighbours,
         )
         noise = None if mark is None else SeededNoise(mark)
-        guard = Guard(ledger, trust=setting.trust, unit=setting.unit, noise=noise)
+        guard = Randomizer(ledger, trust=setting.trust, unit=setting.unit, noise=noise)
         shape = (clients, blocks, SIZE) if setting.unit == "row" else (clients, SIZE)
         groups = np.repeat(np.arange(number), self._members)
         release = guard.release(

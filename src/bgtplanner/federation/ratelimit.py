@@ -15,10 +15,10 @@ from pathlib import Path
 
 from bgtplanner.durable import replace_file
 
-__all__ = ["Pacing"]
+__all__ = ["RateLimit"]
 
 
-class Pacing:
+class RateLimit:
     """A token bucket: a number of requests per hour, of which one hour's worth can be saved up.
 
     A clock that is set back neither adds nor removes requests; one that jumps ahead adds at most

@@ -33,7 +33,7 @@ from scipy.special import ndtri
 
 from bgtplanner.privacy.mechanisms import Limits, mechanism_named
 
-__all__ = ["FALSE_ALARM", "LEAST_SCALE", "Limits", "Screen", "limits_of"]
+__all__ = ["FALSE_ALARM", "LEAST_SCALE", "Limits", "OutlierTests", "limits_of"]
 
 Floats = NDArray[np.float64]
 
@@ -67,7 +67,7 @@ def limits_of(
     return mechanism_named(mechanism).limits(reach, rare, size, parameters=parameters)
 
 
-class Screen:
+class OutlierTests:
     """Tests single uploads, round by round, and remembers which ones it has accepted.
 
     Args:

@@ -20,7 +20,7 @@ from bgtplanner.privacy.mechanisms import Mechanism, mechanism_named
 from bgtplanner.privacy.noise import NoiseSource, SystemNoise
 from bgtplanner.privacy.shares import Shares
 
-__all__ = ["Guard", "Release", "SharedUpload"]
+__all__ = ["Randomizer", "Release", "SharedUpload"]
 
 Floats = NDArray[np.float64]
 Words = NDArray[np.uint64]
@@ -55,7 +55,7 @@ class SharedUpload:
     reservation: Reservation
 
 
-class Guard:
+class Randomizer:
     """Reserves, clips and noises everything that leaves the clients.
 
     Args:

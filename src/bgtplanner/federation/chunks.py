@@ -1,0 +1,140 @@
+"""How a round goes through the clients: chunk by chunk, so that memory is bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from numpy.typing import NDArray
+
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.models.interactions import (
+    CLIENTS,
+    COPIED,
+    DIVIDED,
+    Interactions,
+    Layout,
+    Parts,
+)
+from bgtplanner.models.learner import Local
+
+__all__ = ["Computed", "Heldout", "Pairs", "by_chunk"]
+
+
+class Heldout(NamedTuple):
+    """Ratings that no client trains on: the test set, or the clients' validation sets.
+
+    Attributes:
+        user: User of each.
+        item: Item of each.
+        value: The rating.
+        parts: How they are divided into the chunks of the training ratings, if they are.
+        arrival: First round in which each is known; None if all are from the start.
+    """
+
+    user: Array
+    item: Array
+    value: Array
+    parts: Parts | None = None
+    arrival: Array | None = None
+
+    @classmethod
+    def of(
+        cls, ratings: Ratings, interactions: Interactions, arrival: NDArray[Any] | None = None
+    ) -> Heldout:
+        """Return these ratings, divided as the training ratings are."""
+        user, item, value = map(interactions.put, (ratings.user, ratings.item, ratings.value))
+        first = None if arrival is None else interactions.put(arrival)
+        return cls(user, item, value, interactions.parts_of(ratings.user), first)
+
+
+Pairs = list[tuple[Array, Array]]
+"""User and item of each list of pairs to predict."""
+
+Computed = tuple[Local, Any, list[Array], Any]
+"""What is computed for some clients: what they keep, a tree of arrays with an entry per client, an
+array for each list of pairs, and a tree of arrays that are added up over all clients."""
+
+Compute = Callable[[Interactions, Local, Any, tuple[Array, ...], Pairs], Computed]
+"""Computes it from the clients' ratings and what they keep, what all are given, further arrays
+with an entry per client, and pairs to predict."""
+
+
+def by_chunk(
+    compute: Compute,
+    interactions: Interactions,
+    local: Local,
+    given: Any,
+    *,
+    clients: tuple[Array, ...] = (),
+    asked: Sequence[Heldout] = (),
+) -> Computed:
+    """Return what is computed for all clients, chunk by chunk, so that memory is bounded.
+
+    Several devices go through their own chunks at the same time, and add up their sums. What is
+    computed must not depend on anything random: noise is drawn once, for the sum of all.
+    """
+    layout = interactions.layout
+    if layout is None or layout.chunks == 1 or any(each.parts is None for each in asked):
+        pairs = [(each.user, each.item) for each in asked]
+        return compute(interactions, local, given, clients, pairs)
+    most_users, mesh = layout.users.shape[1], layout.mesh
+
+    def scanned(interactions: Interactions, parts: list[Array], whole: Any) -> tuple[Any, Any]:
+        """Go through the chunks that are on this device, one by one."""
+        layout = cast(Layout, interactions.layout)
+        local, given, clients, asked = whole
+
+        def of_chunk(number: Array) -> Computed:
+            users, members = layout.users[number], layout.clients[number]
+            there = members < interactions.n_clients
+            first_user = (interactions.first_chunk + number) * most_users
+            pairs = []
+            for (user, item), members_of in zip(asked, parts, strict=True):
+                if not user.size:
+                    pairs.append((user, item))
+                    continue
+                which = members_of[number]
+                own_user = layout.place_of_user[user[which]] - first_user
+                pairs.append((jnp.clip(own_user, 0, most_users - 1), item[which]))
+            own = jax.tree.map(lambda leaf: leaf[users], local)
+            of_clients = tuple(jnp.where(there, part[members], 0) for part in clients)
+            return compute(interactions.chunk(number), own, given, of_clients, pairs)
+
+        def one(sums: Any, number: Array) -> tuple[Any, Any]:
+            *rest, more = of_chunk(number)
+            return jax.tree.map(jnp.add, sums, more), tuple(rest)
+
+        shapes = jax.eval_shape(of_chunk, jnp.int32(0))[3]
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        sums, stacked = jax.lax.scan(one, nothing, jnp.arange(layout.chunks, dtype=jnp.int32))
+        if mesh is not None:
+            sums = jax.lax.psum(sums, CLIENTS)  # type: ignore[no-untyped-call]
+        return sums, stacked
+
+    parts = [cast(Parts, each.parts) for each in asked]
+    whole = local, given, clients, [(each.user, each.item) for each in asked]
+    scan: Any = scanned
+    if mesh is not None:
+        scan = jax.shard_map(
+            scanned,
+            mesh=mesh,
+            in_specs=(interactions.specs, DIVIDED, COPIED),
+            out_specs=(COPIED, DIVIDED),
+            check_vma=False,
+        )
+    sums, (kept, of_clients, answers) = scan(interactions, [part.members for part in parts], whole)
+
+    def placed(leaf: Array, place: Array) -> Array:
+        flat = leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:])
+        return flat[place] if place.size else flat[:0]
+
+    return (
+        jax.tree.map(lambda leaf: placed(leaf, layout.place_of_user), kept),
+        jax.tree.map(lambda leaf: placed(leaf, layout.place_of_client), of_clients),
+        [placed(leaf, part.place) for leaf, part in zip(answers, parts, strict=True)],
+        sums,
+    )
