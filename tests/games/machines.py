@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from bgtplanner.errors import BGTPlannerError
-from bgtplanner.federation import answers, pacing
+from bgtplanner.federation import answers, ratelimit
 from bgtplanner.federation.randomizer import Randomizer
 from bgtplanner.flower import client as module
 from bgtplanner.flower import sums
@@ -304,7 +304,7 @@ def writing_to(disk_of: Callable[[Path], Disk | None]) -> Iterator[None]:
         disk = disk_of(self.path)
         return real(self) if disk is None else disk.writing(self, real)
 
-    for home in (module, answers, pacing, sums):
+    for home in (module, answers, ratelimit, sums):
         patch.setattr(home, "replace_file", replace_file)
     patch.setattr(Journal, "writing", writing)
     try:
