@@ -6,11 +6,13 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 RUN_DIR ?= runs/demo
 JOBS ?= 1
 
-.PHONY: help setup run test test-long test-deploy fuzz lint format types contract pytest coverage wheel wheel-extras bench mutation paper paper-quick results docs docs-output clean
+.PHONY: help setup run test test-all test-seeds test-long test-deploy fuzz lint format types contract pytest coverage wheel wheel-extras bench mutation paper paper-quick results docs docs-output clean
 
 help:
 	@echo "make run      set up, train on the embedded data, say where the results are"
 	@echo "make test     set up, then lint, types, import contract, all tests, wheel"
+	@echo "make test-all the same with every page, browser, kill and device; half an hour"
+	@echo "make test-seeds   the tests with other random numbers (SEARCH=3 times)"
 	@echo "make coverage all tests, and what none of them reaches"
 	@echo "make test-long    10,000 schedules of crashes and losses, on simulated machines"
 	@echo "make fuzz         look for bytes that break a reader of messages, ledgers or run folders"
@@ -66,6 +68,16 @@ contract: setup
 PYTEST = $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 pytest: setup
 	$(PYTEST)
+
+# Every page and notebook executed, browsers, all kills, several devices, the authors' own functions.
+test-all: lint types contract wheel
+	$(PYTEST) -m 'not deploy'
+
+# Do the tests hold for other random numbers, too?
+SEARCH ?= 3
+test-seeds: setup
+	for seed in $$(seq $(SEARCH)); do \
+	  $(PYTEST) -m 'not deploy' --hypothesis-profile search || exit 1; done
 
 # The same, with the lines and branches that no test reaches: two fifths slower.
 coverage: setup

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import os
 import shutil
 import signal
@@ -34,9 +33,6 @@ if os.access(_IN_MEMORY, os.W_OK) and shutil.disk_usage(_IN_MEMORY).free > _ROOM
 # A process has one command line; typer would make it anew, out of its types, with every call.
 typer.main.get_command = functools.cache(typer.main.get_command)
 
-# As `bgtplanner` does in a process of its own: what is imported and compiled stays.
-gc.set_threshold(100_000)
-
 compiled.keep(os.environ)  # before JAX is imported, here or in a process that a test starts
 
 # The same examples every time, however long they take. `--hypothesis-profile search` tries others.
@@ -50,15 +46,24 @@ if hasattr(providers, "_get_local_constants"):
     providers._get_local_constants = lambda: providers._local_constants
 
 
-LONG = (
-    "test_docs_site.py", "test_kill.py", "test_authors_level.py", "test_docs_blocks.py",
-    "test_private_runs.py", "test_run.py", "test_schedules.py",
-)  # fmt: skip
+FULL = {
+    "browser",
+    "test_authors_level.py",
+    "test_authors_variant.py",
+    "test_docs_site.py",
+    "test_several_devices.py",
+}
+"""Folders and files that `make test` leaves to `make test-all`."""
+
+LONG = ("test_tastes.py", "test_equal.py", "test_docs_blocks.py", "test_kill.py", "test_run.py")
 """Files that would keep one worker busy when the other has nothing left, come they last."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first; within a file, and among the others, the order stays."""
+    for item in items:
+        if item.path.name in FULL or item.path.parent.name in FULL:
+            item.add_marker("full")
     items.sort(key=lambda item: item.path.name not in LONG)
 
 
@@ -165,32 +170,17 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drawing, "as_page", lambda _: "")
 
 
-OPTIMISED = ("crash", "models", "oracles", "privacy")
-"""Folders with tests of programs as everybody has them; those of others run a few times."""
+@pytest.fixture(scope="session")
+def compiled_once() -> Path:
+    """The folder with the compiled programs, for other processes."""
+    return compiled.FOLDER
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick_elsewhere(request: pytest.FixtureRequest) -> None:
-    """Most of the time would go into optimising them."""
-    if request.path.parent.name not in OPTIMISED:
-        request.getfixturevalue("quick_compilation")
-
-
-@pytest.fixture(scope="module")
-def quick_compilation() -> Iterator[None]:
-    """For files whose programs run once, wherever they are."""
-    with compiled.quickly():
-        yield
+@pytest.fixture(scope="session")
+def quick_compilation() -> None:
+    """Nothing: programs are compiled as everybody has them."""
 
 
 @pytest.fixture
-def quick_here() -> Iterator[None]:
-    """Small programs, run a few dozen times: optimising them is not worth it."""
-    with compiled.quickly():
-        yield
-
-
-@pytest.fixture(scope="module")
-def compiled_once(quick_compilation: None) -> Path:
-    """The same; returns the folder with the compiled programs, for other processes."""
-    return compiled.FOLDER
+def quick_here() -> None:
+    """Nothing, as above."""

@@ -22,7 +22,6 @@ import pytest
 import typer
 
 import bgtplanner
-import compiled
 from bgtplanner import cli
 from bgtplanner.commands import train
 from bgtplanner.data.datasets import DATASETS
@@ -514,7 +513,7 @@ class TestTrouble:
 
 
 def environment() -> dict[str, str]:
-    return os.environ | compiled.quick_environment() | {"TERM": "xterm-256color"}
+    return os.environ | {"TERM": "xterm-256color"}
 
 
 COMMAND = str(Path(sys.executable).parent / "bgtplanner")

@@ -222,7 +222,17 @@ def played() -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("page", played())
+FIRST_PAGES = ("README.md", "docs/start.md")
+"""Pages that are executed at every commit; the others by `make test-all`."""
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[] if page in FIRST_PAGES else [pytest.mark.full])
+        for page in played()
+    ],
+)
 def test_the_page_works(
     page: str,
     desk: Path,

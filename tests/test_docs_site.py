@@ -25,7 +25,6 @@ sys.path.insert(0, str(DOCS))
 from writing import blocks, reference  # noqa: E402
 
 import bgtplanner  # noqa: E402
-import compiled  # noqa: E402
 from bgtplanner.runs.config import FLAGS, Config  # noqa: E402
 from processes import Processes  # noqa: E402
 
@@ -47,7 +46,7 @@ def built(processes: Processes, out: Path) -> Path:
     """The pages, as `make docs` has them but for the output of all notebooks except one."""
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]
     others = [f"notebooks/{name}.md" for name in NOTEBOOKS if name != EXECUTED]
-    quick = compiled.quick_environment() | {"PYTHONWARNINGS": "default"}
+    quick = {"PYTHONWARNINGS": "default"}
     few = {"NOTEBOOKS_NOT_EXECUTED": " ".join(others)}
     done = processes.run(
         [*command, "-d", out / "trees", DOCS, out / "html"], env=os.environ | quick | few

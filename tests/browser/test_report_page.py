@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-import compiled
 from bgtplanner.report.live import LivePage, LiveServer
 from bgtplanner.report.page import write_report
 from bgtplanner.runs.study import Study, Variation
@@ -303,7 +302,7 @@ def test_live_during_a_run(visit: Open, processes: Processes, tmp_path: Path) ->
     command = Path(sys.executable).parent / "bgtplanner"
     folder, reservation = tmp_path / "run", tmp_path / "leave"
     reservation.mkdir()
-    quick = os.environ | compiled.quick_environment() | {"PYTHONUNBUFFERED": "1"}
+    quick = os.environ | {"PYTHONUNBUFFERED": "1"}
     run = processes.start([sys.executable, "-c", RUN, folder, reservation], env=quick)
     begun = folder / "rounds.jsonl"
     wait_until(lambda: begun.exists() or run.poll() is not None, "the first round")

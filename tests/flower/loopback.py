@@ -15,7 +15,6 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
-import compiled
 from processes import PATIENCE, wait_until
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -55,7 +54,6 @@ class Loopback:
                 "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
                 "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
             }
-            | compiled.quick_environment()
         )
         script = folder / "certificates.sh"
         script.write_text((example / "certificates.sh").read_text(encoding="utf-8"))

@@ -10,7 +10,6 @@ from typing import Any
 import joblib
 import pytest
 
-import compiled
 from bgtplanner.errors import ConfigError, InterruptedRunError, StorageError, TrainingDivergedError
 from bgtplanner.runs import run as runner
 from bgtplanner.runs.compare import Objects, _Clock, run_cells, run_study, shared_data
@@ -204,8 +203,6 @@ class TestRealRuns:
     def test_in_other_processes(
         self, tmp_path: Path, whole: list[Outcome], no_data: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        for name, value in compiled.quick_environment().items():  # to the bit: the same programs
-            monkeypatch.setenv(name, value)
         datasets = ("synthetic", f"csv:{tmp_path}/missing.csv")
         asked = Study(datasets=datasets, policies=SMALL.policies, seeds=(0,), settings=TINY)
         handlers = signal.getsignal(signal.SIGINT)

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import compiled
 from bgtplanner import Ratings, Result, load_ratings, resume, simulate
 from bgtplanner.errors import (
     ConfigError,
@@ -803,7 +802,7 @@ class TestRealProcess:
         where = ["--dataset", "synthetic", "--out", folder]
         return processes.start(
             [command, "run", *where, "--rounds", str(LONG), *assignments],
-            env=os.environ | compiled.quick_environment(),
+            env=dict(os.environ),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
