@@ -20,9 +20,9 @@ from bgtplanner.federation.aggregation.keys import public_bytes
 from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.flower.client import client_app, make_client_app
 from bgtplanner.flower.clientfile import load_client
+from bgtplanner.flower.identity import identity_in
 from bgtplanner.flower.in_process import InProcessGrid
 from bgtplanner.flower.messages import HELLO, Hello
-from bgtplanner.flower.sums import identity_in
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.deployable import agreed_settings
 from bgtplanner.runs.deployed import carry_out

@@ -24,8 +24,7 @@ import pytest
 from bgtplanner.errors import BGTPlannerError
 from bgtplanner.federation import answers, ratelimit
 from bgtplanner.federation.randomizer import Randomizer
-from bgtplanner.flower import client as module
-from bgtplanner.flower import sums
+from bgtplanner.flower import state as module
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import Request, SentModel
@@ -304,7 +303,7 @@ def writing_to(disk_of: Callable[[Path], Disk | None]) -> Iterator[None]:
         disk = disk_of(self.path)
         return real(self) if disk is None else disk.writing(self, real)
 
-    for home in (module, answers, ratelimit, sums):
+    for home in (answers, ratelimit, module):
         patch.setattr(home, "replace_file", replace_file)
     patch.setattr(Journal, "writing", writing)
     try:

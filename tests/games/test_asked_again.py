@@ -25,7 +25,7 @@ from bgtplanner.federation.aggregation.client import Client as Member
 from bgtplanner.federation.aggregation.server import STEPS, Server
 from bgtplanner.federation.ratelimit import RateLimit
 from bgtplanner.flower import client as module
-from bgtplanner.flower import sums
+from bgtplanner.flower import state
 from bgtplanner.flower.client import Client
 from games.summing import (
     CLIENTS,
@@ -190,7 +190,7 @@ def _at_once(table: Table, monkeypatch: Patch) -> bool:
     the machine is.
     """
     asked, seen, answers = table.round().step("keys"), threading.Event(), list[bytes]()
-    real_lock, real_load = module.fcntl.flock, Member._load
+    real_lock, real_load = state.fcntl.flock, Member._load
 
     def second() -> None:
         try:
@@ -212,7 +212,7 @@ def _at_once(table: Table, monkeypatch: Patch) -> bool:
             seen.wait()
         return state
 
-    monkeypatch.setattr(module.fcntl, "flock", lock)
+    monkeypatch.setattr(state.fcntl, "flock", lock)
     monkeypatch.setattr(Member, "_load", load)
     answers.append(table.client(0).step(asked))
     other.join()
@@ -290,7 +290,7 @@ def test_with_as_many_as_open_a_secret_the_server_reads_a_client(table: Table) -
 
 
 def _forget(table: Table, place: int) -> None:
-    for index in range(sums._ROUNDS_KEPT):
+    for index in range(state._ROUNDS_KEPT):
         later = asked_for(table.roster, plan_of(run=f"to fill a store, {index}"))
         table.step(place, later.step("keys"))
 

@@ -18,10 +18,10 @@ from bgtplanner.federation.aggregation.keys import public_bytes
 from bgtplanner.flower import machines as module
 from bgtplanner.flower.client import Client, client_app
 from bgtplanner.flower.clientfile import load_client
+from bgtplanner.flower.identity import check_proof, proof_of
 from bgtplanner.flower.in_process import InProcessGrid
 from bgtplanner.flower.machines import Machines
 from bgtplanner.flower.messages import HELLO, SUM, Hello, HelloRequest, StepAnswer, read_answer
-from bgtplanner.flower.sums import check_proof, proof_of
 from bgtplanner.runs.deployed import _names_in
 from federation.aggregation.members import identity, roster_of
 from games.summing import CLIENTS, Table, write_summing

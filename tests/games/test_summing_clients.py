@@ -25,7 +25,7 @@ from bgtplanner.federation.aggregation.messages import Survivors, Upload
 from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.federation.aggregation.server import STEPS, Server
 from bgtplanner.federation.randomizer import Randomizer
-from bgtplanner.flower import sums
+from bgtplanner.flower import state
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import Request, SumStep
@@ -119,7 +119,7 @@ def test_a_client_that_trusts_no_sum_adds_to_none(table: Table) -> None:
     shutil.rmtree(folder / "state")
     client = Client(load_client(folder / "client.toml"))
     client.enroll()
-    with pytest.raises(MessageError, match="which the policy does not name"):
+    with pytest.raises(MessageError, match="that the policy does not name"):
         client.step(table.round().step("keys"))
     assert not (folder / "state" / "sums").exists()
 
@@ -353,7 +353,7 @@ def test_a_step_is_not_done_again_with_another_message(table: Table, step: str) 
 def _forget(table: Table) -> None:
     """Open so many rounds that clients forget those before."""
     known = {path for place in range(CLIENTS) for path in table.sums(place).iterdir()}
-    for index in range(sums._ROUNDS_KEPT):
+    for index in range(state._ROUNDS_KEPT):
         later = asked_for(table.roster, plan_of(run=f"to fill a store, {index}"))
         for place in range(CLIENTS):
             table.step(place, later.step("keys"))

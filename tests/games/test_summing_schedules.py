@@ -160,6 +160,7 @@ class Summing:
         )  # fmt: skip
         plan = Plan(
             round=index, accountant=RULE.name, largest_clip=CLIP, charge_by_class=charges,
+            class_of_client=classes,
             participants=everybody, trust="secagg", neighbours="replace-special",
         )  # fmt: skip
         while True:

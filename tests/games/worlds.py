@@ -37,7 +37,7 @@ from bgtplanner.federation.randomizer import Randomizer, Release, SharedUpload
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import HelloRequest, Request, SentCatalogue, SumStep
-from bgtplanner.flower.sums import RoundStore
+from bgtplanner.flower.state import RoundStore
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.mechanisms import Additive, Mechanism
 from federation.aggregation.members import Memory, identity

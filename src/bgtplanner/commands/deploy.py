@@ -71,7 +71,7 @@ def enroll(
     client = local_client(client_file)
     from bgtplanner.federation.aggregation.keys import public_bytes
     from bgtplanner.federation.aggregation.roster import Roster
-    from bgtplanner.flower.sums import identity_in
+    from bgtplanner.flower.identity import identity_in
 
     known = client.file.identity.exists()
     created = client.enroll()

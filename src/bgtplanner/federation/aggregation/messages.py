@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 
@@ -25,7 +26,16 @@ from bgtplanner.federation.aggregation.wire import (
     text,
 )
 
-__all__ = ["Keys", "KeysOfNeighbours", "Opened", "Opening", "Parcel", "Partners", "Request"]
+__all__ = [
+    "InRound",
+    "Keys",
+    "KeysOfNeighbours",
+    "Opened",
+    "Opening",
+    "Parcel",
+    "Partners",
+    "Request",
+]
 __all__ += ["Share", "Shares", "SharesForOne", "Signature", "Survivors", "Upload"]
 
 _LONGEST_RUN = 1000
@@ -60,14 +70,15 @@ class Request(Message):
     context: bytes = fixed(32)
 
     def __post_init__(self) -> None:
-        numbers = (
+        fits = (
             0 <= self.round < 1 << 63
             and 1 <= self.bits <= MOST_BITS
             and 1 <= self.size <= MOST_COORDINATES
             and min(self.dropouts, self.colluders) >= 0
             and len(self.roster) == len(self.context) == 32
+            and 1 <= len(self.run.encode()) <= _LONGEST_RUN
         )
-        if not numbers or not 1 <= len(self.run.encode()) <= _LONGEST_RUN:
+        if not fits:
             raise ConfigError(
                 f"a round of secure aggregation with a name of {len(self.run)} letters, number "
                 f"{self.round}, {self.bits} bits, {self.size} coordinates; expected 1 to "
@@ -82,11 +93,31 @@ class Request(Message):
 
 
 @dataclass(frozen=True)
-class Keys(Message):
+class InRound(Message):
+    """A message that belongs to one round, by its session."""
+
+    session: bytes = fixed(32)
+
+    @classmethod
+    def of(cls, content: bytes, session: bytes, place: int | None = None) -> Self:
+        """Return the message, if it is of this round and, where one is given, of this client.
+
+        Raises:
+            MessageError: If it is not.
+        """
+        got = cls.from_bytes(content)
+        if got.session != session or place not in (None, getattr(got, "place", place)):
+            raise MessageError(
+                "a message of another round, roster or request, or for another client"
+            )
+        return got
+
+
+@dataclass(frozen=True)
+class Keys(InRound):
     """A client's fresh keys: to seal shares, to make pairwise masks, and what binds its seed."""
 
     kind = 2
-    session: bytes = fixed(32)
     place: int = place_form()
     sealing: bytes = fixed(32)
     masking: bytes = fixed(32)
@@ -99,11 +130,10 @@ class Keys(Message):
 
 
 @dataclass(frozen=True)
-class KeysOfNeighbours(Message):
+class KeysOfNeighbours(InRound):
     """The keys of those neighbours that have sent any."""
 
     kind = 3
-    session: bytes = fixed(32)
     keys: tuple[Keys, ...] = many(Keys)
 
 
@@ -118,11 +148,10 @@ class Parcel(Entry):
 
 
 @dataclass(frozen=True)
-class Shares(Message):
+class Shares(InRound):
     """What a client deals to its neighbours."""
 
     kind = 4
-    session: bytes = fixed(32)
     place: int = place_form()
     parcels: tuple[Parcel, ...] = many(Parcel)
 
@@ -151,20 +180,17 @@ class Partners(Entry):
     def among(self, neighbours: tuple[int, ...]) -> frozenset[int]:
         """Return the places of the partners among this client's neighbours."""
         bits = np.unpackbits(np.frombuffer(self.partners, np.uint8), bitorder="little")
-        chosen = np.flatnonzero(bits).tolist()
-        if len(self.partners) != (len(neighbours) + 7) // 8 or max(chosen, default=0) >= len(
-            neighbours
-        ):
+        chosen, known = np.flatnonzero(bits).tolist(), len(neighbours)
+        if len(self.partners) != (known + 7) // 8 or max(chosen, default=0) >= known:
             raise MessageError("partners that are not neighbours")
         return frozenset(neighbours[index] for index in chosen)
 
 
 @dataclass(frozen=True)
-class Upload(Message):
+class Upload(InRound):
     """A client's masked integers, and with whom they are masked."""
 
     kind = 6
-    session: bytes = fixed(32)
     place: int = place_form()
     partners: bytes = blob(_MOST_PARTNERS)
     signature: bytes = fixed(64)
@@ -172,30 +198,27 @@ class Upload(Message):
 
 
 @dataclass(frozen=True)
-class Survivors(Message):
+class Survivors(InRound):
     """Whose uploads the sum is to have."""
 
     kind = 7
-    session: bytes = fixed(32)
     places: frozenset[int] = places_form()
 
 
 @dataclass(frozen=True)
-class Signature(Message):
+class Signature(InRound):
     """A witness's signature under a message `Survivors`."""
 
     kind = 8
-    session: bytes = fixed(32)
     place: int = place_form()
     signature: bytes = fixed(64)
 
 
 @dataclass(frozen=True)
-class Opening(Message):
+class Opening(InRound):
     """Whose uploads the sum is to have, who has signed it, and the partners of neighbours."""
 
     kind = 9
-    session: bytes = fixed(32)
     places: frozenset[int] = places_form()
     signatures: tuple[Signature, ...] = many(Signature)
     partners: tuple[Partners, ...] = many(Partners)
@@ -210,11 +233,10 @@ class Share(Entry):
 
 
 @dataclass(frozen=True)
-class Opened(Message):
+class Opened(InRound):
     """The seed of a client's own self mask, and one share of each of its partners."""
 
     kind = 10
-    session: bytes = fixed(32)
     place: int = place_form()
     seed: bytes = fixed(SEED)
     shares: tuple[Share, ...] = many(Share)

@@ -147,24 +147,21 @@ class Server:
     # ---- what is taken
 
     def _take_keys(self, place: int, content: bytes) -> None:
-        got = Keys.from_bytes(content)
-        self._check_sender(got.session, got.place, place)
+        got = Keys.of(content, self._session, place)
         self._verify(place, got.signature, "keys", got.signed)
         for public in (got.sealing, got.masking):  # refuses keys with which all exchanges are zero
             keys.pair_key(X25519PrivateKey.generate(), public, self._session, place, place)
         self._keys[place] = got
 
     def _take_shares(self, place: int, content: bytes) -> None:
-        got = Shares.from_bytes(content)
-        self._check_sender(got.session, got.place, place)
+        got = Shares.of(content, self._session, place)
         parcels = {parcel.place: parcel for parcel in got.parcels}
         if set(parcels) != self._near(place, set(self._keys)):
             raise MessageError("shares for others than the neighbours whose keys were sent")
         self._dealt[place] = parcels
 
     def _take_upload(self, place: int, content: bytes) -> None:
-        got = Upload.from_bytes(content)
-        self._check_sender(got.session, got.place, place)
+        got = Upload.of(content, self._session, place)
         masks.unpack(got.values, self.request.size, self.request.bits)
         self._verify(place, got.signature, "partners", got.partners)
         partners = Partners(place, got.partners, got.signature).among(self._ring.neighbours(place))
@@ -173,15 +170,13 @@ class Server:
         self._uploads[place] = (got, partners)
 
     def _take_sign(self, place: int, content: bytes) -> None:
-        got = Signature.from_bytes(content)
-        self._check_sender(got.session, got.place, place)
+        got = Signature.of(content, self._session, place)
         signed = Survivors(self._session, self._survivors).to_bytes()
         self._verify(place, got.signature, "survivors", signed)
         self._signatures[place] = got
 
     def _take_open(self, place: int, content: bytes) -> None:
-        got = Opened.from_bytes(content)
-        self._check_sender(got.session, got.place, place)
+        got = Opened.of(content, self._session, place)
         if keys.commitment(got.seed, self._session, place) != self._keys[place].commitment:
             raise MessageError("a seed that is not the one it has committed to")
         if {share.place for share in got.shares} != self._uploads[place][1]:
@@ -310,10 +305,6 @@ class Server:
 
     def _near(self, place: int, here: set[int] | frozenset[int]) -> set[int]:
         return set(self._ring.neighbours(place)) & here
-
-    def _check_sender(self, session: bytes, said: int, place: int) -> None:
-        if session != self._session or said != place:
-            raise MessageError("a message of another round, or of another client")
 
     def _check_enough(self, found: int, what: str) -> None:
         fewest = len(self.request.members) - self.request.dropouts

@@ -1,0 +1,204 @@
+"""What a client keeps in its folder: its ledger, what it was sent, what it has answered."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bgtplanner.durable import replace_file
+from bgtplanner.errors import ConfigError, LedgerError, MessageError
+from bgtplanner.federation.answers import Answers
+from bgtplanner.federation.ratelimit import RateLimit
+from bgtplanner.flower.clientfile import ClientFile
+from bgtplanner.flower.identity import new_identity
+from bgtplanner.flower.messages import SentCatalogue, SentModel
+from bgtplanner.privacy.ledger import Head, Ledger
+from bgtplanner.privacy.witness import Witness
+
+__all__ = ["ClientState", "RoundStore"]
+
+_ROUNDS_KEPT = 8  # entries of two files each; the ledger refuses rounds that are over
+
+
+class ClientState:
+    """One client's files, each replaced as a whole or not at all.
+
+    Args:
+        file: Where they are.
+        clock: Seconds since some fixed time.
+    """
+
+    def __init__(self, file: ClientFile, clock: Callable[[], float]) -> None:
+        self.file = file
+        self.policy = file.agreed()
+        self._witness = None if file.witness is None else Witness(file.witness)
+        self._held: dict[str, SentCatalogue] = {}
+        self._answers = Answers(file.state / "answers", most=self.policy.answers_kept)
+        self._pacing = RateLimit(file.state / "pace.json", self.policy.requests_per_hour, clock)
+
+    def enroll(self) -> bool:
+        """Create the client's ledger, once, and return whether it was created now.
+
+        This never happens automatically: a client that has lost its ledger must not start again
+        with a full budget.
+        """
+        new = not self.file.ledger.exists()
+        if not new:
+            self.open_ledger().close()
+        elif self._remembered() is not None:
+            raise LedgerError(
+                f"{self.file.ledger}: gone, though it was used before: bring it back from where "
+                "it was moved to, or from a backup (see 'bgtplanner ledger restore --help')"
+            )
+        else:
+            self.file.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._pacing.start()
+        if not self.file.identity.exists():  # those enrolled before 0.2 have none
+            new_identity(self.file.identity)
+        if new:
+            Ledger.create(
+                self.file.ledger,
+                self.policy.budgets,
+                self.policy.rule,
+                witness=self._witness,
+                neighbours=self.policy.neighbours,
+            ).close()
+        return new
+
+    def open_ledger(self) -> Ledger:
+        """Open the client's ledger, which must exist and must not have lost an entry."""
+        if not self.file.ledger.exists():
+            raise LedgerError(
+                f"{self.file.ledger}: there is no ledger. If this client is new, create one with "
+                "'bgtplanner deploy enroll'; if it was moved here, copy its state folder, too"
+            )
+        return Ledger.open(
+            self.file.ledger,
+            budgets=self.policy.budgets,
+            accountant=self.policy.rule,
+            neighbours=self.policy.neighbours,
+            head=self._remembered(),
+            witness=self._witness,
+        )
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the lock that keeps other processes from answering; a crash releases it."""
+        if not self.file.ledger.exists():  # raises, instead of creating an empty folder
+            self.open_ledger().close()
+        with (self.file.state / "lock").open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _find(self, digest: str) -> SentCatalogue | None:
+        """Return a stored catalogue; None if it is not here, or damaged: it can be had again."""
+        if digest not in self._held:
+            stored = self._read_arrays(_name_of(digest))
+            with contextlib.suppress(MessageError, ValueError, KeyError):
+                found = SentCatalogue.parse(bytes(stored["text"]).decode(), stored["features"])
+                if found.digest == digest:
+                    self._held[digest] = found
+        return self._held.get(digest)
+
+    def _store(self, catalogue: SentCatalogue) -> None:
+        """Store a catalogue; those that the policy no longer names are deleted."""
+        text = np.frombuffer(catalogue.text.encode(), dtype=np.uint8)
+        self._write_arrays(_name_of(catalogue.digest), text=text, features=catalogue.features)
+        named = {_name_of(digest) for digest in self.policy.catalogues}
+        for path in self.file.state.glob(_name_of("*")):
+            if path.name not in named:
+                path.unlink(missing_ok=True)
+
+    def _local(self) -> dict[str, NDArray[Any]]:
+        """Return what was kept of the latest round, if anything."""
+        return self._read_arrays("local.npz")
+
+    def _keep(self, sent: SentModel) -> None:
+        text = np.frombuffer(json.dumps(sent.about).encode(), dtype=np.uint8)
+        self._write_arrays("model.npz", items=sent.items, dense=sent.dense, about=text)
+
+    def _kept(self) -> SentModel:
+        stored = self._read_arrays("model.npz")
+        with contextlib.suppress(KeyError, TypeError, ValueError):  # missing, or of a past version
+            about: dict[str, Any] = json.loads(bytes(stored.pop("about")))
+            return SentModel(**about, items=stored["items"], dense=stored["dense"])
+        raise ConfigError(
+            f"{self.file.state}: no model has come yet; this client has not taken part in a round"
+        )
+
+    def _remember(self, ledger: Ledger) -> None:
+        replace_file(self.file.state / "head", str(ledger.head).encode())
+
+    def _remembered(self) -> Head | None:
+        """Return the ledger's head at the latest release."""
+        try:
+            return Head.parse((self.file.state / "head").read_text(encoding="ascii"))
+        except FileNotFoundError:
+            return None
+
+    def _read_arrays(self, name: str) -> dict[str, NDArray[Any]]:
+        try:
+            content = io.BytesIO((self.file.state / name).read_bytes())
+            with np.load(content, allow_pickle=False) as stored:
+                return dict(stored)
+        except Exception:  # missing or damaged: it can be had again
+            return {}
+
+    def _write_arrays(self, name: str, **arrays: NDArray[Any]) -> None:
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, **arrays)
+        replace_file(self.file.state / name, buffer.getvalue())
+
+
+def _name_of(digest: str) -> str:
+    """Return the name of the file of a catalogue."""
+    return f"catalogue-{digest}.npz"
+
+
+class RoundStore:
+    """The rounds of a client in files: secret, and durable when `save` returns.
+
+    Only the newest rounds are kept. A server that makes a client forget one gains nothing: keys
+    and masks of a round that is begun again are fresh, and the ledger pays for a round once.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def load(self, key: str) -> bytes | None:
+        """Return what was saved last under this key, if anything was."""
+        try:
+            return (self._folder / key).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def save(self, key: str, content: bytes) -> None:
+        """Replace what is under this key, as a whole or not at all."""
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        replace_file(self._folder / key, content)
+        self._forget(key)
+
+    def _forget(self, key: str) -> None:
+        files = list(self._folder.iterdir())
+        for left in [path for path in files if path.name.startswith(".")]:
+            left.unlink()  # by a process that was killed; it holds secrets
+            files.remove(left)
+        names = {path.name.partition("-")[0] for path in files} - {key.partition("-")[0]}
+        if len(names) < _ROUNDS_KEPT:
+            return
+
+        def age(name: str) -> int:
+            return max(path.stat().st_mtime_ns for path in files if path.name.startswith(name))
+
+        for name in sorted(names, key=age)[: len(names) - _ROUNDS_KEPT + 1]:
+            for part in ("state", "begun"):  # one without the other is refused, too
+                with contextlib.suppress(FileNotFoundError):
+                    (self._folder / f"{name}-{part}").unlink()
