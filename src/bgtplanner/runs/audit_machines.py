@@ -54,8 +54,8 @@ from bgtplanner.federation.aggregation.server import STEPS, Server
 from bgtplanner.federation.client import features_in, upload_of
 from bgtplanner.flower import client as flower_client
 from bgtplanner.flower import clientfile
-from bgtplanner.flower.messages import Request, SentCatalogue, SentModel, SumStep
 from bgtplanner.flower.identity import identity_in
+from bgtplanner.flower.messages import Request, SentCatalogue, SentModel, SumStep
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.learner import Shared
 
