@@ -107,9 +107,13 @@ def _adap(noise: int) -> Reading:
 BASIC_EPSILON = round(100 * (0.1 / math.sqrt(2 * math.log(1.25 / 1e-5))) ** 2, 6)
 
 READINGS = (
-    _bgt(
-        "bgt-authors", "BGTplanner, as its authors coded it", compared=True,
-        constants="authors", min_rounds=80,
+    Reading(
+        name="bgt-authors",
+        method="BGTplanner",
+        label="BGTplanner, as its authors coded it",
+        policy="benchmarks.paper.as_coded:AsCoded",
+        settings={"planning.options.min_rounds": 80},
+        compared=True,
     ),
     _bgt("bgt", "BGTplanner, as printed"),
     _bgt("bgt-repaired", "BGTplanner, its formulas repaired", constants="repaired"),

@@ -65,7 +65,8 @@ def print_of(reading: Reading, dataset: str, mechanism: str) -> Published | None
         return None
     if reading.policy == "unlimited":
         return published(dataset, "none", reading.policy) if mechanism == "gaussian" else None
-    return published(dataset, mechanism, reading.policy)
+    policy = "bgt" if reading.method == "BGTplanner" else reading.policy
+    return published(dataset, mechanism, policy)
 
 
 def table2(results: Results) -> str | None:

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from benchmarks.paper.as_coded import AsCoded
 from bgtplanner.errors import ConfigError
-from bgtplanner.paper.planners import AsCoded, AsPrinted, Repaired, gamma_of_paper
+from bgtplanner.paper.planners import AsPrinted, Repaired, gamma_of_paper
 from bgtplanner.planning.plan import Plan
 from bgtplanner.privacy.budget import Budget, Budgets
 

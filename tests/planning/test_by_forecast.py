@@ -13,7 +13,7 @@ from forecasts import Made
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.plan import Plan
-from bgtplanner.planning.programme import Agenda
+from bgtplanner.planning.forecasting import Agenda
 from bgtplanner.planning.schedules import Uniform
 from bgtplanner.privacy.accountants import ACCOUNTANTS
 from bgtplanner.privacy.budget import Budget, Budgets

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bgtplanner.paper.planners import AsCoded, AsPrinted, Repaired
+from benchmarks.paper.as_coded import AsCoded
+from bgtplanner.paper.planners import AsPrinted, Repaired
 from bgtplanner.planning.adaptive import Adap, Adpml
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.schedules import (

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.objective import Objective
-from bgtplanner.planning.programme import Agenda, Payment, Programme
+from bgtplanner.planning.forecasting import Agenda, Payment, Programme
 
 Floats = NDArray[np.float64]
 SERVED, LAST = Objective("served"), Objective("last")

@@ -15,8 +15,9 @@ from forecasts import Made
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.paper.as_coded import AsCoded
 from bgtplanner.errors import BGTPlannerError, ConfigError, LedgerError
-from bgtplanner.paper.planners import AsCoded, AsPrinted, Repaired
+from bgtplanner.paper.planners import AsPrinted, Repaired
 from bgtplanner.planning.adaptive import Adap, Adpml
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.schedules import Early, Fixed, Hong, Late, Random, Uniform, Unlimited

@@ -16,7 +16,8 @@ import pytest
 from dp_accounting import gaussian_mechanism, pld
 from numpy.typing import NDArray
 
-from bgtplanner.paper.planners import AsCoded, AsPrinted
+from benchmarks.paper.as_coded import AsCoded
+from bgtplanner.paper.planners import AsPrinted
 from bgtplanner.planning.adaptive import Adap
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.schedules import Fixed, Random, Uniform

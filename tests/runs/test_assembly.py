@@ -14,7 +14,7 @@ from bgtplanner.models.fedgnn import FedGNN
 from bgtplanner.models.learner import Size
 from bgtplanner.models.tastes import Tastes
 from bgtplanner.paper.extras import PaperExtras
-from bgtplanner.paper.planners import AsCoded, AsPrinted, Repaired
+from bgtplanner.paper.planners import AsPrinted, Repaired
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.policy import LedgerPolicy, Policy
 from bgtplanner.planning.schedules import Uniform
@@ -250,7 +250,6 @@ class TestPolicy:
             ("own", BGTPlanner),
             ("repaired", Repaired),
             ("paper", AsPrinted),
-            ("authors", AsCoded),
         ],
     )
     @pytest.mark.parametrize("preset", ["paper", "recommended"])
@@ -267,7 +266,7 @@ class TestPolicy:
         found.tell(plan, reward=0.0)
 
     def test_constants_are_those_of_bgt(self) -> None:
-        found = policy("paper", planning__policy="uniform", planning__constants="authors")
+        found = policy("paper", planning__policy="uniform", planning__constants="paper")
         assert isinstance(found, Uniform)
 
     @pytest.mark.parametrize(

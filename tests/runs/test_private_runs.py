@@ -298,9 +298,8 @@ SOON: dict[str, Any] = {  # the paper's setting, with an initial stage of three 
         {"privacy__budgets": "1:0.5,6:0.5", "planning__context": "usage"},
         {"preset": "paper", "planning__min_rounds": 6, "model__expansions": 3},
         {**SOON, "planning__constants": "paper"},
-        {**SOON, "planning__constants": "authors"},
     ],
-    ids=["some take part", "adap", "classes", "expansion", "as printed", "as coded"],
+    ids=["some take part", "adap", "classes", "expansion", "as printed"],
 )
 def test_interrupted_runs_spend_the_same(changes: dict[str, Any], tmp_path: Path) -> None:
     whole = tiny(tmp_path / "whole", **changes)

@@ -20,4 +20,3 @@ def register() -> None:
     CONTEXTS.add("usage", "bgtplanner.paper.usage:UsageContext")
     CONSTANTS.add("repaired", "bgtplanner.paper.planners:Repaired")
     CONSTANTS.add("paper", "bgtplanner.paper.planners:AsPrinted")
-    CONSTANTS.add("authors", "bgtplanner.paper.planners:AsCoded")

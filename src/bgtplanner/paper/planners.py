@@ -1,69 +1,44 @@
-"""The paper's planner: repaired, as it is printed, and as its authors coded it.
+"""The paper's planner, with its formulas repaired and as it is printed.
 
-They are for comparison, not for use. All have the paper's two stages and constants, with which
-levels are drawn almost uniformly. :class:`Repaired` is the package's own planner with these. The
-other two differ from it and from each other in most formulas; ``docs/paper.md`` says what is wrong
-with them:
+They are for comparison, not for use. Both have the paper's two stages and constants, with which
+levels are drawn almost uniformly. :class:`Repaired` is the package's own planner with these;
+:class:`AsPrinted` has every formula of the text, ``docs/paper.md`` says what is wrong with them.
+(Every step as in the authors' code, which differs from the text in most formulas, is
+``benchmarks.paper.as_coded:AsCoded`` in a checkout.)
 
-==================  ======================================  =====================================
-what                :class:`AsPrinted`                      :class:`AsCoded`
-==================  ======================================  =====================================
-levels              A, from epsilon/T up to epsilon/T_min   the same range in A steps, without
-                                                            its upper end
-initial stage       from the cheapest level up              from the dearest level down
-kernel              exp(-|z - z'| / (2 s^2))                exp(-|z - z'|^2 / (2 s^2))
-age of a record     in rounds                               in records told since
-noise of a reward   sigma^2 on the diagonal                 sigma^2 in every entry
-mean                as it is                                rounded to 4 decimals
-E(T0)               of a predictor that was taught all      of one that was taught the round in
-                    of the initial stage                    question and those before it
-programme           a mixture of levels for each of T0      every level taken or not in each of
-                    contexts, by its mean cost              T0 rounds, by the sum of their costs;
-                                                            A predictions of the first rounds
-multipliers         in the ball of radius Lambda; at        on the simplex, with a slack; at
-                    first anywhere in it                    first all equal; Lambda is left out
-allowance           epsilon/T                               what the initial stage has left over
-                                                            the number of rounds after it
-score               mean - (allowance - cost) lambda        mean + (allowance - cost) lambda
-slope of the dual   cost - allowance                        allowance - cost
-==================  ======================================  =====================================
+Where the text is silent (sigma, the step of mirror descent), the authors' value is used. Epsilon
+is what adds up under the accountant: a release's own epsilon in the paper's setting.
 
-Where the text is silent (sigma, the step of mirror descent), the code's value is used. Epsilon is
-what adds up under the accountant: a release's own epsilon in the paper's setting.
+The paper has one multiplier per client. All clients of a class pay the same, so their multipliers
+change by the same factor in every step, and the score depends only on their sum. Only this sum is
+kept, per class.
 
-The paper and the code have one multiplier per client. All clients of a class pay the same, so
-their multipliers change by the same factor in every step, and the score depends only on their sum.
-Only this sum is kept, per class.
-
-One difference remains in both: a round is paid for before it is played, and the ledger refuses
-what does not fit. The last charge is capped at what is left, whereas the authors' code checks the
-budget after the round and overspends. The kernel matrix is solved anew in each round, which costs
-the cube of the number of rounds.
+One difference remains: a round is paid for before it is played, and the ledger refuses what does
+not fit. The last charge is capped at what is left.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.spatial.distance import cdist
 
 from bgtplanner.planning.allocator import LevelPolicy, probabilities
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.constrainer import Constrainer, solve_programme
-from bgtplanner.planning.given import context_of, floats, number, whole
+from bgtplanner.planning.given import number, whole
 from bgtplanner.planning.plan import Floats, Plan
 from bgtplanner.planning.policy import Choice
 
-__all__ = ["AsCoded", "AsPrinted", "Repaired", "gamma_of_paper", "margin_of_paper"]
+__all__ = ["NOISE", "AsPrinted", "Record", "Repaired", "gamma_of_paper", "margin_of_paper"]
 
-_NOISE = 0.1  # sigma of the authors' code; the text has no value
+NOISE = 0.1
+"""Sigma of the authors' code; the text has no value."""
+
 _LARGEST = 1e90  # larger rewards and contexts count as this much: squares must be finite
-_MOST = 1e15  # bounds the logarithms of multipliers in a state
 
 
 def gamma_of_paper(levels: int, rounds: int, clients: int) -> float:
@@ -135,11 +110,7 @@ class Repaired(BGTPlanner):
 
     def _load(self, state: Mapping[str, Any]) -> None:
         super()._load(state)
-        self._trials = [
-            (context_of(row), number("state: trials", error, 0.0))
-            for row, error in state["trials"]
-        ]
-        self.check_widths(*(row for row, _ in self._trials))
+        self._trials = [(np.array(row, dtype=np.float64), error) for row, error in state["trials"]]
 
     def _positions(self) -> tuple[Floats, Floats]:
         """Return the paper's raw index, 1 to A, and raw rewards."""
@@ -178,7 +149,7 @@ class Repaired(BGTPlanner):
         )
 
 
-class _Record(NamedTuple):
+class Record(NamedTuple):
     """A round that was told: its context, its level and its reward."""
 
     round: int
@@ -188,17 +159,31 @@ class _Record(NamedTuple):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class _Literal(LevelPolicy):
-    """The common part of both: the two stages, the draw, and the records.
+class AsPrinted(LevelPolicy):
+    """Every formula of the paper as it is printed, including the wrong signs.
+
+    What the text leaves open is read as follows. The linear programme is over one distribution of
+    levels per round, as in the definition of OPT; its constraint holds for every client. E(T0) and
+    the predictions of the programme come from the predictor after the whole initial stage, as in
+    Algorithm 1. The first multipliers are drawn uniformly from the ball. The divergence is that of
+    the negative entropy, so a step multiplies each multiplier by exp(-step * slope), and scales
+    all of them down where their sum exceeds Lambda. The kernel matrix is solved anew in each
+    round, which costs the cube of the number of rounds.
 
     Args:
-        levels: The number of levels, A.
-        min_rounds: T_min, which sets the dearest level; by default a share of `rounds`, 0.7 as
-            printed and 0.8 as coded.
+        levels: The number of levels, A, from epsilon/T up to epsilon/T_min.
+        min_rounds: T_min, which sets the dearest level; by default 70 % of `rounds`.
         initial_rounds: How often each level is tried at first, T0.
         gamma: How strongly the best level is preferred; by default 2 sqrt(A T / ((U + 2) log T)).
         length_scale: The kernel's s.
         forgetting: The kernel's alpha.
+
+    Example:
+        >>> from bgtplanner import Budget
+        >>> planner = AsPrinted(Budget(10, 1e-5), clients=943, rounds=3, seed=0)
+        >>> plan = planner.ask([160.0, 60.0])
+        >>> plan.level, plan.why.note
+        (0, 'trying out every level')
     """
 
     levels: int = 5
@@ -209,9 +194,9 @@ class _Literal(LevelPolicy):
     forgetting: float = 0.001
 
     _salt: ClassVar[int] = 0x117
-    _power: ClassVar[int]  # of the distance in the kernel
-    _sign: ClassVar[float]  # of (allowance - cost), in the score and in the slope
-    _slack: ClassVar[int]  # number of multipliers that belong to no class
+    _fewest: ClassVar[float] = 0.7
+    _power: ClassVar[int] = 1  # of the distance in the kernel
+    _sign: ClassVar[float] = -1.0  # of (allowance - cost), in the score and in the slope
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -232,53 +217,14 @@ class _Literal(LevelPolicy):
         self._totals = self._lasts * self._even
         shares = np.stack([self.share_of(row) for row in self.charges.T], axis=1)
         self._costs = self._totals[:, None] * shares
-        self._allowance = np.zeros(len(self._even))
-        self._logs = np.zeros(len(self._even) + self._slack)  # of the sums of multipliers
-        self._records: list[_Record] = []
-
-    @staticmethod
-    @abstractmethod
-    def _steps(levels: int) -> Floats:
-        """Return the levels between an even share of T (0) and one of T_min (1)."""
-
-    @abstractmethod
-    def _tried(self, turn: int) -> int:
-        """Return the level that the initial stage tries in a turn."""
-
-    @abstractmethod
-    def _noise(self, records: int) -> Floats:
-        """Return the noise that is added to the kernel matrix."""
-
-    @abstractmethod
-    def _predict(self, context: Floats) -> Floats:
-        """Return the mean reward of every level in a context, for the coming round."""
-
-    @abstractmethod
-    def _look_back(self) -> tuple[float, float]:
-        """Return Lambda's two parts after the initial stage: the optimum, and M(T0)."""
-
-    @abstractmethod
-    def _begin(self, radius: float, each: Floats) -> None:
-        """Set the allowance and the first multipliers.
-
-        Args:
-            radius: Lambda, or 0 if it is negative.
-            each: The number of clients of each class.
-        """
-
-    @abstractmethod
-    def _bounded(self, logs: Floats) -> Floats:
-        """Return the nearest multipliers that are allowed, in logarithms."""
+        self._allowance = self._totals / self._lasts
+        self._logs = np.zeros(len(self._even))  # of the sums of multipliers, per class
+        self._records: list[Record] = []
 
     @property
     def multipliers(self) -> Floats:
         """The sum of the multipliers per class, once the initial stage is over."""
         return np.asarray(np.exp(self._logs[: len(self._even)]))
-
-    @property
-    def _least(self) -> float:
-        """The smallest budget of all."""
-        return float(self._totals.min())
 
     def choose(self, context: Floats, left: Floats) -> Choice | None:
         """Try the levels in the initial stage; then draw one by its score."""
@@ -293,7 +239,10 @@ class _Literal(LevelPolicy):
             level = int(self._generator.integers(levels))
             return self.choice(level, "any level: estimating what budget is worth")
         if self.radius is None:
-            self._end_stage()
+            optimum, margin = self._look_back()
+            self.radius = self._lasts / float(self._totals.min()) * (optimum + margin)
+            each = np.bincount(self.budgets.class_of_client, minlength=len(self._even))
+            self._begin(max(self.radius, 0.0), np.maximum(each, 1e-300))
         predicted = self._predict(context)
         weights = self._sign * self.multipliers
         score = predicted + weights @ (self._allowance[:, None] - self._costs)
@@ -309,40 +258,12 @@ class _Literal(LevelPolicy):
         context, level = self._contexts.pop(plan.round, np.zeros(0)), plan.level or 0
         if reward is not None:
             reward = min(max(reward, -_LARGEST), _LARGEST)
-            self._records.append(_Record(plan.round, level, context, reward))
+            self._records.append(Record(plan.round, level, context, reward))
         if self.radius is not None and plan.round >= self._planned_from:
             slope = self._sign * (self._allowance - self._costs[:, level])
             logs = self._logs.copy()
             logs[: len(slope)] -= self.step * slope
             self._logs = self._bounded(logs)
-
-    def _state(self) -> dict[str, Any]:
-        return super()._state() | {
-            "records": [[*row[:2], row.context.tolist(), row.reward] for row in self._records],
-            "radius": self.radius,
-            "allowance": self._allowance.tolist(),
-            "logs": self._logs.tolist(),
-        }
-
-    def _load(self, state: Mapping[str, Any]) -> None:
-        super()._load(state)
-        last, levels = self.rounds - 1, self.charges.shape[1]
-        self._records = [
-            _Record(
-                whole("state: records", at, 0, last),
-                whole("state: records", level, 0, levels - 1),
-                np.clip(context_of(row), -_LARGEST, _LARGEST),
-                number("state: records", reward, -_LARGEST, _LARGEST),
-            )
-            for at, level, row, reward in state["records"]
-        ]
-        self.check_widths(*(row.context for row in self._records))
-        if state["radius"] is not None:
-            self.radius = number("state: radius", state["radius"], -1e200, 1e200)
-        self._logs = floats("state: logs", state["logs"], self._logs.shape, -_MOST, 1e3)
-        self._allowance = floats(
-            "state: allowance", state["allowance"], self._allowance.shape, 0.0, 1e100
-        )
 
     def width(self) -> int | None:
         """Return the length of the recorded contexts, if there are any."""
@@ -353,14 +274,64 @@ class _Literal(LevelPolicy):
         """The first round after the initial stage."""
         return (len(self.charges[0]) + 1) * self.initial_rounds
 
-    def _initial(self, *, second: bool) -> list[tuple[int, _Record]]:
+    # ---- the steps of the algorithm, as the text has them
+
+    def _steps(self, levels: int) -> Floats:
+        """Return the levels between an even share of T (0) and one of T_min (1)."""
+        return np.linspace(0.0, 1.0, levels)
+
+    def _tried(self, turn: int) -> int:
+        """Return the level that the initial stage tries in a turn: from the cheapest up."""
+        return turn
+
+    def _noise(self, records: int) -> Floats:
+        """Return the noise that is added to the kernel matrix."""
+        return np.asarray(NOISE**2 * np.eye(records))
+
+    def _predict(self, context: Floats) -> Floats:
+        """Return the mean reward of every level in a context, for the coming round."""
+        return self._at(context, self.round)
+
+    def _at(self, context: Floats, now: int) -> Floats:
+        when = np.array([float(one.round) for one in self._records])
+        return self._means(self._records, when, context, now)
+
+    def _look_back(self) -> tuple[float, float]:
+        """Return Lambda's two parts after the initial stage: the optimum, and M(T0)."""
+        trials = [one for _, one in self._initial(second=True)]
+        if not trials:
+            return 0.0, self._margin(0.0)
+        predicted = np.stack([self._at(one.context, one.round) for one in trials])
+        errors = [row[one.level] - one.reward for row, one in zip(predicted, trials, strict=True)]
+        margin = self._margin(float(np.mean(np.square(errors))))
+        limits = np.full(len(self._even), self._totals.min() / self._lasts + 2 * margin)
+        return solve_programme(predicted, self._costs, limits).optimum, margin
+
+    def _begin(self, radius: float, each: Floats) -> None:
+        """Set the first multipliers: anywhere in the ball, with equal probability.
+
+        That is a flat Dirichlet over the clients and a slack, here summed by class.
+
+        Args:
+            radius: Lambda, or 0 if it is negative.
+            each: The number of clients of each class.
+        """
+        shares = self._generator.dirichlet(np.append(each, 1.0))[:-1]
+        self._logs = np.log(np.maximum(radius * shares, 1e-300))
+
+    def _bounded(self, logs: Floats) -> Floats:
+        """Return the nearest multipliers that are allowed, in logarithms."""
+        most = np.log(max(self.radius or 0.0, 1e-300))
+        return np.asarray(logs - max(float(np.logaddexp.reduce(logs)) - most, 0.0))
+
+    def _initial(self, *, second: bool) -> list[tuple[int, Record]]:
         """Return the records of one part of the initial stage, with their positions."""
         bound = self._planned_from - self.initial_rounds
         low, high = (bound, self._planned_from) if second else (0, bound)
         return [(at, one) for at, one in enumerate(self._records) if low <= one.round < high]
 
     def _means(
-        self, records: Sequence[_Record], when: Floats, context: Floats, now: float
+        self, records: Sequence[Record], when: Floats, context: Floats, now: float
     ) -> Floats:
         """Return the process's mean for every level in a context, given some records.
 
@@ -396,144 +367,22 @@ class _Literal(LevelPolicy):
             initial_rounds=self.initial_rounds,
         )
 
-    def _end_stage(self) -> None:
-        """Set Lambda from the initial stage, and the first multipliers."""
-        optimum, margin = self._look_back()
-        self.radius = self._lasts / self._least * (optimum + margin)
-        each = np.bincount(self.budgets.class_of_client, minlength=len(self._even))
-        self._begin(max(self.radius, 0.0), np.maximum(each, 1e-300))
+    # ---- its state
 
+    def _state(self) -> dict[str, Any]:
+        return super()._state() | {
+            "records": [[*row[:2], row.context.tolist(), row.reward] for row in self._records],
+            "radius": self.radius,
+            "allowance": self._allowance.tolist(),
+            "logs": self._logs.tolist(),
+        }
 
-class AsPrinted(_Literal):
-    """Every formula of the paper as it is printed, including the wrong signs.
-
-    What the text leaves open is read as follows. The linear programme is over one distribution of
-    levels per round, as in the definition of OPT; its constraint holds for every client. E(T0) and
-    the predictions of the programme come from the predictor after the whole initial stage, as in
-    Algorithm 1. The first multipliers are drawn uniformly from the ball. The divergence is that of
-    the negative entropy, so a step multiplies each multiplier by exp(-step * slope), and scales
-    all of them down where their sum exceeds Lambda.
-
-    Example:
-        >>> from bgtplanner import Budget
-        >>> planner = AsPrinted(Budget(10, 1e-5), clients=943, rounds=3, seed=0)
-        >>> plan = planner.ask([160.0, 60.0])
-        >>> plan.level, plan.why.note
-        (0, 'trying out every level')
-    """
-
-    _fewest, _power, _sign, _slack = 0.7, 1, -1.0, 0
-
-    @staticmethod
-    def _steps(levels: int) -> Floats:
-        return np.linspace(0.0, 1.0, levels)
-
-    def _tried(self, turn: int) -> int:
-        return turn
-
-    def _noise(self, records: int) -> Floats:
-        return np.asarray(_NOISE**2 * np.eye(records))
-
-    def _predict(self, context: Floats) -> Floats:
-        return self._at(context, self.round)
-
-    def _at(self, context: Floats, now: int) -> Floats:
-        when = np.array([float(one.round) for one in self._records])
-        return self._means(self._records, when, context, now)
-
-    def _look_back(self) -> tuple[float, float]:
-        trials = [one for _, one in self._initial(second=True)]
-        if not trials:
-            return 0.0, self._margin(0.0)
-        predicted = np.stack([self._at(one.context, one.round) for one in trials])
-        errors = [row[one.level] - one.reward for row, one in zip(predicted, trials, strict=True)]
-        margin = self._margin(float(np.mean(np.square(errors))))
-        limits = np.full(len(self._even), self._least / self._lasts + 2 * margin)
-        return solve_programme(predicted, self._costs, limits).optimum, margin
-
-    def _begin(self, radius: float, each: Floats) -> None:
-        self._allowance = self._totals / self._lasts
-        # Uniform in the ball: a flat Dirichlet over the clients and a slack, summed by class.
-        shares = self._generator.dirichlet(np.append(each, 1.0))[:-1]
-        self._logs = np.log(np.maximum(radius * shares, 1e-300))
-
-    def _bounded(self, logs: Floats) -> Floats:
-        most = np.log(max(self.radius or 0.0, 1e-300))
-        return np.asarray(logs - max(float(np.logaddexp.reduce(logs)) - most, 0.0))
-
-
-class AsCoded(_Literal):
-    """Every step as in the authors' published code.
-
-    The code has one budget only. Where budgets differ, each class has its own cost and allowance,
-    and the programme limits every class by the smallest budget, as in the text.
-
-    Example:
-        >>> from bgtplanner import Budget
-        >>> planner = AsCoded(Budget(10, 1e-5), clients=943, rounds=3, seed=0)
-        >>> plan = planner.ask([160.0, 60.0])
-        >>> plan.level, plan.why.note
-        (4, 'trying out every level')
-    """
-
-    _fewest, _power, _sign, _slack = 0.8, 2, 1.0, 1
-
-    @staticmethod
-    def _steps(levels: int) -> Floats:
-        return np.arange(levels) / levels
-
-    def _tried(self, turn: int) -> int:
-        return len(self.charges[0]) - 1 - turn
-
-    def _noise(self, records: int) -> Floats:
-        return np.full((records, records), _NOISE**2)
-
-    def _predict(self, context: Floats) -> Floats:
-        return self._after(len(self._records), context)
-
-    def _after(self, records: int, context: Floats) -> Floats:
-        """Predict from the first records, for the round that comes right after them."""
-        when = np.arange(float(records))
-        means = self._means(self._records[:records], when, context, records)
-        return np.asarray(np.round(means, 4))
-
-    def _look_back(self) -> tuple[float, float]:
-        def expected(at: int, one: _Record) -> float:
-            """Return the prediction for a round that the predictor was just taught."""
-            return float(self._after(at + 1, one.context)[one.level])
-
-        errors = [expected(at, one) - one.reward for at, one in self._initial(second=True)]
-        margin = self._margin(float(np.sum(np.square(errors))) / self.initial_rounds)
-        first = self._initial(second=False)[: self.charges.shape[1]]
-        predicted = np.zeros(self.charges.shape[1])
-        predicted[: len(first)] = [expected(at, one) for at, one in first]
-        limit = self._least / self._lasts + 2 * margin
-        return _yes_or_no(predicted, self._costs, limit, self.initial_rounds), margin
-
-    def _begin(self, radius: float, each: Floats) -> None:
-        del radius  # the code computes it and does not use it
-        rounds_left = self.expected(self.rounds - self._planned_from)
-        self._allowance = self.share_left() * self._totals / rounds_left
-        self._logs = np.log(np.append(each, 1.0) / (each.sum() + 1))
-
-    def _bounded(self, logs: Floats) -> Floats:
-        return np.asarray(logs - np.logaddexp.reduce(logs))
-
-
-def _yes_or_no(predicted: Floats, costs: Floats, limit: float, rounds: int) -> float:
-    """Return the best mean reward of rounds in each of which every level is taken or not.
-
-    The predicted reward and the cost of a level are the same in all rounds, so what matters is in
-    how many rounds it is taken: a whole number per level.
-    """
-    unit = float(np.abs(predicted).max()) or 1.0
-    found = milp(
-        -predicted / unit,
-        integrality=np.ones(len(predicted)),
-        bounds=Bounds(0, rounds),
-        constraints=LinearConstraint(costs, ub=limit),
-        options={"mip_rel_gap": 0.0},
-    )
-    if found.x is None:
-        return 0.0
-    return float(predicted @ np.rint(found.x) / rounds)
+    def _load(self, state: Mapping[str, Any]) -> None:
+        super()._load(state)
+        self._records = [
+            Record(at, level, np.array(row, dtype=np.float64), reward)
+            for at, level, row, reward in state["records"]
+        ]
+        self.radius = state["radius"]
+        self._logs = np.array(state["logs"], dtype=np.float64)
+        self._allowance = np.array(state["allowance"], dtype=np.float64)

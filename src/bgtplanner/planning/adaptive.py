@@ -9,7 +9,6 @@ from typing import Any, Literal
 import numpy as np
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.given import floats, number
 from bgtplanner.planning.plan import Floats, Plan, Why
 from bgtplanner.planning.policy import Choice, LedgerPolicy
 from bgtplanner.planning.schedules import Schedule
@@ -144,8 +143,5 @@ class Adap(LedgerPolicy):
 
     def _load(self, state: Mapping[str, Any]) -> None:
         super()._load(state)
-        self._sigma = number("state: sigma", state["sigma"], 1e-300, 1e6)
-        self.clip = number("state: clip", state["clip"], 1e-80, 1e80)
-        self._gains = [number("state: gains", gain) for gain in state["gains"]]
-        if (own := state.get("own")) is not None:
-            self._own = floats("state: own", own, (len(self.budgets),), 1e-300, 1e300)
+        self._sigma, self.clip, self._gains = state["sigma"], state["clip"], list(state["gains"])
+        self._own = None if state["own"] is None else np.array(state["own"], dtype=np.float64)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.given import context_of
 from bgtplanner.planning.plan import Floats, Why
 from bgtplanner.planning.policy import Choice, LedgerPolicy
 
-__all__ = ["LevelPolicy", "chances", "gamma_growing", "probabilities", "said"]
+__all__ = ["LevelPolicy", "gamma_growing", "probabilities", "said"]
 
 
 def probabilities(scores: ArrayLike, gamma: float) -> Floats:
@@ -31,21 +28,15 @@ def probabilities(scores: ArrayLike, gamma: float) -> Floats:
         [0.9, 0.1]
     """
     array = np.asarray(scores, dtype=np.float64)
-    ConfigError.unless(array.ndim == 1, "scores", scores, "one per level")
-    return np.array(chances(array.tolist(), gamma))
-
-
-def chances(scores: list[float], gamma: float) -> list[float]:
-    """Return the same as a list: of so few levels, plain numbers are many times as fast."""
-    fits = len(scores) >= 1 and all(map(math.isfinite, scores))
+    fits = array.ndim == 1 and len(array) >= 1 and bool(np.isfinite(array).all())
     ConfigError.unless(fits, "scores", scores, "finite numbers, one per level")
     ConfigError.unless(0 <= gamma < math.inf, "gamma", gamma, "0 or a positive number")
-    most, number = max(scores), len(scores)
-    # Gaps are finite, so that a gamma of 0 gives 0.
-    share = [1.0 / (number + gamma * min(most - score, 1e308)) for score in scores]
-    best = scores.index(most)
+    with np.errstate(over="ignore"):  # a gap that is cut is still as large as can be
+        gaps = np.minimum(array.max() - array, 1e308)
+        share: Floats = 1.0 / (len(array) + np.minimum(gamma * gaps, 1e308))
+    best = int(array.argmax())
     share[best] = 0.0
-    share[best] = 1.0 - sum(share)
+    share[best] = 1.0 - share.sum()
     return share
 
 
@@ -98,9 +89,9 @@ class LevelPolicy(LedgerPolicy):
         """Return the length of the contexts seen so far; None if there were none."""
         return next((len(row) for row in self._contexts.values()), None)
 
-    def drawn(self, chance: Sequence[float]) -> int:
+    def drawn(self, chance: Floats) -> int:
         """Draw a level, each with its chance."""
-        place = bisect_left(list(accumulate(chance)), self._generator.random())
+        place = int(np.searchsorted(np.cumsum(chance), self._generator.random()))
         return min(place, len(chance) - 1)
 
     def choice(self, level: int, note: str, **numbers: Floats) -> Choice:
@@ -115,9 +106,6 @@ class LevelPolicy(LedgerPolicy):
     def _load(self, state: Mapping[str, Any]) -> None:
         super()._load(state)
         self._generator.bit_generator.state = state["random"]
-        self._contexts = {int(key): context_of(row) for key, row in state["contexts"].items()}
-
-    def check_widths(self, *contexts: Floats) -> None:
-        """Refuse contexts in a state that are not all of one length."""
-        same = all(len(row) == self.width() for row in (*self._contexts.values(), *contexts))
-        ConfigError.unless(same, "state: contexts", "rows", f"of {self.width()} numbers each")
+        self._contexts = {
+            int(key): np.array(row, dtype=np.float64) for key, row in state["contexts"].items()
+        }

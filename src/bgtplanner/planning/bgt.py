@@ -3,7 +3,7 @@
 Where the learner can forecast what a charge brings, from releases and public constants alone, the
 planner starts from that. Predictor: the forecast, times a factor that the Gaussian process learns
 from rewards, if there are any. Constrainer: the price of a level is what its charge would bring
-later, by the best schedule for the rest of the budget (:mod:`bgtplanner.planning.programme`),
+later, by the best schedule for the rest of the budget (:mod:`bgtplanner.planning.forecasting`),
 solved anew after each release. Allocator: levels are drawn by their scores; where no rewards are
 told nothing can be learned by drawing, so the best level is taken.
 
@@ -32,14 +32,14 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.allocator import LevelPolicy, chances, gamma_growing, probabilities, said
+from bgtplanner.planning.allocator import LevelPolicy, gamma_growing, probabilities, said
 from bgtplanner.planning.constrainer import Constrainer
-from bgtplanner.planning.given import context_of, floats, number
+from bgtplanner.planning.forecasting import Agenda, Forecast, Programme
+from bgtplanner.planning.given import number
 from bgtplanner.planning.objective import Kind, Objective
 from bgtplanner.planning.plan import Floats, Plan, Why
 from bgtplanner.planning.policy import Choice
 from bgtplanner.planning.predictor import Predictor
-from bgtplanner.planning.programme import Agenda, Forecast, Programme
 from bgtplanner.planning.schedules import fitted
 from bgtplanner.privacy.accountants import TICK
 
@@ -129,7 +129,6 @@ class BGTPlanner(LevelPolicy):
         self._goal = Objective(self.objective, self.traffic)
         self._agenda = Agenda()
         self.charges = self._charges_of_levels()
-        self._largest = tuple(self.charges.max(axis=0).tolist())
         self.process = Predictor(**(self._process if self.predictor is None else self.predictor))
         self._position, self._usual = self._positions()
         self._usual[: int(self.skip)] = 0.0  # a skipped round brings nothing
@@ -158,29 +157,21 @@ class BGTPlanner(LevelPolicy):
         if self.round < self._tried * self.initial_rounds:
             level = int(self.skip) + self.round // self.initial_rounds
             return self._by_left(self.choice(level, "trying out every level"))
-        predicted = self._predict(context[None])[0].tolist()
+        predicted = self._predict(context[None])[0]
         unit = self._reward_unit()
         costs, allowance = self._costs, self._allowance()
-        if np.count_nonzero(left) < len(left):
+        if not left.all():
             costs = np.where(left[:, None] > 0, costs, 0.0)
         self._replay(context, predicted, unit, costs, allowance)
         prices = self.constrainer.prices()
-        # Of so few levels, plain numbers are many times as fast as arrays.
-        price, kept = prices.dot(costs).tolist(), float(prices.dot(allowance))
-        score = [
-            brings / unit + kept - pays for brings, pays in zip(predicted, price, strict=True)
-        ]
-        chance = chances(score, self._gamma(len(score)))
-        why = Why(
-            "drawn by score",
-            charges=self._largest,
-            predicted=tuple(predicted),
-            price=tuple([one * unit for one in price]),
-            score=tuple([one * unit for one in score]),
-            probability=tuple(chance),
-        )
-        level = self.drawn(chance)
-        return self._by_left(Choice(self.charges[:, level], level=level, why=why))
+        price = prices @ costs
+        score = predicted / unit + prices @ allowance - price
+        chance = probabilities(score, self._gamma(len(score)))
+        choice = self.choice(
+            self.drawn(chance), "drawn by score", charges=self.charges.max(axis=0),
+            predicted=predicted, price=price * unit, score=score * unit, probability=chance,
+        )  # fmt: skip
+        return self._by_left(choice)
 
     def learn(self, plan: Plan, reward: float | None) -> None:
         """Teach the predictor what the round brought."""
@@ -212,15 +203,11 @@ class BGTPlanner(LevelPolicy):
         super()._load(state)
         self.process.load_state_dict(state["predictor"])
         self.constrainer.load_state_dict(state["constrainer"])
-        self._latest.extend(context_of(row) for row in state["latest"])
-        shape = (len(self._latest), self.charges.shape[1])
-        self._expected = floats("state: expected", state["expected"], shape)
-        self.check_widths(*self._latest)
-        self._agenda = Agenda.from_state(state["agenda"], self.rounds, len(self.charges))
-        abstained, note = state["abstained"], state["note"]
-        fits = isinstance(abstained, bool) and isinstance(note, str | None)
-        ConfigError.unless(fits, "state: note", type(note).__name__, "a text, or None")
-        self.abstained, self.note = abstained, note
+        self._latest.extend(np.array(row, dtype=np.float64) for row in state["latest"])
+        shape = len(self._latest), self.charges.shape[1]
+        self._expected = np.array(state["expected"], dtype=np.float64).reshape(shape)
+        self._agenda = Agenda.from_state(state["agenda"])
+        self.abstained, self.note = state["abstained"], state["note"]
 
     def width(self) -> int | None:
         """Return the length of the contexts that the predictor was taught, if there are any."""
@@ -332,7 +319,7 @@ class BGTPlanner(LevelPolicy):
         if len(self.process):  # without rewards there is nothing to learn from other levels
             unit = max(abs(float(score.max())), 1e-12)
             chance = probabilities(score / unit, self._gamma(len(score)))
-        level = self.drawn(chance.tolist())
+        level = self.drawn(chance)
         share = float(offers.levels[level])
         if kept:
             agenda.plan.pop(0)
@@ -361,10 +348,8 @@ class BGTPlanner(LevelPolicy):
         """Return by which factor rewards differ from the forecast: per level, and as usual."""
         if not len(self.process):
             return np.ones(len(levels)), 1.0
-        usual, places = (
-            max(self.process.reward_scale()[0], 1e-12),
-            np.log2(np.maximum(levels, 1e-9)),
-        )
+        usual = max(self.process.reward_scale()[0], 1e-12)
+        places = np.log2(np.maximum(levels, 1e-9))
         expected = self.process.expect(places, context[None], time=self.round)[0]
         return np.maximum(expected, 0.0), usual
 
@@ -418,7 +403,7 @@ class BGTPlanner(LevelPolicy):
     def _replay(
         self,
         context: Floats,
-        predicted: list[float],
+        predicted: Floats,
         unit: float,
         costs: Floats,
         allowance: Floats,

@@ -17,22 +17,20 @@ approach those of the linear programme over these contexts (:func:`solve_program
 
 from __future__ import annotations
 
-import math
-import operator
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
+from scipy.optimize import linprog
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.given import Floats, floats, number
+from bgtplanner.planning.given import Floats
 
 __all__ = ["Constrainer", "Programme", "solve_programme"]
 
 _MOST = 1e300  # bounds a step in logarithms, so that it stays finite
 _LOG_LEAST = float(np.log(1e-9))  # smallest share of the radius, so that it can rise again
-_MOST_ODDS = -_LOG_LEAST  # the same for one price, as the logarithm of price over slack
 
 
 class Constrainer:
@@ -95,9 +93,6 @@ class Constrainer:
             steps: The number of steps.
             rate: The most that the logarithm of a price moves per step.
         """
-        if len(costs) == 1:
-            self._replay_one(rewards, costs[0], float(allowance[0]), steps=steps, rate=rate)
-            return
         # A resource that no one can pay from any more costs nothing, so its price falls.
         per_context = costs / (np.maximum(allowance, 1e-300)[:, None] * len(rewards))
         for _ in range(steps):
@@ -106,35 +101,6 @@ class Constrainer:
             moved = self._log.copy()
             moved[:-1] += rate * np.minimum(spent - 1.0, 1.0)
             self._set(moved)
-
-    def _replay_one(
-        self, rewards: Floats, costs: Floats, allowance: float, *, steps: int, rate: float
-    ) -> None:
-        """Do the same for one resource, whose price is a plain number.
-
-        Levels that are chosen at two prices are chosen at every price between them, and as long as
-        the same ones are chosen every step is the same: most steps need not be looked at.
-        """
-        contexts, levels = rewards.shape
-        each = (costs / (max(allowance, 1e-300) * contexts)).tolist()
-        log, slack = self._log.tolist()
-        odds = log - slack
-
-        def chosen(odds: float) -> NDArray[np.intp]:
-            bounded = min(max(odds, -_MOST_ODDS), _MOST_ODDS)
-            price = self.radius / (1.0 + math.exp(-bounded))
-            best: NDArray[np.intp] = (rewards - price * costs).argmax(axis=1)
-            return best
-
-        while steps:
-            now = chosen(odds)
-            spent = sum(map(operator.mul, np.bincount(now, minlength=levels).tolist(), each))
-            move, further, mark = rate * min(spent - 1.0, 1.0), steps - 1, now.tobytes()
-            while further and chosen(odds + further * move).tobytes() != mark:
-                further //= 2
-            odds = min(max(odds + (1 + further) * move, -_MOST_ODDS), _MOST_ODDS)
-            steps -= 1 + further
-        self._log = np.array([-math.log1p(math.exp(-odds)), -math.log1p(math.exp(odds))])
 
     def _set(self, logs: Floats) -> None:
         logs = logs - np.maximum.reduce(logs)  # first: huge logarithms would lose their digits
@@ -146,9 +112,8 @@ class Constrainer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from what :meth:`state_dict` returned."""
-        radius, step = (number(name, state[name], 0.0) for name in ("radius", "step"))
-        self._log = floats("log", state["log"], self._log.shape, -1e6, 1.0)
-        self.radius, self.step = radius, step
+        self.radius, self.step = state["radius"], state["step"]
+        self._log = np.array(state["log"], dtype=np.float64)
 
 
 class Programme(NamedTuple):
@@ -185,8 +150,6 @@ def solve_programme(rewards: ArrayLike, costs: ArrayLike, allowance: ArrayLike) 
     ConfigError.unless(fits, "costs", cost.shape, f"({len(limit)}, {levels})")
     finite = all(bool(np.isfinite(values).all()) for values in (predicted, cost, limit))
     ConfigError.unless(finite, "rewards", "NaN", "finite numbers")
-    from scipy.optimize import linprog  # takes long to import, and few plans solve a programme
-
     found = linprog(
         -predicted.ravel() / contexts,
         A_ub=np.tile(cost, contexts) / contexts,

@@ -32,9 +32,9 @@ from bgtplanner.errors import (
     LedgerError,
     LedgerTamperedError,
 )
+from bgtplanner.planning.forecasting import Forecast
 from bgtplanner.planning.given import context_of, number, reward_of, whole
 from bgtplanner.planning.plan import Floats, Mask, Plan, Trust, Why, in_groups, reserved
-from bgtplanner.planning.programme import Forecast
 from bgtplanner.privacy.accountants import TICK, Accountant, accountant_named, default_accountant
 from bgtplanner.privacy.allowed import neighbours_of
 from bgtplanner.privacy.budget import Budget, Budgets

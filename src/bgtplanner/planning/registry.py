@@ -42,6 +42,10 @@ CONSTANTS: Registry[type[Policy]] = Registry(
     {"own": "bgtplanner.planning.bgt:BGTPlanner"},
     expected="a policy",
     fits=_is_policy,
+    gone={
+        "authors": "is not part of the package any more: from a checkout, take the policy "
+        "benchmarks.paper.as_coded:AsCoded"
+    },
 )
 """The planners that the policy ``bgt`` stands for, by ``planning.constants``."""
 

@@ -25,8 +25,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bgtplanner.errors import ConfigError
-from bgtplanner.planning.given import Floats, floats, number, whole
+from bgtplanner.planning.given import Floats
 from bgtplanner.planning.objective import Objective
 
 __all__ = ["Agenda", "Forecast", "Offers", "Payment", "Programme", "Schedules"]
@@ -155,52 +154,24 @@ class Agenda:
 
     def state_dict(self) -> dict[str, Any]:
         """Return it as plain data."""
-        return {
+        return vars(self) | {
             "paid": [list(payment) for payment in self.paid],
-            "next": self.next,
-            "until": self.until,
             "charges": list(self.charges),
-            "share": self.share,
             "plan": [list(payment) for payment in self.plan],
-            "promised": self.promised,
-            "decided": self.decided,
             "expected": {str(at): list(row) for at, row in self.expected.items()},
         }
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any], rounds: int, classes: int) -> Agenda:
+    def from_state(cls, state: Mapping[str, Any]) -> Agenda:
         """Restore what :meth:`state_dict` returned."""
-        paid = [
-            Payment(whole("state: paid", at, 0, rounds), number("state: paid", precision, 0.0))
-            for at, precision in state["paid"]
-        ]
-        told = [
-            (whole("state: expected", int(at), 0, rounds), floats("state: expected", row, (3,)))
-            for at, row in state["expected"].items()
-        ]
-        for _, row in told:
-            floats("state: expected", row[1:], low=_FALLS[0], high=_FALLS[1])
-        charges = floats("state: charges", state["charges"], low=0.0).ravel()
-        wanted = classes if paid else 0
-        fits = len(charges) == wanted
-        ConfigError.unless(fits, "state: charges", len(charges), f"{wanted} numbers")
-        decided, most = state["decided"], 2 * rounds + 1
-        plan = [
-            (whole("state: plan", at, 0, most), number("state: plan", share, 0.0, 1.0))
-            for at, share in state["plan"]
-        ]
-        fits = isinstance(decided, bool)
-        ConfigError.unless(fits, "state: decided", type(decided).__name__, "true or false")
         return cls(
-            paid=paid,
-            next=whole("state: next", state["next"], 0, most),
-            until=whole("state: until", state["until"], 0, most if paid else 0),
-            charges=tuple(charges.tolist()),
-            share=number("state: share", state.get("share", 1.0), 0.0, 1.0),
-            plan=plan,
-            promised=number("state: promised", state["promised"]),
-            decided=decided,
-            expected={at: (float(row[0]), float(row[1]), float(row[2])) for at, row in told},
+            **{
+                **state,
+                "paid": [Payment(*payment) for payment in state["paid"]],
+                "charges": tuple(state["charges"]),
+                "plan": [(at, share) for at, share in state["plan"]],
+                "expected": {int(at): tuple(row) for at, row in state["expected"].items()},
+            }
         )
 
 

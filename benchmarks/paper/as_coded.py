@@ -1,0 +1,123 @@
+"""The paper's planner with every step as in the authors' published code.
+
+It is for comparison, not for use: ``--policy benchmarks.paper.as_coded:AsCoded`` from a checkout.
+It differs from the text (:class:`bgtplanner.paper.planners.AsPrinted`) in these places:
+
+==================  ======================================  =====================================
+what                as printed                              as coded
+==================  ======================================  =====================================
+levels              A, from epsilon/T up to epsilon/T_min   the same range in A steps, without
+                                                            its upper end
+initial stage       from the cheapest level up              from the dearest level down
+kernel              exp(-|z - z'| / (2 s^2))                exp(-|z - z'|^2 / (2 s^2))
+age of a record     in rounds                               in records told since
+noise of a reward   sigma^2 on the diagonal                 sigma^2 in every entry
+mean                as it is                                rounded to 4 decimals
+E(T0)               of a predictor that was taught all      of one that was taught the round in
+                    of the initial stage                    question and those before it
+programme           a mixture of levels for each of T0      every level taken or not in each of
+                    contexts, by its mean cost              T0 rounds, by the sum of their costs;
+                                                            A predictions of the first rounds
+multipliers         in the ball of radius Lambda; at        on the simplex, with a slack; at
+                    first anywhere in it                    first all equal; Lambda is left out
+allowance           epsilon/T                               what the initial stage has left over
+                                                            the number of rounds after it
+score               mean - (allowance - cost) lambda        mean + (allowance - cost) lambda
+slope of the dual   cost - allowance                        allowance - cost
+==================  ======================================  =====================================
+
+The authors' code checks the budget after the round and overspends; here, too, the ledger refuses
+what does not fit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
+
+from bgtplanner.paper.planners import NOISE, AsPrinted, Record
+from bgtplanner.planning.plan import Floats
+
+__all__ = ["AsCoded"]
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class AsCoded(AsPrinted):
+    """Every step as in the authors' published code.
+
+    The code has one budget only. Where budgets differ, each class has its own cost and allowance,
+    and the programme limits every class by the smallest budget, as in the text.
+
+    Example:
+        >>> from bgtplanner import Budget
+        >>> planner = AsCoded(Budget(10, 1e-5), clients=943, rounds=3, seed=0)
+        >>> plan = planner.ask([160.0, 60.0])
+        >>> plan.level, plan.why.note
+        (4, 'trying out every level')
+    """
+
+    _fewest: ClassVar[float] = 0.8
+    _power: ClassVar[int] = 2
+    _sign: ClassVar[float] = 1.0
+
+    def _steps(self, levels: int) -> Floats:
+        return np.arange(levels) / levels
+
+    def _tried(self, turn: int) -> int:
+        return len(self.charges[0]) - 1 - turn
+
+    def _noise(self, records: int) -> Floats:
+        return np.full((records, records), NOISE**2)
+
+    def _predict(self, context: Floats) -> Floats:
+        return self._after(len(self._records), context)
+
+    def _after(self, records: int, context: Floats) -> Floats:
+        """Predict from the first records, for the round that comes right after them."""
+        when = np.arange(float(records))
+        means = self._means(self._records[:records], when, context, records)
+        return np.asarray(np.round(means, 4))
+
+    def _look_back(self) -> tuple[float, float]:
+        def expected(at: int, one: Record) -> float:
+            """Return the prediction for a round that the predictor was just taught."""
+            return float(self._after(at + 1, one.context)[one.level])
+
+        errors = [expected(at, one) - one.reward for at, one in self._initial(second=True)]
+        margin = self._margin(float(np.sum(np.square(errors))) / self.initial_rounds)
+        first = self._initial(second=False)[: self.charges.shape[1]]
+        predicted = np.zeros(self.charges.shape[1])
+        predicted[: len(first)] = [expected(at, one) for at, one in first]
+        limit = self._totals.min() / self._lasts + 2 * margin
+        return _yes_or_no(predicted, self._costs, limit, self.initial_rounds), margin
+
+    def _begin(self, radius: float, each: Floats) -> None:
+        del radius  # the code computes it and does not use it
+        rounds_left = self.expected(self.rounds - self._planned_from)
+        self._allowance = self.share_left() * self._totals / rounds_left
+        self._logs = np.log(np.append(each, 1.0) / (each.sum() + 1))
+
+    def _bounded(self, logs: Floats) -> Floats:
+        return np.asarray(logs - np.logaddexp.reduce(logs))
+
+
+def _yes_or_no(predicted: Floats, costs: Floats, limit: float, rounds: int) -> float:
+    """Return the best mean reward of rounds in each of which every level is taken or not.
+
+    The predicted reward and the cost of a level are the same in all rounds, so what matters is in
+    how many rounds it is taken: a whole number per level.
+    """
+    unit = float(np.abs(predicted).max()) or 1.0
+    found = milp(
+        -predicted / unit,
+        integrality=np.ones(len(predicted)),
+        bounds=Bounds(0, rounds),
+        constraints=LinearConstraint(costs, ub=limit),
+        options={"mip_rel_gap": 0.0},
+    )
+    if found.x is None:
+        return 0.0
+    return float(predicted @ np.rint(found.x) / rounds)
