@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.paper.as_coded import AsCoded
 from numpy.typing import NDArray
 
-from benchmarks.paper.as_coded import AsCoded
 from bgtplanner.errors import ConfigError
-from bgtplanner.paper.planners import AsPrinted, Repaired, gamma_of_paper
+from bgtplanner.paper.planners import AsPrinted, gamma_of_paper
 from bgtplanner.planning.plan import Plan
 from bgtplanner.privacy.budget import Budget, Budgets
 
@@ -306,18 +306,6 @@ def test_in_the_middle_of_a_game_it_goes_on_bit_for_bit(kind: Any) -> None:
 
 
 @BOTH
-def test_rounds_without_rewards_are_no_records(kind: Any) -> None:
-    """Whether some or all of the initial stage is missing."""
-    for told in (lambda _: False, lambda at: at >= 25, lambda at: at % 2 == 0, lambda at: at < 3):
-        policy = kind(Budget(10.0, 1e-5), 9, rounds=50, seed=1)
-        while (plan := policy.ask([0.0])) is not None:
-            policy.tell(plan, 0.01 if told(plan.round) else None)
-        assert policy.round >= 31
-        assert policy.radius is not None
-        assert policy.radius > 0
-
-
-@BOTH
 def test_rewards_of_any_size_leave_numbers(kind: Any) -> None:
     for size in (-1e300, 1e300, -50.0):
         policy = kind(Budget(10.0, 1e-5), 9, rounds=20, levels=2, initial_rounds=1, seed=1)
@@ -357,21 +345,6 @@ def test_one_client_and_one_level(kind: Any) -> None:
 def test_bad_options_are_named(kind: Any, name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"^{name} = "):
         kind(Budget(10.0, 1e-5), 3, **({"rounds": 5} | {name: value}))
-
-
-@BOTH
-def test_a_context_of_another_length_is_refused(kind: Any) -> None:
-    policy = kind(Budget(10.0, 1e-5), 3, rounds=5)
-    policy.tell(policy.ask([1.0, 2.0]), 0.1)
-    with pytest.raises(ConfigError, match=r"^context = 3: expected 2 numbers, as before"):
-        policy.ask([1.0, 2.0, 3.0])
-
-
-@BOTH
-def test_the_state_of_the_repaired_planner_is_refused(kind: Any) -> None:
-    state = Repaired(Budget(10.0, 1e-5), 3, rounds=5).state_dict()
-    with pytest.raises(ConfigError, match=r"^state: kind = 'Repaired': expected As"):
-        kind.from_state(state)
 
 
 @pytest.mark.parametrize(("clients", "gamma"), [(874, 0.70), (943, 0.68), (605, 0.85)])

@@ -65,11 +65,6 @@ def test_levels_may_be_listed_in_even_shares() -> None:
             BGTPlanner(BUDGET, 3, rounds=10, levels=levels)
 
 
-def test_the_dearest_level_lasts_an_eighth_of_the_rounds_by_default() -> None:
-    planner = BGTPlanner(BUDGET, 3, rounds=80)
-    assert planner.charges[0, -1] == pytest.approx(planner.accountant.even_charge(BUDGET, 10))
-
-
 # ---- what it explains
 
 
@@ -195,25 +190,6 @@ def test_the_radius_comes_from_all_rounds_of_the_initial_stage() -> None:
     assert planner.constrainer.radius != pytest.approx(margin / limit, rel=0.01)
 
 
-def test_rewards_that_are_worth_nothing_leave_a_radius_of_nothing() -> None:
-    planner = Repaired(BUDGET, 9, rounds=50, seed=3)
-    while (plan := planner.ask([0.0])) is not None:
-        planner.tell(plan, -100.0)
-        if planner.round == 30:
-            assert planner.constrainer.radius == 0.0
-    assert planner.round > 30
-
-
-def test_of_paper_may_be_told_otherwise() -> None:
-    ledger = BGTPlanner(BUDGET, 7, rounds=5).ledger
-    planner = Repaired(ledger=ledger, rounds=20, min_rounds=10, levels=3)
-    assert planner.charges.shape == (1, 3)
-    assert planner.rounds == 20
-    dearest = Repaired(BUDGET, 3, rounds=20).charges[0, -1]
-    assert dearest == pytest.approx(planner.accountant.even_charge(BUDGET, 14))
-    assert Repaired(Budgets.same(BUDGET, 605), rounds=100).gamma == pytest.approx(0.85, abs=0.005)
-
-
 # ---- the default
 
 
@@ -225,17 +201,6 @@ def test_it_first_tries_what_is_not_too_dear() -> None:
     assert [plan.level for plan in tried] == np.repeat(1 + np.arange(len(tried) // 2), 2).tolist()
     assert max(plan.charge for plan in tried) <= 2.1 * even
     assert len(tried) < 10
-
-
-@pytest.mark.parametrize("paper", [False, True])
-def test_the_same_seed_gives_the_same_plans(paper: bool) -> None:
-    make = Repaired if paper else BGTPlanner
-    runs = [
-        [plan.level for plan in played(make(BUDGET, 3, rounds=100, seed=seed))]
-        for seed in (1, 1, 2)
-    ]
-    assert runs[0] == runs[1]
-    assert runs[0] != runs[2]
 
 
 @pytest.mark.parametrize("best", [1, 2])
@@ -271,8 +236,3 @@ def test_it_finds_the_best_level_of_a_trivial_bandit(best: int) -> None:
 def test_bad_options_are_named(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"^{name} = "):
         BGTPlanner(BUDGET, 3, **({"rounds": 5} | {name: value}))
-
-
-def test_bad_options_of_the_predictor_are_named() -> None:
-    with pytest.raises(ConfigError, match=r"^noise = "):
-        BGTPlanner(BUDGET, 3, rounds=5, predictor={"noise": -1.0})

@@ -13,7 +13,6 @@ from forecasts import Made
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.plan import Plan
-from bgtplanner.planning.forecasting import Agenda
 from bgtplanner.planning.schedules import Uniform
 from bgtplanner.privacy.accountants import ACCOUNTANTS
 from bgtplanner.privacy.budget import Budget, Budgets
@@ -88,56 +87,12 @@ def test_early_where_all_rounds_count_and_late_where_only_the_last_does() -> Non
     assert rounds[-1] == ROUNDS - 1
 
 
-@pytest.mark.parametrize("objective", ["served", "last"])
-def test_it_waits_without_computing(objective: Any) -> None:
-    policy = planner(objective=objective, rounds=100, traffic=[0.0] * 60 + [1.0] * 40)
-    forecast = made(policy)
-    notes, waited = [], 0
-    while policy.round < 100:
-        policy.forecast, before = forecast, len(forecast.asked)
-        plan = policy.ask()
-        if plan is None:
-            break
-        if plan.skip and notes and plan.why.note == notes[-1]:
-            assert len(forecast.asked) == before
-            waited += 1
-        if not plan.skip:
-            forecast.learned += forecast.precision(plan.charge_by_class)
-        notes.append(plan.why.note)
-        policy.tell(plan)
-    assert waited > 40
-    assert any(note.startswith("saving for round ") for note in notes)
-
-
 def test_it_pays_in_the_round_that_it_was_saving_for() -> None:
     policy = planner(traffic=[0.0] * 20 + [1.0] * 20)
     plans = played(policy, made(policy, steps=0))
     assert plans[0].why.note == "saving for round 21"
     assert {plan.why.note for plan in plans[1:20]} == {"saving for round 21"}
     assert paid_in(plans) == [20]
-
-
-@pytest.mark.parametrize("begins", [7, 13, 29])
-def test_whenever_people_begin_to_be_served_that_is_when_it_pays(begins: int) -> None:
-    policy = planner(traffic=[0.0] * begins + [1.0] * (ROUNDS - begins))
-    plans = played(policy, made(policy, steps=0))
-    before = sum(plan.charge for plan in plans[:begins])
-    soon = sum(plan.charge for plan in plans[: begins + 8])
-    whole = policy.accountant.capacity(BUDGET)
-    assert before == 0.0
-    assert plans[begins].charge > 0
-    assert soon > 0.9 * whole
-
-
-@pytest.mark.parametrize("power", [1.0, 2.0])
-def test_what_falls_when_it_is_split_is_paid_once(power: float) -> None:
-    policy = planner("laplace/basic")
-    plans = played(policy, made(policy, power=power))
-    if power == 2.0:
-        assert len(paid_in(plans)) == 1
-        assert policy.share_left() == pytest.approx(0, abs=1e-6)
-    else:
-        assert len(paid_in(plans)) > 1
 
 
 @pytest.mark.parametrize("accountant", SOUND)
@@ -173,16 +128,6 @@ def test_every_class_pays_the_same_share(accountant: str) -> None:
     assert payments > 1
 
 
-@pytest.mark.parametrize("rounds", [1, 2, 3])
-@pytest.mark.parametrize("objective", ["served", "last"])
-def test_few_rounds(rounds: int, objective: Any) -> None:
-    policy = planner(rounds=rounds, objective=objective)
-    plans = played(policy, made(policy))
-    assert policy.share_left() <= 0.05
-    if rounds == 1:
-        assert plans[0].why.note.startswith("100% of what is left")
-
-
 # ---- is it worth it?
 
 
@@ -207,18 +152,6 @@ def test_it_abstains_says_so_and_keeps_the_budget(most: float, objective: Any) -
     assert again.ask() is None
 
 
-def test_it_abstains_at_once_from_what_is_clear_without_a_probe() -> None:
-    """Only what looks good is decided without one: a forecast of little may be wrong."""
-    policy = planner(worthwhile=0.02)
-    plans = played(policy, made(policy, most=0.05), 1)
-    assert plans[0].why.note == "a probe"
-    policy = planner(worthwhile=0.004)
-    plans = played(policy, made(policy, most=0.05), 1)
-    assert "of what is left: forecast of an error" in plans[0].why.note
-    assert policy.note is not None
-    assert policy.note.startswith("aimed at all rounds: forecast of an error ")
-
-
 @pytest.mark.parametrize(
     ("first", "then", "abstains"),
     [
@@ -240,17 +173,6 @@ def test_a_probe_where_it_is_not_clear_and_then_the_larger_forecast_counts(
     played(policy, forecast)
     assert policy.abstained == abstains
     assert (policy.share_left()[0] < 0.05) != abstains
-
-
-def test_it_decides_once() -> None:
-    policy = planner()
-    forecast = made(policy)
-    played(policy, forecast, 1)
-    note = policy.note
-    forecast.most = 1e-9
-    played(policy, forecast)
-    assert not policy.abstained
-    assert policy.note == note
 
 
 def test_without_anything_to_gain_now_it_asks_again_later() -> None:
@@ -278,17 +200,6 @@ def test_no_more_is_charged_than_those_who_can_be_asked_have() -> None:
     forecast.can_pay = 0.1 * whole
     (first,) = played(policy, forecast, 1)
     assert 0 < first.charge <= 0.1 * whole[0] * (1 + 1e-9)
-
-
-def test_it_waits_until_there_is_somebody_who_can_pay() -> None:
-    policy = planner()
-    forecast = made(policy)
-    forecast.can_pay = np.zeros(1)
-    plans = played(policy, forecast, 5)
-    assert {plan.why.note for plan in plans} == {"no one who can be asked has any budget left"}
-    assert not paid_in(plans)
-    forecast.can_pay = None
-    assert paid_in(played(policy, forecast))[0] == 5
 
 
 def test_clients_that_joined_late_pay_their_own_way() -> None:
@@ -340,15 +251,6 @@ def test_where_a_quarter_is_invited_a_payment_takes_four_rounds(rewards: bool) -
     assert len(policy.process) == (len(policy._agenda.paid) if rewards else 0)
 
 
-@pytest.mark.parametrize("participation", [0.01, 1e-300])
-def test_however_few_are_invited_its_state_can_be_read(participation: float) -> None:
-    policy = BGTPlanner(Budgets.same(BUDGET, 3), rounds=12, participation=participation)
-    forecast = made(policy)
-    played(policy, forecast, 3)
-    state = json.loads(json.dumps(policy.state_dict()))
-    assert BGTPlanner.from_state(state).state_dict() == state
-
-
 # ---- going on
 
 
@@ -380,31 +282,6 @@ def test_a_plan_that_was_not_told_yet_is_learned_from_after_a_crash() -> None:
         assert len(one.process) == 1
         assert not one._agenda.expected
     assert again.process.state_dict() == policy.process.state_dict()
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("agenda", None),
-        ("agenda", {}),
-        ("agenda", []),
-        ("agenda", {**Agenda().state_dict(), "plan": None}),
-        ("agenda", {**Agenda().state_dict(), "plan": [[3]]}),
-        ("abstained", 1),
-        ("abstained", None),
-        ("note", 7),
-        ("note", ["x"]),
-    ],
-)
-def test_a_damaged_state_is_refused(name: str, value: Any) -> None:
-    policy = planner()
-    played(policy, made(policy), 3)
-    state = policy.state_dict() | {name: value}
-    with pytest.raises(ConfigError, match=r"^state: "):
-        BGTPlanner.from_state(state)
-    del state[name]
-    with pytest.raises(ConfigError, match=r"^state: "):
-        BGTPlanner.from_state(state)
 
 
 # ---- rewards
@@ -468,12 +345,6 @@ def test_the_process_learns_by_which_factor_a_forecast_is_wrong(context: Any) ->
     said = predicted[-1] / predicted[np.abs(charges / charges[-1] - 0.2).argmin()]
     offered = 0.004 / 0.014 / (0.0008 / 0.0108)  # at its own word
     assert said < 0.65 * offered
-
-
-def test_without_rewards_a_forecast_is_taken_as_it_is() -> None:
-    factors, usual = planner()._factors(np.zeros(0), np.array([0.0, 0.5, 1.0]))
-    assert factors.tolist() == [1.0, 1.0, 1.0]
-    assert usual == 1.0
 
 
 @pytest.mark.parametrize("reward", [-1e300, -1.0, 0.0, 1e-12, 1e300])
@@ -563,15 +434,6 @@ def test_or_a_growing_charge_if_the_last_round_counts(accountant: str, rounds: i
     assert policy.ledger.epsilon_spent().max() <= BUDGET.epsilon * (1 + 1e-9)
 
 
-def test_with_a_context_it_learns_from_rewards() -> None:
-    policy = planner()
-    plan = policy.ask([1.0])
-    assert plan is not None
-    assert plan.why.note == "trying out every level"
-    policy.tell(plan, 0.1)
-    assert len(policy.process) == 1
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -609,11 +471,6 @@ class TestByForecastForTheLastRound(PolicyContract):
     options: ClassVar[Mapping[str, Any]] = {"objective": "last", "gamma": 1.0}
 
 
-class TestByForecastWhereTrafficBeginsLate(PolicyContract):
-    policy = ByForecast
-    options: ClassVar[Mapping[str, Any]] = {"traffic": [0, 0, 0, 0, 1, 3, 1]}
-
-
 class TestByForecastWhereSomeAreAsked(PolicyContract):
     policy = ByForecast
     options: ClassVar[Mapping[str, Any]] = {"participation": 0.3, "growth": 5.0}
@@ -622,7 +479,3 @@ class TestByForecastWhereSomeAreAsked(PolicyContract):
 class TestWithoutContext(PolicyContract):
     policy = BGTPlanner
     context = 0
-
-
-class TestWithoutContextForTheLastRound(TestWithoutContext):
-    options: ClassVar[Mapping[str, Any]] = {"objective": "last"}

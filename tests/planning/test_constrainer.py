@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.paper.planners import margin_of_paper
 from bgtplanner.planning.constrainer import Constrainer, solve_programme
 
 Floats = NDArray[np.float64]
@@ -58,39 +57,9 @@ def test_the_programme_equals_brute_force(seed: int) -> None:
     assert found.optimum == pytest.approx(0.0 if expected is None else expected, abs=1e-9)
 
 
-def test_brute_force_has_seen_both_kinds_of_cases() -> None:
-    kinds = set()
-    for seed in range(40):
-        generator = np.random.default_rng(seed)
-        contexts, levels = int(generator.integers(1, 4)), int(generator.integers(1, 4))
-        resources = int(generator.integers(1, 3))
-        rewards = generator.normal(size=(contexts, levels))
-        costs = generator.uniform(0.1, 1.0, (resources, levels))
-        kinds.add(brute_force(rewards, costs, generator.uniform(0.1, 0.8, resources)) is None)
-    assert kinds == {False, True}
-
-
-def test_the_programme_equals_the_best_mixture_on_a_grid() -> None:
-    rewards, costs, allowance = np.array([[0.0, 0.6, 1.0]]), np.array([[0.1, 0.4, 1.0]]), [0.5]
-    weights = np.linspace(0, 1, 401)
-    best = max(
-        float(rewards[0] @ mixture)
-        for first, second in itertools.product(weights, weights)
-        if first + second <= 1
-        and costs[0] @ (mixture := np.array([first, second, 1 - first - second])) <= 0.5
-    )
-    assert solve_programme(rewards, costs, allowance).optimum == pytest.approx(best, abs=5e-3)
-
-
 def test_where_nothing_fits_budget_has_no_price() -> None:
     found = solve_programme([[1.0, 2.0]], costs=[[0.5, 0.6]], allowance=[0.4])
     assert (found.optimum, found.prices.tolist(), found.fits) == (0.0, [0.0], False)
-
-
-def test_what_is_not_scarce_has_no_price() -> None:
-    found = solve_programme([[1.0, 2.0]], costs=[[0.5, 0.6], [0.1, 0.9]], allowance=[0.7, 0.5])
-    assert found.prices[0] == 0.0
-    assert found.prices[1] == pytest.approx(1 / 0.8)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -130,11 +99,6 @@ def test_a_programme_that_makes_no_sense(name: str, rewards: Any, costs: Any, al
         solve_programme(rewards, costs, allowance)
 
 
-def test_the_margin_of_the_paper() -> None:
-    margin = margin_of_paper(0.01, levels=5, rounds=100, clients=943, initial_rounds=5)
-    assert margin == pytest.approx(np.sqrt(5 * 0.01 + 4 * np.log(100 * 943) / 5))
-
-
 # ---- mirror descent
 
 
@@ -167,28 +131,6 @@ def test_an_update_is_the_step_that_a_numerical_solver_finds(seed: int) -> None:
         constrainer.update(cost, allowance)
         expected = step_by_solver(before, allowance - cost, step, radius)
         np.testing.assert_allclose(constrainer.prices(), expected, atol=1e-6)
-
-
-def test_overspending_raises_the_price_and_thrift_lowers_it() -> None:
-    constrainer = Constrainer(resources=2, radius=3.0, step=0.5)
-    before = constrainer.prices()
-    assert before.tolist() == pytest.approx([1.0, 1.0])
-    constrainer.update(cost=[1.0, 0.1], allowance=[0.5, 0.5])
-    after = constrainer.prices()
-    assert after[0] > before[0]
-    assert after[1] < before[1]
-
-
-def test_what_is_exactly_allowed_changes_nothing() -> None:
-    constrainer = Constrainer(resources=2, radius=3.0, step=0.5)
-    constrainer.update(cost=[0.3, 0.4], allowance=[0.3, 0.4])
-    assert constrainer.prices().tolist() == pytest.approx([1.0, 1.0])
-
-
-def test_without_a_radius_budget_is_free() -> None:
-    constrainer = Constrainer(resources=1, radius=0.0, step=0.5)
-    constrainer.update(cost=[9.0], allowance=[0.0])
-    assert constrainer.prices().tolist() == [0.0]
 
 
 @given(
@@ -265,12 +207,6 @@ def test_a_resource_that_nobody_can_pay_from_has_no_price() -> None:
     assert scarce == pytest.approx(0.75, abs=0.06)  # a quarter of the rewards lies above
 
 
-def test_replay_without_any_allowance_stays_a_number() -> None:
-    constrainer = Constrainer(resources=1, radius=2.0, step=0.1)
-    constrainer.replay(np.ones((1, 2)), np.ones((1, 2)), np.zeros(1), steps=500, rate=1.0)
-    assert constrainer.prices()[0] == pytest.approx(2.0)
-
-
 # ---- state and refusals
 
 
@@ -298,11 +234,3 @@ def test_it_goes_on_from_its_state() -> None:
 def test_bad_options_are_named(name: str, value: float) -> None:
     with pytest.raises(ConfigError, match=f"^{name} = "):
         Constrainer(**({"resources": 1, "radius": 1.0, "step": 0.1} | {name: value}))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("cost", [float("nan"), float("inf")])
-def test_a_cost_that_is_no_number_changes_nothing(cost: float) -> None:
-    constrainer = Constrainer(resources=1, radius=1.0, step=0.1)
-    with pytest.raises(ConfigError, match=r"^cost = "):
-        constrainer.update(cost=[cost], allowance=[0.5])
-    assert constrainer.prices().tolist() == [0.5]

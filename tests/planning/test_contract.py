@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-
 from benchmarks.paper.as_coded import AsCoded
+
 from bgtplanner.paper.planners import AsPrinted, Repaired
 from bgtplanner.planning.adaptive import Adap, Adpml
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.schedules import (
     Early,
     Fixed,
-    Hindsight,
     Hong,
     Late,
     Random,
@@ -58,11 +57,6 @@ class TestUniform(PolicyContract):
     policy = Uniform
 
 
-class TestUniformWhereSomeAreAsked(PolicyContract):
-    policy = Uniform
-    options: ClassVar[Mapping[str, Any]] = {"participation": 0.3}
-
-
 class TestFixed(PolicyContract):
     policy = Fixed
     options: ClassVar[Mapping[str, Any]] = {
@@ -70,26 +64,12 @@ class TestFixed(PolicyContract):
     }
 
 
-class TestHindsight(TestFixed):
-    policy = Hindsight
-
-
 class TestEarly(PolicyContract):
     policy = Early
 
 
-class TestEarlyInFewPayments(PolicyContract):
-    policy = Early
-    options: ClassVar[Mapping[str, Any]] = {"payments": 2, "participation": 0.5}
-
-
 class TestLate(PolicyContract):
     policy = Late
-
-
-class TestLateWithoutAFirst(PolicyContract):
-    policy = Late
-    options: ClassVar[Mapping[str, Any]] = {"payments": 1, "first": 0.0}
 
 
 class TestHong(PolicyContract):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -232,45 +231,6 @@ def test_others_who_spend_meanwhile_are_noticed() -> None:
     assert ledger.left().tolist() == [0.0, 0.0]
 
 
-def test_a_ledger_that_was_emptied_meanwhile_ends_it() -> None:
-    ledger = Ledger.in_memory(Budgets.same(Budget(1.0), 2), "laplace/basic")
-    policy = Greedy(ledger=ledger, rounds=9, wish=0.6)
-    ledger.reserve(1.0, run="other", round=0)
-    assert policy.ask() is None
-
-
-def test_asking_on_without_telling_spends() -> None:
-    policy = Greedy(Budget(1.0), 2, rounds=9, wish=0.4, accounting="laplace/basic")
-    plans = [policy.ask() for _ in range(5)]
-    assert [plan and round(plan.charge, 9) for plan in plans] == [0.4, 0.4, 0.2, None, None]
-    for plan in plans[2::-1]:  # in any order
-        assert plan is not None
-        policy.tell(plan)
-    assert policy.ledger.unsettled == 0
-
-
-@pytest.mark.parametrize("accountant", ACCOUNTANTS)
-def test_the_noise_fits_the_charge_and_the_clip(accountant: str) -> None:
-    policy = Uniform(Budget(5.0, 1e-5), 3, rounds=7, accounting=accountant, clip=2.5)
-    plan = policy.ask()
-    assert plan is not None
-    assert float(policy.accountant.charge(plan.noise_multiplier)) <= plan.charge
-    assert plan.noise_scale == plan.noise_multiplier * 2 * 2.5
-    root = 2**0.5 if accountant.startswith("laplace") else 1.0
-    assert plan.noise_std == pytest.approx(root * plan.noise_scale)
-
-
-def test_a_skipped_round_is_free_and_nobody_takes_part() -> None:
-    policy = Fixed(Budget(5.0, 1e-5), 3, weights=[0, 1])
-    plan = policy.ask()
-    assert plan is not None
-    assert (plan.skip, plan.charge, plan.noise_multiplier) == (True, 0.0, float("inf"))
-    assert (plan.noise_std, plan.noise_scale, plan.reservation) == (math.inf, math.inf, None)
-    assert not plan.participants.any()
-    policy.tell(plan)
-    assert (policy.ledger.spent() == 0).all()
-
-
 def test_shares_of_the_budget() -> None:
     budgets = Budgets.per_client([1.0, 4.0], 1e-5)
     policy = Uniform(budgets, rounds=4, accounting="laplace/basic")
@@ -285,20 +245,6 @@ def test_the_sum_that_lasts_longer_is_the_one_that_counts(rounds: int) -> None:
     # Below about thirty rounds epsilons add up better, above their squares do.
     policy = Uniform(Budget(5.0, 1e-5), 1, rounds=rounds, accounting="laplace/either")
     assert policy.share_of(policy.even_charges(rounds)) == pytest.approx([1 / rounds], rel=1e-6)
-
-
-def test_something_is_left_as_long_as_one_sum_has_something_left() -> None:
-    """By squares an even schedule would last longer; two large charges use them up at once."""
-    budget = Budget(10.0, 1e-5)
-    policy = Fixed(
-        budget, 3, rounds=100, accounting="laplace/either", weights=[0.5, 0.5, *[0] * 98]
-    )
-    shares = []
-    while (plan := policy.ask()) is not None:
-        policy.tell(plan)
-        shares.append(float(policy.share_left()[0]))
-    assert shares[0] == pytest.approx(0.5, abs=0.01)
-    assert shares[1] == pytest.approx(0.0, abs=0.01)
 
 
 def test_the_same_round_played_again_is_not_charged_again() -> None:
@@ -393,17 +339,6 @@ def test_options_come_back_as_they_were() -> None:
     assert again.state_dict() == policy.state_dict()
 
 
-def test_a_plan_asked_before_the_stop_can_be_told_after() -> None:
-    policy = Random(Budget(5.0, 1e-5), 3, rounds=5)
-    plan = policy.ask()
-    assert plan is not None
-    again = Random.from_state(json.loads(json.dumps(policy.state_dict())))
-    again.tell(plan, 0.1)
-    assert again.ledger.unsettled == 0
-    with pytest.raises(ConfigError, match=r"^plan = 0"):
-        again.tell(plan, 0.1)
-
-
 def test_a_state_is_refused_with_the_wrong_ledger(tmp_path: Any) -> None:
     budgets = Budgets.same(Budget(5.0, 1e-5), 3)
     policy = Uniform(budgets, rounds=5)
@@ -467,43 +402,3 @@ def test_a_ledger_for_something_else_is_refused(name: str, options: dict[str, An
     ledger = Ledger.in_memory(Budgets.same(Budget(5.0, 1e-5), 3), "gaussian/gdp")
     with pytest.raises(ConfigError, match=f"^{name} = "):
         Uniform(ledger=ledger, rounds=5, **options)
-
-
-def test_a_ledger_that_fits_is_taken() -> None:
-    ledger = Ledger.in_memory(Budgets.same(Budget(5.0, 1e-5), 3), "gaussian/gdp")
-    policy = Uniform(Budget(5.0, 1e-5), 3, ledger=ledger, rounds=5, mechanism="gaussian")
-    assert policy.ledger is ledger
-
-
-@pytest.mark.parametrize("context", [[float("nan")], [1.0, float("inf")]])
-def test_a_context_that_is_no_number_is_refused_and_costs_nothing(context: list[float]) -> None:
-    policy = Uniform(Budget(5.0, 1e-5), 3, rounds=5)
-    with pytest.raises(ConfigError, match=r"^context = "):
-        policy.ask(context)
-    assert (policy.ledger.spent() == 0).all()
-    assert policy.round == 0
-
-
-def test_what_is_told_must_make_sense() -> None:
-    policy = Uniform(Budget(5.0, 1e-5), 3, rounds=5)
-    plan = policy.ask()
-    assert plan is not None
-    for reward in (float("nan"), float("inf"), float("-inf")):
-        with pytest.raises(ConfigError, match=r"^reward = "):
-            policy.tell(plan, reward)
-    policy.tell(plan, 0.0, participants=[0, 1])
-    with pytest.raises(ConfigError, match=r"^plan = 0"):
-        policy.tell(plan, 0.0)
-    other = Uniform(Budget(5.0, 1e-5), 3, rounds=5)
-    with pytest.raises(ConfigError, match=r"^plan = 0"):
-        other.tell(plan, 0.0)
-
-
-def test_a_choice_of_none_stops() -> None:
-    class Stops(LedgerPolicy):
-        def choose(self, context: Floats, left: Floats) -> Choice | None:
-            return None
-
-    policy = Stops(Budget(5.0, 1e-5), 3, rounds=5)
-    assert policy.ask() is None
-    assert policy.round == 0

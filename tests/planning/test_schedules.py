@@ -14,7 +14,6 @@ from bgtplanner.planning.policy import Plan, Policy
 from bgtplanner.planning.schedules import (
     Early,
     Fixed,
-    Hindsight,
     Hong,
     Late,
     Random,
@@ -58,11 +57,6 @@ def test_fixed_keeps_the_proportions_and_uses_the_budget_up(accountant: str) -> 
     charges = np.array(charges_of(policy))
     np.testing.assert_allclose(charges / charges[0], weights, rtol=1e-9)
     assert policy.left().max() < 1e-4 * charges[0]
-
-
-def test_fixed_is_uniform_for_equal_weights() -> None:
-    one = charges_of(Fixed(BUDGET, 3, weights=[3.0] * 8))
-    np.testing.assert_allclose(one, charges_of(Uniform(BUDGET, 3, rounds=8)), rtol=1e-9)
 
 
 def test_fixed_divides_each_class_by_itself() -> None:
@@ -114,16 +108,6 @@ def test_early_pays_equal_parts_soon(
     assert policy.share_left() == pytest.approx(0, abs=1e-4)
 
 
-@pytest.mark.parametrize("rounds", [1, 2, 3, 7, 12, 50, 333])
-@pytest.mark.parametrize("payments", [1, 2, 5, 12, 40])
-def test_early_makes_as_many_payments_as_it_is_told(rounds: int, payments: int) -> None:
-    weights = Early(BUDGET, 3, rounds=rounds, payments=payments).weights_of_rounds()
-    at = np.flatnonzero(weights)
-    assert len(at) == min(rounds, payments)
-    assert at[0] == 0
-    assert (np.diff(np.diff(at)) >= -1).all()  # further and further apart, but for whole rounds
-
-
 @pytest.mark.parametrize("accountant", SOUND)
 @pytest.mark.parametrize(
     ("rounds", "options", "shares"),
@@ -166,11 +150,6 @@ def test_hong_grows_by_a_constant_factor(accountant: str, power: float) -> None:
     assert Hong(ledger=policy.ledger, rounds=20, decay=0.8)._charges == pytest.approx(
         policy._charges
     )
-
-
-def test_hong_starts_from_more_than_nothing() -> None:
-    charges = Hong(BUDGET, 3, rounds=2000, decay=0.9)._charges[:, 0]
-    assert charges.min() == pytest.approx(1e-6 * charges.max())
 
 
 def test_two_phases() -> None:
@@ -222,17 +201,6 @@ def test_adpml_normalised_keeps_the_shape_for_all_rounds(shape: Any, accountant:
     charges = np.array(charges_of(Adpml(BUDGET, 3, mode="normalised", **options)))
     assert len(charges) == 40
     np.testing.assert_allclose(charges / charges[0], literal / literal[0], rtol=1e-6)
-
-
-def test_adpml_charges_squares_where_squares_add_up() -> None:
-    for accountant, first in (
-        ("gaussian/gdp", 0.25),
-        ("gaussian/rdp", 0.125),
-        ("laplace/filter", 0.25),
-    ):
-        policy = Adpml(BUDGET, 3, rounds=9, smallest=0.5, accounting=accountant)
-        assert policy._charges[0, 0] == pytest.approx(first)
-    assert Adpml(BUDGET, 3, rounds=10**4)._charges.max() == pytest.approx(100.0)
 
 
 # ---- adap
@@ -287,41 +255,6 @@ def test_every_client_of_adap_can_have_a_clip_of_its_own() -> None:
 
 
 # ---- hindsight, unlimited
-
-
-def test_the_candidates_of_hindsight() -> None:
-    found = Hindsight.candidates(10)
-    assert set(found) == {
-        "even", "falling", "harmonic", "50 % first", "80 % first", "1 early", "2 early", "3 early",
-        "5 early", "8 early", "3 first", "1 last", "3 last", "3 spread", "3 growing", "10 spread",
-        "10 growing", "30 spread", "30 growing",
-    }  # fmt: skip
-    assert found["even"].tolist() == found["10 spread"].tolist() == [1.0] * 10
-    assert found["1 early"].tolist() == [1.0] + [0.0] * 9
-    assert found["1 last"].tolist() == [0.0] * 9 + [1.0]
-    assert np.flatnonzero(found["3 first"]).tolist() == [0, 1, 2]
-    assert np.flatnonzero(found["3 last"]).tolist() == [7, 8, 9]
-    assert np.flatnonzero(found["2 early"]).tolist() == [0, 2]
-    assert np.flatnonzero(found["3 growing"]).tolist() == [3, 6, 9]
-    assert found["80 % first"][0] == pytest.approx(0.8)
-    assert found["harmonic"][:3] == pytest.approx([1, 1 / 2, 1 / 3])
-    growing = found["10 growing"]
-    assert (growing[0], growing[-1]) == pytest.approx((0.1, 1.0))
-    assert (np.diff(found["falling"]) < 0).all()
-
-
-@pytest.mark.parametrize("rounds", [1, 2, 3, 10, 30, 100])
-def test_hindsight_loses_no_payment_however_few_rounds_there_are(rounds: int) -> None:
-    """Payments that fall into the same round are added up."""
-    for name, weights in Hindsight.candidates(rounds).items():
-        assert weights.shape == (rounds,)
-        assert (weights >= 0).all()
-        assert weights.sum() > 0
-        count, _, kind = name.partition(" ")
-        if kind in ("early", "first", "last", "spread"):
-            assert weights.sum() == pytest.approx(int(count))
-        if kind in ("spread", "growing", "last"):
-            assert weights[-1] > 0
 
 
 def test_unlimited_has_neither_noise_nor_charge() -> None:

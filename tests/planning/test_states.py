@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.paper.as_coded import AsCoded
 from forecasts import Made
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.paper.as_coded import AsCoded
-from bgtplanner.errors import BGTPlannerError, ConfigError, LedgerError
+from bgtplanner.errors import BGTPlannerError, ConfigError
 from bgtplanner.paper.planners import AsPrinted, Repaired
 from bgtplanner.planning.adaptive import Adap, Adpml
 from bgtplanner.planning.bgt import BGTPlanner
@@ -141,25 +141,9 @@ def test_other_versions_are_refused(name: str, version: Any) -> None:
         POLICIES[name][0].from_state(state)
 
 
-@pytest.mark.parametrize("state", [None, [], "state", 1, b""])
-@pytest.mark.parametrize("kind", [BGTPlanner, Unlimited])
-def test_what_is_no_state_is_refused(kind: Any, state: Any) -> None:
-    with pytest.raises(ConfigError, match=r"^state = '\w+': expected a mapping, as"):
-        kind.from_state(state)
-
-
 def test_the_state_of_another_policy_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^state: kind = 'Adap': expected Random"):
         Random.from_state(json.loads(state_of("adap")))
-
-
-def test_a_ledger_that_is_none_is_refused() -> None:
-    state = json.loads(state_of("uniform"))
-    for bad in (None, [], {}, {"head": 1}, {"rows": 1}, {"rows": [], "key": ""}, 7):
-        with pytest.raises(BGTPlannerError):
-            Uniform.from_state(state | {"ledger": bad})
-    with pytest.raises((ConfigError, LedgerError)):
-        Uniform.from_state(state | {"ledger": {"head": "x"}}, ledger="file")  # type: ignore[arg-type]
 
 
 def test_what_was_spent_is_kept_to_the_tick() -> None:

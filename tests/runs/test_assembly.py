@@ -215,7 +215,7 @@ class TestPolicy:
         assert plan.noise_multiplier == pytest.approx(5.5)
 
     @pytest.mark.parametrize("name", ["uniform", "bgt", "adap", "random"])
-    @pytest.mark.parametrize("constants", ["own", "repaired", "paper", "authors"])
+    @pytest.mark.parametrize("constants", ["own", "repaired", "paper"])
     def test_an_option_that_is_none(self, name: str, constants: str) -> None:
         options = {"no_such_thing": 1}
         with pytest.raises(ConfigError, match=f"planning.options: {name} does not accept them"):
@@ -274,10 +274,8 @@ class TestPolicy:
         [
             ("repaired", None, 14, 1.0),
             ("paper", None, 14, 1.0),
-            ("authors", None, 16, 0.8),  # the code's default; its upper end is never reached
             ("repaired", 10, 10, 1.0),
             ("paper", 10, 10, 1.0),
-            ("authors", 10, 10, 0.8),
         ],
     )
     def test_levels_of_the_paper_and_of_its_authors(

@@ -31,9 +31,9 @@ def probabilities(scores: ArrayLike, gamma: float) -> Floats:
     fits = array.ndim == 1 and len(array) >= 1 and bool(np.isfinite(array).all())
     ConfigError.unless(fits, "scores", scores, "finite numbers, one per level")
     ConfigError.unless(0 <= gamma < math.inf, "gamma", gamma, "0 or a positive number")
-    with np.errstate(over="ignore"):  # a gap that is cut is still as large as can be
+    with np.errstate(over="ignore"):  # a gap is finite, so that a gamma of 0 gives 0
         gaps = np.minimum(array.max() - array, 1e308)
-        share: Floats = 1.0 / (len(array) + np.minimum(gamma * gaps, 1e308))
+        share: Floats = 1.0 / (len(array) + gamma * gaps)
     best = int(array.argmax())
     share[best] = 0.0
     share[best] = 1.0 - share.sum()
