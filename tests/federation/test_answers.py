@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import stat
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,24 +51,6 @@ def test_the_newest_by_reservation_are_kept(answers: Answers) -> None:
     assert len(list(answers.folder.iterdir())) == 3
 
 
-def test_one_is_kept_where_one_is_asked_for(tmp_path: Path) -> None:
-    answers = Answers(tmp_path / "answers", most=1)
-    answers.keep(A, 1, SENT)
-    assert answers.find(A) is not None
-    answers.keep(B, 2, SENT)
-    assert answers.find(A) is None
-    assert answers.find(B) is not None
-
-
-def test_an_old_answer_that_is_gone_already_does_no_harm(
-    answers: Answers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths = [answers.folder / f"{number:016d}-{A.hex()}.npy" for number in range(5)]
-    monkeypatch.setattr(answers, "_paths", lambda: paths)
-    answers.keep(A, 4, SENT)  # none of the others is there, and two of them were to go
-    assert list(answers.folder.iterdir()) == paths[4:]
-
-
 def test_what_a_crash_left_half_written_is_neither_found_nor_counted(answers: Answers) -> None:
     answers.folder.mkdir()
     half = answers.folder / f"{1:016d}-{A.hex()}.npy.tmp"
@@ -107,29 +88,3 @@ def test_a_file_that_cannot_be_read_is_as_good_as_none(answers: Answers) -> None
     answers.folder.mkdir()
     (answers.folder / f"{1:016d}-{A.hex()}.npy").mkdir()
     assert answers.find(A) is None
-
-
-def test_objects_are_never_unpickled_or_pickled(
-    answers: Answers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[Any] = []
-
-    def noted(real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            calls.append(options.get("allow_pickle"))
-            return real(*arguments, **options)
-
-        return call
-
-    monkeypatch.setattr(np, "load", noted(np.load))
-    monkeypatch.setattr(np, "save", noted(np.save))
-    answers.keep(A, 1, SENT)
-    answers.find(A)
-    assert calls == [False, False]
-
-
-def test_answers_are_kept_in_double_precision(answers: Answers) -> None:
-    answers.keep(A, 1, np.ones(3, dtype=np.float32))
-    found = answers.find(A)
-    assert found is not None
-    assert found.dtype == np.float64

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from bgtplanner import simulate
-from bgtplanner.errors import ConfigError
 from bgtplanner.federation.randomizer import Randomizer
 from bgtplanner.privacy.accountants import ACCOUNTANTS, LaplaceBasic
 from bgtplanner.privacy.budget import Budget, Budgets
@@ -73,10 +72,3 @@ def test_the_guard_releases_with_it(seeded: bool) -> None:
     assert noise.std() == pytest.approx(4.0 * Twice.std_of_scale, rel=0.1)
     guard.settle(found)
     assert float(ledger.epsilon_spent().max()) == pytest.approx(0.5)
-
-
-def test_where_it_cannot_be_it_is_refused_by_name() -> None:
-    ledger = Ledger.in_memory(Budgets.same(Budget(9.0), 2), "twice/basic")
-    expected = "mechanism = 'twice': expected gaussian or laplace, unless trust = secagg and unit"
-    with pytest.raises(ConfigError, match=f"^{expected} = client$"):
-        Randomizer(ledger, trust="local")

@@ -73,32 +73,12 @@ def test_no_more_is_saved_up_than_an_hours_worth(pacing: RateLimit, clock: Clock
     assert taken(pacing) == 3
 
 
-def test_less_than_one_an_hour(tmp_path: Path, clock: Clock) -> None:
-    pacing = RateLimit(tmp_path / "pace.json", 0.5, clock)
-    pacing.start()
-    assert taken(pacing) == 1
-    clock.now += 7199
-    assert taken(pacing) == 0
-    clock.now += 1
-    assert taken(pacing) == 1
-
-
 def test_a_clock_that_is_set_back_gives_nothing_and_takes_nothing(
     pacing: RateLimit, clock: Clock
 ) -> None:
     note(pacing, saved=2, time=clock.now)
     clock.now -= 1e6
     assert taken(pacing) == 2
-
-
-@pytest.mark.parametrize("later", [0.0, -5.0])
-def test_nothing_is_saved_up_while_the_clock_stands(
-    pacing: RateLimit, clock: Clock, later: float
-) -> None:
-    note(pacing, saved=0.5, time=clock.now)
-    clock.now += later
-    assert not pacing.take()
-    assert json.loads(pacing.path.read_text()) == {"saved": 0.5, "time": clock.now}
 
 
 def test_it_is_remembered_over_a_restart(pacing: RateLimit, clock: Clock) -> None:
@@ -137,18 +117,3 @@ def test_a_damaged_note_starts_from_nothing_saved_up(
     assert not pacing.take()
     clock.now += A_THIRD
     assert taken(pacing) == 1
-
-
-def test_a_lost_note_starts_from_nothing_saved_up(pacing: RateLimit, clock: Clock) -> None:
-    pacing.path.unlink()
-    assert not pacing.take()
-    clock.now += A_THIRD
-    assert taken(pacing) == 1
-
-
-@pytest.mark.parametrize("saved", [0, 3])
-def test_the_ends_of_what_can_be_saved_up_are_believed(
-    pacing: RateLimit, clock: Clock, saved: int
-) -> None:
-    note(pacing, saved=saved, time=clock.now - A_THIRD)
-    assert taken(pacing) == min(saved + 1, 3)

@@ -138,22 +138,6 @@ class TestParticipation:
         assert counts.min() >= 12  # of 24 on average
         assert counts.max() <= 36
 
-    def test_clients_take_part_not_users(self) -> None:
-        ratings = deal_users(some_ratings(9), 4, seed=1)
-        federation = Federation(model=Counter(), server=PLAIN, participation=0.5)
-        runner = Runner(federation, Interactions.of(ratings))
-        for index in range(5):
-            assert len(runner.participants(index)) == 2
-
-    def test_the_seed_says_who(self) -> None:
-        federation = Federation(model=Counter(), server=PLAIN, participation=0.4)
-        interactions = Interactions.of(some_ratings(10))
-        drawn = []
-        for seed in (0, 0, 1):
-            runner = Runner(federation, interactions, seed)
-            drawn.append([runner.participants(index) for index in range(4)])
-        assert drawn[0] == drawn[1] != drawn[2]
-
     def test_a_client_without_ratings_is_not_counted(self) -> None:
         interactions = Interactions.of(
             some_ratings(4), np.repeat([0, 0, 1, 2], 3).astype(np.int32)

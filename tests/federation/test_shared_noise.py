@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split, split_ratings
 from bgtplanner.errors import BudgetExceeded, ConfigError
-from bgtplanner.federation.coordinator import Coordinator, _Forecast
+from bgtplanner.federation.coordinator import Coordinator
 from bgtplanner.federation.parameters import noise_of_mean, round_parameters
 from bgtplanner.federation.protection import Protection, Released
 from bgtplanner.federation.randomizer import Randomizer
@@ -251,24 +251,6 @@ def test_a_round_that_too_many_drop_out_of_is_paid_for_and_not_opened(split: Spl
             assert rounds.policy.rewards[-1] is not None  # type: ignore[attr-defined]
     assert True in opened
     assert False in opened
-
-
-def test_without_dropouts_every_round_is_opened(split: Split) -> None:
-    record = played(coordinator(split, tolerance=Tolerance(3, 1)))
-    assert record.aborted is None
-    assert record.surplus == pytest.approx(math.sqrt(12 / 8) - 1, abs=2e-3)
-
-
-def test_laplace_noise_is_simulated_as_if_someone_added_it(split: Split) -> None:
-    record = played(coordinator(split, "laplace/basic", dropout=0.9, tolerance=Tolerance()))
-    assert record.aborted is None
-    assert record.surplus is None
-
-
-def test_a_forecast_knows_what_is_tolerated(split: Split) -> None:
-    plain, tolerant = coordinator(split), coordinator(split, tolerance=Tolerance(3, 3))
-    precision = [_Forecast(one).precision(np.array([1.0])) for one in (plain, tolerant)]
-    assert precision[0] == pytest.approx(2 * precision[1])
 
 
 # ---- one client

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import deal_users, split_ratings
-from bgtplanner.errors import ConfigError
 from bgtplanner.federation.chunks import Heldout
 from bgtplanner.federation.parameters import RoundParameters
 from bgtplanner.federation.protection import Protection
@@ -65,18 +64,6 @@ class TestSettingAside:
         assert len(kept.arrival) == len(kept.train)
         assert len(aside.arrival) == len(aside.train)
         assert kept.test is split.test
-
-    def test_by_seed(self) -> None:
-        split = split_ratings(some_ratings(), seed=0, rounds=5)
-        once, again, other = (split.set_aside(0.25, seed=seed)[1].train for seed in (3, 3, 4))
-        assert np.array_equal(once.item, again.item)
-        assert not np.array_equal(once.item, other.item)
-
-    @pytest.mark.parametrize("share", [0.0, 1.0, -1.0, float("nan")])
-    def test_no_such_share(self, share: float) -> None:
-        split = split_ratings(some_ratings(), seed=0, rounds=5)
-        with pytest.raises(ConfigError, match="share"):
-            split.set_aside(share, seed=0)
 
 
 @pytest.mark.parametrize("clients", [None, 3])
@@ -154,15 +141,8 @@ class TestRelease:
         total = (of_gradients**order + of_number**order) ** (1 / order)
         assert total == pytest.approx(clip, rel=1e-5)
 
-    def test_not_for_rows(self) -> None:
-        with pytest.raises(ConfigError, match="validation"):
-            Protection(mechanism="gaussian", unit="row", validation=0.1)
-
 
 class TestAverage:
-    def test_nothing_yet(self) -> None:
-        assert Validation().estimate is None
-
     @given(st.lists(st.tuples(st.floats(-1, 2), st.floats(0, 10)), min_size=1, max_size=30))
     def test_upper_is_above_and_state_goes_on(self, numbers: list[tuple[float, float]]) -> None:
         once, again = Validation(), Validation()
@@ -187,10 +167,3 @@ class TestAverage:
             assert average.estimate.rmse == pytest.approx(rmse_of(truth), abs=0.02)
             understated += average.estimate.upper < rmse_of(truth)
         assert understated <= 3
-
-    def test_what_is_precise_counts_more(self) -> None:
-        average = Validation()
-        average.saw(0.9, 1.0)
-        average.saw(0.1, 0.01)
-        assert average.estimate is not None
-        assert average.estimate.rmse == pytest.approx(rmse_of(0.1), rel=0.01)

@@ -44,13 +44,6 @@ def test_no_schedule_makes_a_client_send_what_it_has_not_paid_for(part: int, hom
             raise AssertionError(f"schedule {seed}: {error}") from error
 
 
-@pytest.mark.parametrize("seed", [3, 17])
-def test_a_schedule_is_played_again_from_its_seed(seed: int, home: Path) -> None:
-    first = played(home / "template", home / "again", seed)
-    assert played(home / "template", home / "again", seed) == first
-    assert played(home / "template", home / "again", seed + 1) != first
-
-
 @pytest.mark.parametrize("kind", DEFENCELESS)
 def test_without_the_defence_some_schedule_shows_it(kind: type[Client], home: Path) -> None:
     def play() -> None:

@@ -27,10 +27,9 @@ from bgtplanner.federation.aggregation.server import STEPS, Server
 from bgtplanner.federation.randomizer import Randomizer
 from bgtplanner.flower import state
 from bgtplanner.flower.client import Client
-from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import Request, SumStep
 from bgtplanner.privacy.ledger import Reservation
-from flower.doubles import agreed, catalogue_for, first_request, write_client, write_toml
+from flower.doubles import agreed, catalogue_for, first_request, write_client
 from games import summing
 from games.summing import (
     CHARGE,
@@ -110,18 +109,6 @@ def test_without_that_one_client_is_a_sum_with_too_little_noise(home: Path) -> N
     released = Table(home, AnswersAlone).client(0).answer(plan_of())
     assert released.values.shape == (1, SIZE)
     assert released.noise_scale < 0.6 * 2 * least_scale(CHARGE, CLIP)
-
-
-def test_a_client_that_trusts_no_sum_adds_to_none(table: Table) -> None:
-    folder = table.home / "0"
-    alone = {key: value for key, value in POLICY.items() if key not in ("secagg", "neighbours")}
-    write_toml(folder / "policy.toml", alone | {"neighbours": "replace-one"})
-    shutil.rmtree(folder / "state")
-    client = Client(load_client(folder / "client.toml"))
-    client.enroll()
-    with pytest.raises(MessageError, match="that the policy does not name"):
-        client.step(table.round().step("keys"))
-    assert not (folder / "state" / "sums").exists()
 
 
 FOREIGN = b"r" * 32
@@ -324,29 +311,6 @@ def test_a_round_is_not_played_again_with_other_parameters(
     assert all(len(table.paid(place)) == paid for place in range(CLIENTS))
 
 
-def test_what_was_answered_is_repeated_byte_for_byte(table: Table) -> None:
-    asked = table.round()
-    table.play(asked)
-    for (place, step), message in table.got.items():
-        table.rate(place, "u0,b,5\n")
-        table.step(place, asked.step(step, message))
-        again = {"request": plan_of(charge=2.0)} if step == "upload" else {}
-        table.step(place, asked.step(step, message, **again))
-    table.check()
-    assert all(len(table.paid(place)) == 1 for place in range(CLIENTS))
-
-
-@pytest.mark.parametrize("step", ["shares", "upload", "sign", "open"])
-def test_a_step_is_not_done_again_with_another_message(table: Table, step: str) -> None:
-    asked = table.round()
-    table.play(asked)
-    place = next(place for place in range(CLIENTS) if (place, step) in table.got)
-    message = table.got[(place + 1) % CLIENTS, step] if step != "sign" else b"other survivors"
-    assert table.refuses(place, asked.step(step, message))
-    assert table.refuses(place, asked.step(step, table.got[place, step]))
-    table.check()
-
-
 # ---- rounds that a client has forgotten
 
 
@@ -476,30 +440,7 @@ def test_a_damaged_store_ends_the_round(begun: Table) -> None:
         assert table.refuses(0, asked.step("upload", table.got[0, "upload"]))
 
 
-def test_what_a_killed_client_has_left_half_written_does_not_stay(begun: Table) -> None:
-    """It holds secrets of a round."""
-    left = begun.sums(0) / ".tmp-0123456789abcdef"
-    left.write_bytes(b"a seed")
-    begun.step(0, begun.round(1).step("keys"))
-    assert not left.exists()
-
-
 # ---- how fast
-
-
-def test_rounds_are_begun_no_faster_than_the_policy_allows(home: Path) -> None:
-    write_toml(home / "0" / "policy.toml", POLICY | {"requests_per_hour": 3.0})
-    shutil.rmtree(home / "0" / "state")
-    (home / "0" / "state").mkdir()
-    text = summing.identity(0).private_bytes_raw().hex()
-    (home / "0" / "state" / "identity").write_text(text)
-    table = Table(home)
-    table.client(0).enroll()
-    for index in range(3):
-        assert table.opened(table.round(index))
-    assert table.refuses(0, table.round(3).step("keys"))
-    table.step(0, table.round(2).step("keys"))  # what was answered is not asked for anew
-    table.check()
 
 
 def test_a_request_for_huge_masks_is_refused_before_they_are_made(

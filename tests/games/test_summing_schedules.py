@@ -398,12 +398,6 @@ def test_no_schedule_over_flower_makes_a_wrong_sum_or_a_second_upload(
     assert set(outcomes) == {"sum", "aborted"} or len(outcomes) < 4 * AT_ONCE
 
 
-def test_a_schedule_over_flower_is_played_again_from_its_seed(memory: Path) -> None:
-    first = played(memory, 3)
-    assert first == played(memory, 3)
-    assert first != played(memory, 4)
-
-
 class AnswersEveryMessage(Member):
     """Does a step again if it is asked with another message."""
 
