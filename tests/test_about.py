@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-import bgtplanner
 from bgtplanner import about
 
 NEEDS = [
@@ -50,10 +48,6 @@ class TestCommit:
         inside.mkdir()
         assert about.commit_of(inside) is None
 
-    def test_without_git(self, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("PATH", str(checkout))
-        assert about.commit_of(checkout) is None
-
     def test_of_a_wheel(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         package = tmp_path / "site-packages" / "bgtplanner"
         package.mkdir(parents=True)
@@ -84,18 +78,3 @@ class TestExtras:
         installed.add("jax")
         assert all(about.extras().values())
         assert about.about("1")[2] == "extras: sim, flower"
-
-    def test_some(self, installed: set[str]) -> None:
-        installed.add("jax")
-        assert about.about("1")[2] == "extras: sim (not installed: flower)"
-
-    def test_a_package_that_is_not_installed(self) -> None:
-        assert about.extras("no-such-distribution") == {}
-        assert not about._is_installed("no-such-distribution")
-        assert about._is_installed("numpy")
-
-
-def test_as_a_module() -> None:
-    words = [sys.executable, "-m", "bgtplanner", "--version"]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[0] == f"bgtplanner {bgtplanner.__version__}"

@@ -23,7 +23,6 @@ import typer
 
 import bgtplanner
 from bgtplanner import cli
-from bgtplanner.commands import train
 from bgtplanner.data.datasets import DATASETS
 from bgtplanner.runs import loop
 from bgtplanner.runs import run as runner
@@ -102,11 +101,6 @@ class TestHelp:
         assert f"bgtplanner {' '.join(path)}".strip() in text
         assert max(len(line) for line in text.splitlines()) <= 80
 
-    def test_positional_arguments_are_explained(self, call: Call) -> None:
-        for path, said in ((["report"], "Folder of a run"), (["resume"], "folder")):
-            arguments = without_codes(call(*path, "--help").out).partition("Arguments")[2]
-            assert said in arguments.partition("Options")[0]
-
     @pytest.mark.parametrize(
         "path",
         [path for path in every_command() if path],
@@ -127,13 +121,6 @@ class TestHelp:
         assert commit.startswith("commit: ")
         assert extras.startswith("extras: ")
         assert "sim" in extras.partition(" (not")[0]
-
-    def test_only_typer_is_asked_about_click(self) -> None:
-        """Typer from 0.2x on has a click of its own, and does not install the package."""
-        assert issubclass(typer.BadParameter, cli._Refused)
-        package = Path(bgtplanner.__file__).parent
-        for file in package.rglob("*.py"):
-            assert not re.search(r"^\s*(import|from) click\b", file.read_text(), re.M), file
 
     def test_commands_in_the_order_of_use(self, call: Call) -> None:
         text = without_codes(call("--help").out)
@@ -181,11 +168,6 @@ class TestRun:
         assert done.err == ""
         assert object_of(done) == json.loads((tmp_path / "run" / "summary.json").read_text())
 
-    def test_json_with_every_round_on_stderr(self, call: Call, tmp_path: Path) -> None:
-        done = call("run", *TINY, "--rounds", 3, "--json", "-v", "--out", tmp_path / "run")
-        assert object_of(done)["rounds_run"] == 3
-        assert [f"round {n}/3" in done.err for n in (1, 2, 3)] == [True] * 3
-
     def test_quiet(self, call: Call, tmp_path: Path) -> None:
         done = call("run", *TINY, "--rounds", 2, "-q", "--out", tmp_path / "run")
         assert (done.code, done.err) == (0, "")
@@ -193,34 +175,12 @@ class TestRun:
             rf"RMSE 0\.\d{{4}}, NDCG@10 [01]\.\d{{3}} \(as served\)  {tmp_path}/run\n", done.out
         )
 
-    def test_verbose(self, call: Call, tmp_path: Path) -> None:
-        done = call("run", *TINY, "--rounds", 23, "--verbose", "--out", tmp_path / "run")
-        assert len(re.findall(r"^round \d+/23 ", done.out, re.MULTILINE)) == 23
-
     def test_default_folder(self, call: Call) -> None:
         done = call("run", *TINY, "--rounds", 1, "-q")
         assert done.code == 0
         (folder,) = Path("runs").iterdir()
         assert re.fullmatch(r"synthetic-\d{8}-\d{6}-\d+", folder.name)
         assert done.out.endswith(f"  {folder}\n")
-
-    @pytest.mark.parametrize(
-        "dataset", ["csv:" + "/long" * 100 + "/日本語.csv", "csv:../../x", "csv:-", "csv:.."]
-    )
-    def test_default_folder_of_any_path(self, dataset: str) -> None:
-        folder = train.new_folder(dataset)
-        assert folder.parent == Path("runs")
-        assert 0 < len(os.fsencode(folder.name)) <= 255
-        assert not folder.name.startswith((".", "-"))
-
-    def test_overwrite(self, call: Call, tmp_path: Path) -> None:
-        arguments = ["run", *TINY, "-q", "--out", tmp_path / "run", "--rounds"]
-        assert call(*arguments, 3).code == 0
-        refused = call(*arguments, 2)
-        assert refused.code == 2
-        assert f"bgtplanner resume {tmp_path}/run" in refused.err
-        assert call(*arguments, 2, "--overwrite").code == 0
-        assert len((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()) == 2
 
     def test_csv_with_named_columns(self, call: Call, tmp_path: Path) -> None:
         file = tmp_path / "with space ☃ 😀.csv"
@@ -246,20 +206,6 @@ class TestRun:
         assert load_config(file=folder / "config.toml").data.dataset == f"csv:{file}"
         assert object_of(call("resume", folder, "--json"))["rounds_run"] == 2
 
-    def test_two_ratings(self, call: Call, tmp_path: Path) -> None:
-        file = tmp_path / "two.csv"
-        file.write_bytes(b"\xef\xbb\xbfuser,item,rating\na,1,3\na,2,4\n")
-        done = call("run", "--dataset", f"csv:{file}", "--rounds", 1, "--json")
-        assert object_of(done)["ratings"] == 2
-
-    def test_without_the_extra_for_reports(
-        self, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setitem(sys.modules, "bgtplanner.report.page", None)
-        done = call("run", *TINY, "--rounds", 2, "--out", tmp_path / "run")
-        assert done.code == 0
-        assert "bgtplanner[report]" in done.out
-
     def test_tracked(self, call: Call, tmp_path: Path) -> None:
         track = ["--track", "tensorboard", "--out", tmp_path / "run"]
         done = call("run", *TINY, "--rounds", 2, *track)
@@ -269,18 +215,6 @@ class TestRun:
         assert events.stat().st_size > 500
         again = call("resume", tmp_path / "run", "--track", "tensorboard", "--json")
         assert object_of(again)["rounds_run"] == 2
-
-    def test_a_tracker_that_breaks_down(
-        self, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def broken(*_: object) -> None:
-            raise OSError("gone")
-
-        monkeypatch.setattr("tensorboard.summary.Writer.add_scalar", broken)
-        track = ["--track", "tensorboard", "--out", tmp_path / "run"]
-        done = call("run", *TINY, "--rounds", 2, "--json", *track)
-        assert object_of(done)["rounds_run"] == 2
-        assert done.err == "warning: tracking stopped early: OSError: gone\n"
 
 
 class TestConfig:
@@ -299,34 +233,6 @@ class TestConfig:
         assert tree["run"]["seed"] == 8
         assert tree["fedgnn"]["dim"] == 7
         assert tree["fedgnn"]["score"] == "sigmoid"
-
-    def test_every_flag_reaches_its_key(self, call: Call) -> None:
-        values: dict[str, object] = {
-            "--dataset": "csv:x",
-            "--data-dir": "somewhere",
-            "--model": "fedgnn",
-            "--rounds": 5,
-            "--participation": 0.25,
-            "--seed": 6,
-            "--device": "cpu",
-        }
-        tree = self.shown(call, *[part for pair in values.items() for part in pair])
-        assert tree["data"]["dataset"] == "csv:x"
-        assert tree["data"]["data_dir"] == "somewhere"
-        assert tree["model"]["name"] == "fedgnn"
-        assert tree["federation"]["rounds"] == 5
-        assert tree["federation"]["participation"] == 0.25
-        assert tree["run"]["seed"] == 6
-        assert tree["run"]["device"] == "cpu"
-
-    def test_the_last_assignment_wins(self, call: Call) -> None:
-        tree = self.shown(call, "--set", "run.seed=1", "--set", "run.seed=2")
-        assert tree["run"]["seed"] == 2
-
-    def test_json(self, call: Call) -> None:
-        shown = object_of(call("run", "--show-config", "--json", "--seed", 3))
-        assert shown["run"]["seed"] == 3
-        assert shown == load_config(settings={"run.seed": 3}).model_dump(mode="json")
 
     def test_what_is_shown_can_be_given_back(self, call: Call, tmp_path: Path) -> None:
         first = call("run", "--show-config", "--preset", "paper", "--set", "data.data_dir=ü'\"\\")
@@ -384,16 +290,6 @@ class TestData:
         assert re.search(r"^demo +built in ", done.out, re.MULTILINE)
         assert re.search(r"^ml-100k +not here ", done.out, re.MULTILINE)
 
-    def test_list_json(self, call: Call, tmp_path: Path) -> None:
-        (tmp_path / "ml-100k").mkdir()
-        (tmp_path / "ml-100k" / "u.data").touch()
-        parsed = object_of(call("data", "list", "--data-dir", tmp_path, "--json"))
-        status = {row["name"]: (row["status"], row["files"]) for row in parsed["datasets"]}
-        assert list(status) == list(DATASETS)
-        assert status["demo"] == ("built in", [])
-        assert status["ml-100k"] == ("here", [f"{tmp_path}/ml-100k/u.data"])
-        assert status["filmtrust"] == ("not here", [])
-
     def test_info(self, call: Call) -> None:
         done = call("data", "info", "demo")
         assert (done.code, done.err) == (0, "")
@@ -401,29 +297,6 @@ class TestData:
         assert max(len(line) for line in done.out.splitlines()) <= 80
         facts = object_of(call("data", "info", "demo", "--json", "--seed", 3))
         assert facts["ratings"] == 15_000
-
-    def test_info_of_a_set_in_a_folder(self, call: Call, tmp_path: Path) -> None:
-        (tmp_path / "ml-100k").mkdir()
-        rows = [f"{u}\t{i}\t{1 + (u * i) % 5}\t0\n" for u in range(1, 6) for i in range(1, 11)]
-        (tmp_path / "ml-100k" / "u.data").write_text("".join(rows))
-        facts = object_of(call("data", "info", "ml-100k", "--data-dir", tmp_path, "--json"))
-        assert (facts["dataset"], facts["users"], facts["items"]) == ("ml-100k", 5, 10)
-        assert (facts["catalogue"], facts["public"]) == (None, ["scale"])
-        assert "u.item is not there" in facts["notes"][0]
-        table = tmp_path / "items.csv"
-        table.write_text(
-            "item,title,kind\n" + "".join(f"{i},T{i},{i % 3}k\n" for i in range(1, 13))
-        )
-        info = ("data", "info", "ml-100k", "--data-dir", tmp_path, "--items", table)
-        facts = object_of(call(*info, "--json"))
-        assert (facts["items"], facts["items_without_ratings"]) == (12, 2)
-        assert facts["catalogue"]["kinds"] == {"kind": 3}
-        shown = call(*info).out
-        assert "Catalogue from items.csv: 12 items, 3 features, titles." in shown
-        assert "12 items, 12 titles, 3 features (kind 3)" in shown
-        wrong = call(*info[:-1], tmp_path / "none.csv")
-        assert (wrong.code, wrong.out) == (2, "")
-        assert "none.csv: no such file; expected a table" in wrong.err
 
     def test_fetch_of_what_is_here(self, call: Call, tmp_path: Path) -> None:
         (tmp_path / "ml-100k").mkdir()
@@ -435,13 +308,6 @@ class TestData:
         assert "Cite: " in done.out
         parsed = object_of(call("data", "fetch", "ml-100k", "--data-dir", tmp_path, "--json"))
         assert parsed == {"dataset": "ml-100k", "folder": f"{tmp_path}/ml-100k"}
-
-    def test_fetch_into_a_file(self, call: Call, tmp_path: Path) -> None:
-        (tmp_path / "file").touch()
-        done = call("data", "fetch", "ml-100k", "--data-dir", tmp_path / "file", "--json")
-        assert (done.code, done.out) == (1, "")
-        assert done.err.startswith("error: cannot write in ")
-        assert len(done.err.splitlines()) == 1
 
 
 class TestTrouble:
@@ -468,17 +334,6 @@ class TestTrouble:
         done = call("run", "--rounds", 1, "--json")
         assert (done.code, done.out) == (1, "")
         assert done.err.startswith("error: out of memory")
-
-    def test_our_own_mistakes_are_not_hidden(
-        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        def fail(*_: object, **__: object) -> None:
-            raise RuntimeError("a bug")
-
-        monkeypatch.setattr(runner, "ratings_of", fail)
-        monkeypatch.setattr(sys, "argv", ["bgtplanner", "run"])
-        with pytest.raises(RuntimeError, match="a bug"):
-            cli.main()
 
     def test_no_such_device(self, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail() -> None:
@@ -520,18 +375,6 @@ COMMAND = str(Path(sys.executable).parent / "bgtplanner")
 
 
 class TestRealProcess:
-    def test_piped(self, tmp_path: Path) -> None:
-        done = subprocess.run(
-            [COMMAND, "run", *TINY, "--rounds", "3", "--json", "-v", "--out", tmp_path / "run"],
-            capture_output=True,
-            text=True,
-            check=True,
-            env=environment(),
-        )
-        assert json.loads(done.stdout)["rounds_run"] == 3
-        assert "round 3/3" in done.stderr
-        assert "\x1b" not in done.stdout + done.stderr
-
     def test_terminal(self, processes: Processes, tmp_path: Path) -> None:
         ours, theirs = pty.openpty()
         process = processes.start(
@@ -568,19 +411,6 @@ class TestRealProcess:
         )
         os.close(write)
         assert (done.returncode, done.stderr) == (1, b"")
-
-    def test_its_name_however_it_is_started(self, processes: Processes) -> None:
-        done = processes.run([sys.executable, "-m", "bgtplanner", "run", "--nothing"])
-        assert done.returncode == 2
-        assert done.stderr.startswith("Usage: bgtplanner run ")
-
-    def test_head(self) -> None:
-        done = subprocess.run(
-            f"'{COMMAND}' data list | head -1", shell=True, capture_output=True, check=True
-        )
-        assert done.stdout.startswith(b"name ")
-        assert done.stdout.count(b"\n") == 1
-        assert done.stderr == b""
 
     def test_full_disk(self) -> None:
         if not Path("/dev/full").exists():

@@ -7,10 +7,8 @@ names are made to be obeyed by whatever shows them. None of them may come out as
 from __future__ import annotations
 
 import csv
-import html
 import io
 import itertools
-import json
 import re
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
@@ -19,8 +17,6 @@ from pathlib import Path
 import pytest
 
 from bgtplanner import Budget, Budgets, Ledger, simulate
-from bgtplanner.report import page
-from bgtplanner.report.drawing import as_file, as_page
 from bgtplanner.runs.study import Axis, Study, Variation
 from bgtplanner.text import visible
 from command_line import Call, Done
@@ -119,25 +115,6 @@ def test_a_run(name: str, tmp_path: Path, command_line: Call) -> None:
     assert done.code == 0
     safe_page(folder / "report.html")
     shown(command_line("report", folder, "--json"))
-
-
-@together
-@pytest.mark.filterwarnings("ignore:constrained_layout not applied")  # too long a name
-def test_pictures(name: str, tmp_path: Path) -> None:
-    """What stands in a picture is no formula, no tag, and no damage to the file."""
-    folder = make_run(tmp_path / "run", FIGURES | {"planning.policy": "uniform"})
-    file = folder / "rounds.jsonl"
-    file.write_text(file.read_text().replace("an even share", json.dumps(name)[1:-1]))
-    drawn = [of for of in page.pictures_of(folder) if of.name == "choices"]
-    varied = Variation(axes=(Axis(key="data.delimiter", values=(name, "x")),))
-    sweep = Study(policies=("uniform",), seeds=(0,), settings=FIGURES, variations=(varied,))
-    drawn += list(page.pictures_of(make_study(tmp_path / "grid", sweep)))[:1]
-    for picture in drawn:
-        for text in (as_file(picture), as_page(picture)):
-            plain(text)
-            assert "<script" not in text
-        ET.fromstring(as_file(picture))
-    assert html.escape(visible(name), quote=False) in as_file(drawn[0])
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -293,29 +270,3 @@ def test_while_it_runs(labelled: Path, command_line: Call) -> None:
     assert done.code == 0
     assert r"\u001b[31m=ratings.csv" in done.out
     safe_page(labelled / "again" / "report.html")
-
-
-def test_a_deployment(tmp_path: Path, command_line: Call) -> None:
-    pytest.importorskip("flwr")
-    home = tmp_path / "\x1b[31m[x]"
-    shown(command_line("deploy", "init", home, "--clients", 3))
-    shown(command_line("deploy", "enroll", home / "clients" / "1" / "client.toml"))
-    shown(command_line("deploy", "check", home / "clients" / "1" / "client.toml"))
-    (home / "server" / "items.txt").write_text("\x1b[2J\n\x1b[2J\n")
-    shown(command_line("deploy", "check", home / "server" / "config.toml"))
-
-
-def test_one_way_to_the_terminal() -> None:
-    """Whatever a command prints goes through what writes such characters out."""
-    source = Path(__file__).parents[1] / "src" / "bgtplanner"
-    other = re.compile(
-        r"\b(typer|click)\.s?echo\(|(?<![.\w])print\(|(?<!\w)Console\(|markup import"
-    )
-    found = [
-        f"{file.name}: {line.strip()}"
-        for folder in ("commands", "report")
-        for file in sorted((source / folder).glob("*.py"))
-        for line in file.read_text(encoding="utf-8").splitlines()
-        if other.search(line)
-    ]
-    assert found == ['options.py: typer.echo("\\n".join(map(visible, lines)), err=err)']

@@ -13,7 +13,6 @@ from bgtplanner.errors import TrainingDivergedError
 from bgtplanner.runs import run as runner
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import RunFolder
-from bgtplanner.runs.study import default_policies
 from command_line import Call
 
 
@@ -109,45 +108,6 @@ def test_a_folder_knows_what_was_asked(call: Call, fake: Fake) -> None:
     assert call("--out", "g").out.startswith("6 cells, 6 of them finished before")
 
 
-def test_by_default(call: Call, fake: Fake) -> None:
-    done = call()
-    assert done.code == 0
-    assert len(fake.configs) == 7 * 5
-    assert {config.planning.policy for config in fake.configs} == {
-        *default_policies("recommended", {})
-    }
-    (folder,) = Path("runs").iterdir()
-    assert folder.name.startswith("compare-")
-    assert (folder / "study.json").is_file()
-
-
-def test_a_folder_of_a_sweep(call: Call, fake: Fake, command_line: Call) -> None:
-    varied = ("--vary", "privacy.epsilon=5,20", "--seeds", "0", "--out", "g")
-    assert command_line("sweep", *varied).code == 0
-    before = Path("g/study.json").read_bytes()
-    done = call("--out", "g")
-    assert (done.code, done.out) == (2, "")
-    assert "--out g: holds something other than a comparison; choose an empty folder" in done.err
-    assert Path("g/study.json").read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    ("flags", "policy"),
-    [
-        ((), "bgt"),
-        (("--preset", "paper"), "bgt"),
-        (("--set", "model.name=factorization"), "bgt"),
-    ],
-)
-def test_the_default_policy_comes_first(
-    call: Call, fake: Fake, flags: tuple[str, ...], policy: str
-) -> None:
-    assert call(*flags, "--seeds", "0", "--out", "g", "--quiet").code == 0
-    policies = [config.planning.policy for config in fake.configs]
-    assert policies[0] == policy
-    assert len(policies) == len(set(policies)) == 7
-
-
 def test_failed_cells(call: Call, fake: Fake) -> None:
     fake.fails = "uniform"
     done = call("--policy", "bgt,uniform", "--seeds", "0-1", "--out", "g", "--json")
@@ -158,36 +118,6 @@ def test_failed_cells(call: Call, fake: Fake) -> None:
     done = call("--out", "g", "--json")
     assert done.code == 0
     assert json.loads(done.out)["failed"] == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--dataset", "ml100k"], "--dataset: "),
-        (["--dataset", "demo,,ml-1m"], "--dataset = 'demo,,ml-1m': expected names"),
-        (["--policy", "bgd"], "--policy: "),
-        (["--policy", ""], "--policy = ''"),
-        (["--mechanism", "gaus"], "--mechanism"),
-        (["--seeds", "4-0"], "--seeds = '4-0'"),
-        (["--baseline", "hong"], "--baseline = 'hong'"),
-        (["--preset", "papers"], "--preset"),
-        (["--set", "run.seed=4"], "--set run.seed: "),
-        (["--set", "rounds"], "--set rounds"),
-        (["--epsilon", "-1"], "--epsilon"),
-        (["--jobs", "0"], "--jobs = 0"),
-        (["--out", ""], "--out = ''"),
-    ],
-)
-def test_errors_name_the_flag(call: Call, fake: Fake, arguments: list[str], message: str) -> None:
-    done = call("--out", "g", *arguments)
-    assert done.code == 2
-    assert done.out == ""
-    assert done.err.startswith("error: ")
-    assert message in done.err
-    assert done.err.count("\n") == 1
-    assert not fake.configs
-    assert not Path("g").exists()
-    assert not Path("runs").exists()
 
 
 def test_commas_in_paths(call: Call, fake: Fake) -> None:

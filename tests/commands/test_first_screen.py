@@ -43,19 +43,6 @@ def test_on_one_screen(
     assert (listed.code, len(listed.out.splitlines())) == (0, 10), "what is next works"
 
 
-def test_everything_if_wanted(command_line: Call, tmp_path: Path) -> None:
-    done = command_line("run", "--rounds", 4, "--out", tmp_path / "run", "--verbose")
-    said = " ".join(done.out.split())
-    for words in (
-        "round 3/4",
-        "one constant for all",
-        "recall@10",
-        "by round",
-        "share of the noise",
-    ):
-        assert words in said
-
-
 def test_the_next_command_can_be_typed_as_it_stands(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

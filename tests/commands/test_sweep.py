@@ -82,42 +82,6 @@ def test_ready_made(call: Call, ran: list[Config]) -> None:
     assert len(ran) == 32
 
 
-def test_ready_made_with_another_preset(call: Call, ran: list[Config]) -> None:
-    flags = ("--seeds", "0", "--mechanism", "laplace", "--out", "grid", "--json")
-    done = call("--figure", "small", "--preset", "recommended", *flags)
-    assert done.code == 0, done.err
-    assert len(ran) == 22
-    assert json.loads(done.out)["reported"] == ["rmse_final"]
-    done = call("--preset", "paper", "--seeds", "0", "--out", "grid")
-    assert done.code == 2
-    assert "was run there with other settings" in done.err
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ((), "--vary: expected SECTION.KEY=V1,V2,..."),
-        (("--vary", "x"), "--vary x: expected SECTION.KEY=V1,V2,..."),
-        (("--vary", "a.b=1", "--figure", "budget"), "--vary and --figure exclude each other"),
-        (("--figure", "7"), "--figure = '7': expected one of budget, min-rounds, rounds, small"),
-        (
-            ("--figure", "budget", "--set", "privacy.epsilon=3"),
-            "--figure budget: privacy.epsilon: also given by --set",
-        ),
-        (("--vary", "privacy.clip=1", "--preset", "best"), "--preset = 'best'"),
-        (
-            ("--vary", "privacy.clip=1", "--jobs", "0"),
-            "--jobs = 0: expected a whole number, at least 1",
-        ),
-    ],
-)
-def test_mistakes_name_the_flag(call: Call, flags: tuple[str, ...], message: str) -> None:
-    done = call(*flags, "--out", "grid")
-    assert done.code == 2
-    assert message in done.err
-    assert not Path("grid").exists()
-
-
 def test_no_matplotlib_is_said_before_anything_is_run(
     call: Call, ran: list[Config], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import math
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +41,6 @@ EVERY_KEY = [f"{name}.{key}" for name, keys in keys_of_sections().items() for ke
 def value_of(config: Config, key: str) -> Any:
     section, name = key.split(".")
     return config.model_dump()[section][name]
-
-
-def default_of(key: str) -> Any:
-    return value_of(Config(), key)
-
-
-NUMBERS = [
-    key
-    for key in EVERY_KEY
-    if isinstance(default_of(key), int | float) and not isinstance(default_of(key), bool)
-]
 
 
 def toml(folder: Path, text: str | bytes) -> Path:
@@ -93,20 +81,6 @@ class TestPrecedence:
         assert config.server.optimizer == "adagrad"
         assert config.server.learning_rate == 0.3
 
-    def test_all_four_at_once(self, tmp_path: Path) -> None:
-        file = toml(tmp_path, "[fedgnn]\ndim = 12\nself_loops = 3\n")
-        config = load_config(preset="paper", file=file, settings={"fedgnn.dim": 24})
-        assert config.fedgnn.dim == 24  # flags
-        assert config.fedgnn.self_loops == 3  # file
-        assert config.fedgnn.score == "sigmoid"  # preset
-        assert config.fedgnn.bias_shrinkage == 5.0  # default
-
-    def test_the_preset_asked_for_wins_over_the_files(self, tmp_path: Path) -> None:
-        file = toml(tmp_path, 'preset = "paper"\n')
-        config = load_config(preset="recommended", file=file)
-        assert config.preset == "recommended"
-        assert config.model.name == "tastes"
-
     def test_whole_sections_merge(self) -> None:
         config = load_config(settings={"server": {"momentum": 0.5}, "server.learning_rate": 0.2})
         assert (config.server.momentum, config.server.learning_rate) == (0.5, 0.2)
@@ -117,10 +91,6 @@ class TestPrecedence:
         assert (old.planning.policy, old.planning.context) == ("patient", "none")
         assert "patient" not in list(POLICIES)
         assert POLICIES["patient"] is POLICIES["late"]
-
-    def test_loading_changes_nothing_for_the_next(self) -> None:
-        load_config(preset="paper", settings={"server.learning_rate": 0.5})
-        assert load_config(preset="paper").server.learning_rate == 0.05
 
     def test_frozen(self) -> None:
         config = load_config()
@@ -165,103 +135,49 @@ class TestUnknownNames:
         assert "did you mean" in message
         assert f"'{name}'" in message
 
-    @pytest.mark.parametrize("section", keys_of_sections())
-    def test_every_section_is_suggested_for_its_misspelling(self, section: str) -> None:
-        key = keys_of_sections()[section][0]
-        message = message_of(settings={f"{section}x.{key}": 1})
-        assert f"unknown section '{section}x'" in message
-        assert f"did you mean '{section}.{key}'?" in message
-
     def test_nothing_near(self) -> None:
         message = message_of(settings={"qqq.zzz": 1})
         assert message.startswith("unknown section 'qqq'; expected one of preset, data, ")
-
-    def test_top_level_scalar_in_a_file(self, tmp_path: Path) -> None:
-        message = message_of(file=toml(tmp_path, "rounds = 5\n"))
-        assert "config.toml" in message
-        assert "unknown section 'rounds'; did you mean 'federation.rounds'?" in message
 
     def test_section_as_a_value(self, tmp_path: Path) -> None:
         assert "'data' is a section" in message_of(file=toml(tmp_path, "data = 5\n"))
         assert "'data' is a section" in message_of(file=toml(tmp_path, "[[data]]\n"))
         assert "'run' is a section" in message_of(settings={"run": 3})
 
-    def test_value_as_a_section(self) -> None:
-        message = message_of(settings={"run.seed": 1, "run.seed.x": 2})
-        assert "run.seed.x" in message
-        assert "single value" in message
-        assert "--seed (run.seed)" in message_of(settings={"run.seed.x": 2})
-
     @pytest.mark.parametrize("key", ["preset", "preset.x"])
     def test_preset_is_no_setting(self, key: str) -> None:
         assert "--preset" in message_of(settings={key: "paper"})
 
-    def test_a_file_names_itself(self, tmp_path: Path) -> None:
-        message = message_of(file=toml(tmp_path, "[server]\nlerning_rate = 1\n"))
-        assert "config.toml" in message
-        assert "'learning_rate'" in message
-
 
 BAD_VALUES: list[tuple[str, Any, str]] = [
     ("federation.rounds", 0, "greater than or equal to 1"),
-    ("federation.rounds", 10**9, "less than or equal to 1000000"),
-    ("federation.rounds", 2.5, "integer"),
-    ("federation.rounds", "many", "integer"),
-    ("federation.rounds", "", "integer"),
     ("federation.rounds", "9" * 5000, "fewer digits"),
     ("federation.rounds", 16**5000, "less than or equal"),
     ("federation.participation", 0, "greater than 0"),
     ("federation.participation", 1.0001, "less than or equal to 1"),
     ("run.seed", 2**31, "less than 2147483648"),
-    ("run.seed", datetime.date(2000, 1, 1), "integer"),
     ("run.device", "tpu", "'cpu'"),
-    ("run.device", "", "'cpu'"),
-    ("run.checkpoint_every", 0, "greater than or equal to 1"),
     ("data.dataset", 5, "string"),
     ("data.train_share", 1, "less than 1"),
-    ("data.train_share", 0, "greater than 0"),
-    ("data.initial_share", 0, "greater than 0"),
-    ("data.split", "al", "'all'"),
     ("data.duplicates", "frist", "'first'"),
-    ("data.clients", 0, "greater than or equal to 1"),
-    ("data.header", "perhaps", "boolean"),
     ("data.user_column", [1], "string"),
     ("data.user_column", True, "not true or false"),
     ("data.dataset", "csv:\udcff.csv", "UTF-8"),
-    ("data.data_dir", "\ud83d", "UTF-8"),
     ("model.name", "fedgn", "'fedgnn'"),
-    ("model.pseudo_items", -1, "greater than or equal to 0"),
     ("model.pseudo_items", 10**7, "less than or equal to 1000000"),
-    ("model.pseudo_items", "autoo", "'auto'"),
-    ("model.expansions", -1, "greater than or equal to 0"),
     ("model.expansions", 3, "rated the same items"),
-    ("model.max_neighbours", 0, "greater than or equal to 1"),
     ("planning.policy", "nonsense", "bgt, uniform"),
-    ("planning.policy", "nonsense:Mine", "cannot be imported"),
     ("planning.context", "all", "'released'"),
-    ("planning.min_rounds", 0, "greater than or equal to 1"),
     ("privacy.mechanism", "nonsense", "'none'"),
     ("privacy.trust", "me", "'secagg'"),
     ("privacy.epsilon", 0, "greater than 0"),
-    ("privacy.delta", 1, "less than 1"),
-    ("privacy.clip", 0, "greater than 0"),
-    ("federation.dropout", 1, "less than 1"),
     ("federation.most_dropouts", 1.5, "a share below 1, or a whole number of clients"),
-    ("federation.most_dropouts", -1, "greater than or equal to 0"),
     ("federation.most_colluders", "auto", "number"),
     ("server.learning_rate", 0, "above 0"),
-    ("server.learning_rate", 1e7, "above 0"),
     ("server.momentum", 1, "below 1"),
     ("server.optimizer", "adm", "'adam'"),
-    ("server.aggregation", "", "'clients'"),
-    ("factorization.dim", 1025, "0 to 1024"),
     ("factorization.dim", 16**5000, "0 to 1024"),
-    ("factorization.mean", 1.5, "from 0 to 1"),
-    ("factorization.bias_shrinkage", 0, "1e-6"),
     ("fedgnn.heads", 3, "divisor"),
-    ("fedgnn.heads", 0, "divisor"),
-    ("fedgnn.self_loops", 0, "1 to 1000"),
-    ("synthetic.clients", 0, "greater than or equal to 1"),
     ("synthetic.dim", 10**30, "less than or equal to 1024"),
 ]
 
@@ -279,29 +195,11 @@ class TestBadValues:
         assert " = " in message
 
     @pytest.mark.parametrize("key", EVERY_KEY)
-    @pytest.mark.parametrize("value", [[], {"a": 1}, object(), b"\xff"], ids=type)
+    @pytest.mark.parametrize("value", [[], object()], ids=type)
     def test_a_wrong_type_for_every_key(self, key: str, value: Any) -> None:
         if key == "planning.options" and isinstance(value, dict):
             return
         assert key in message_of(settings={key: value})
-
-    @pytest.mark.parametrize("key", NUMBERS)
-    @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "", "x", True, None])
-    def test_no_number(self, key: str, value: Any) -> None:
-        message = message_of(settings={key: value})
-        assert key in message
-        assert "expected" in message
-
-    @pytest.mark.parametrize("key", [key for key in NUMBERS if key != "fedgnn.mean"])
-    def test_negative(self, key: str) -> None:
-        message = message_of(settings={key: -1})
-        assert key in message
-        assert "-1" in message
-
-    def test_made_up_data_too_large_to_index(self) -> None:
-        message = message_of(settings={"synthetic.clients": 2 * 10**9})
-        assert "synthetic.clients" in message
-        assert "2**31" in message
 
     def test_several_at_once_are_all_named(self) -> None:
         message = message_of(settings={"run.seed": -1, "federation.rounds": 0})
@@ -315,14 +213,6 @@ class TestBadValues:
         message = message_of(preset=preset)
         assert message.startswith("--preset = ")
         assert "recommended, paper" in message
-
-    def test_near_preset(self) -> None:
-        assert "did you mean 'paper'?" in message_of(preset="papr")
-
-    @pytest.mark.parametrize("value", ["5", "[1]", '"x"', "true"])
-    def test_preset_of_a_file(self, tmp_path: Path, value: str) -> None:
-        message = message_of(file=toml(tmp_path, f"preset = {value}\n"))
-        assert "config.toml: preset = " in message
 
     def test_limits_themselves_are_allowed(self) -> None:
         settings = {
@@ -367,12 +257,6 @@ class TestFiles:
     def test_missing(self, tmp_path: Path) -> None:
         assert "no such config file" in message_of(file=tmp_path / "none.toml")
 
-    def test_folder(self, tmp_path: Path) -> None:
-        assert f"{tmp_path}: cannot be read" in message_of(file=tmp_path)
-
-    def test_zero_byte_in_the_name(self) -> None:
-        assert "cannot be read" in message_of(file="a\0b")
-
     @pytest.mark.parametrize(
         "text",
         [
@@ -392,9 +276,6 @@ class TestFiles:
         message = message_of(file=toml(tmp_path, b'[data]\ndataset = "\xff"\n'))
         assert "config.toml: cannot be read" in message
 
-    def test_empty(self, tmp_path: Path) -> None:
-        assert load_config(file=toml(tmp_path, "")) == load_config()
-
     def test_byte_order_mark(self, tmp_path: Path) -> None:
         file = toml(tmp_path, b"\xef\xbb\xbf[run]\r\nseed = 5\r\n")
         assert load_config(file=file).run.seed == 5
@@ -409,42 +290,25 @@ class TestAssignments:
         ("text", "value"),
         [
             ("run.seed=3", 3),
-            ("run.seed = 3 ", 3),
             ("run.seed=0x10", 16),
-            ("run.seed=1_000", 1000),
-            ("run.seed=-3", -3),
             ("run.seed=0.5", 0.5),
-            ("run.seed=1e-3", 1e-3),
             ("run.seed=true", True),
             ("run.seed=True", "True"),
             ('run.seed="3"', "3"),
-            ("run.seed='3'", "3"),
             ("run.seed=[1, 2]", [1, 2]),
             ("run.seed={a = 1}", {"a": 1}),
             ("run.seed=2000-01-01", datetime.date(2000, 1, 1)),
             ("run.seed=adam", "adam"),
-            ("run.seed=a b", "a b"),
             ("run.seed=", ""),
-            ("run.seed==", "="),
             ("run.seed=a=b", "a=b"),
             ("run.seed='", "'"),
-            ("run.seed=C:\\x", "C:\\x"),
-            ("run.seed=/a/b.csv", "/a/b.csv"),
-            ("run.seed=1:5", "1:5"),
-            ("run.seed=;", ";"),
-            ("run.seed=日本", "日本"),
             ("run.seed=1\nother=2", "1\nother=2"),
-            ("run.seed=" + "9" * 5000, "9" * 5000),
             ("run.seed=" + "[" * 5000, "[" * 5000),
         ],
         ids=lambda value: repr(value)[:30],
     )
     def test_values(self, text: str, value: Any) -> None:
         assert parse_assignment(text) == ("run.seed", value)
-
-    def test_infinities_are_toml_and_refused_later(self) -> None:
-        key, value = parse_assignment("server.learning_rate=inf")
-        assert "finite" in message_of(settings={key: value})
 
     @pytest.mark.parametrize(
         "text", ["", "=", "=3", "run.seed", "seed=3", " =3", "run", "3=run.x"]
@@ -453,43 +317,17 @@ class TestAssignments:
         with pytest.raises(ConfigError, match=r"--set .*expected SECTION\.KEY=VALUE"):
             parse_assignment(text)
 
-    @pytest.mark.parametrize("text", [".=1", "data.=1", ".rounds=1", "a.b.c.d=1", "data..x=1"])
-    def test_not_a_key(self, text: str) -> None:
-        key, value = parse_assignment(text)
-        assert "unknown" in message_of(settings={key: value})
-
-    @patient
-    @given(st.text())
-    def test_any_value_is_read(self, value: str) -> None:
-        key, _ = parse_assignment(f"data.dataset={value}")
-        assert key == "data.dataset"
-
-    @patient
-    @given(st.text())
-    def test_any_text_is_read_or_refused(self, text: str) -> None:
-        try:
-            key, _ = parse_assignment(text)
-        except ConfigError:
-            return
-        assert key in text
-
 
 WEIRD = [
     "plain",
     "",
-    "with space",
     '"quoted"',
-    "it's",
     "back\\slash\\",
     "tab\tnew\nline\rreturn",
     "\x00\x01\x1f\x7f\x80\x9f",
-    "ümläut ☃ 日本語",
     "😀 beyond sixteen bits",
     "\u2028\u2029\ufeff\uffff",
-    "#not a comment",
-    "[not.a.section]",
     "'''\"\"\"",
-    "${HOME} %s {0}",
 ]
 
 
@@ -510,39 +348,6 @@ class TestRoundTrip:
         text = to_toml(config)
         assert load_config(file=toml(tmp_path, text)) == config
         assert to_toml(load_config(file=tmp_path / "config.toml")) == text
-
-    def test_unset_ones_are_left_out(self) -> None:
-        text = to_toml(load_config())
-        assert "null" not in text
-        assert "data_dir" not in text
-
-    @patient
-    @given(
-        st.fixed_dictionaries(
-            {},
-            optional={
-                "data.dataset": st.text(st.characters(exclude_categories=["Cs"])),
-                "data.data_dir": st.text(st.characters(exclude_categories=["Cs"])),
-                "data.user_column": st.text(st.characters(exclude_categories=["Cs"]))
-                | st.integers(),
-                "data.header": st.booleans(),
-                "data.train_share": st.floats(0, 1, exclude_min=True, exclude_max=True),
-                "run.seed": st.integers(0, 2**31 - 1),
-                "server.learning_rate": st.floats(0, 1e6, exclude_min=True),
-                "federation.participation": st.floats(0, 1, exclude_min=True),
-                "run.checkpoint_every": st.integers(1),
-                "model.pseudo_items": st.just("auto") | st.integers(0, 1_000_000),
-            },
-        ),
-    )
-    def test_any_good_values(
-        self, tmp_path_factory: pytest.TempPathFactory, settings: dict[str, Any]
-    ) -> None:
-        config = load_config(settings=settings)
-        file = toml(tmp_path_factory.mktemp("trip"), to_toml(config))
-        assert load_config(file=file) == config
-        for key, value in settings.items():
-            assert value_of(config, key) == value
 
     @patient
     @given(
@@ -568,11 +373,6 @@ class TestRoundTrip:
             return
         file = toml(tmp_path_factory.mktemp("any"), to_toml(config))
         assert load_config(file=file) == config
-
-
-def test_flags_are_keys() -> None:
-    assert set(FLAGS) <= set(EVERY_KEY)
-    assert all(flag.startswith("--") for flag in FLAGS.values())
 
 
 def test_the_papers_preset_reads_its_data_set_and_its_baselines_as_table_2_does() -> None:
@@ -624,10 +424,6 @@ class TestDepartures:
         assert "planning." not in said, "the planner is the same"
         assert "privacy.clip 0.01 instead of 0.1" in said
         assert "learning_rate" not in said, "whoever gave it knows"
-
-    def test_a_model_of_ones_own(self) -> None:
-        said = departures(load_config(settings={"model.name": "mine.models:Best"}))
-        assert "model.name mine.models:Best instead of tastes" in said
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def option(key: str) -> Any:
     meaning = re.split(r"(?<=\.) ", meanings(SECTIONS[section])[name])[0]
     names, usual = choices(key), default(key)
     help_text = f"{meaning} One of: {', '.join(names)}." if names else meaning
-    return typer.Option(FLAGS[key], help=help_text, show_default=str(usual or "") or False)
+    return typer.Option(FLAGS[key], help=help_text, show_default=usual is not None and str(usual))
 
 
 def settings_options(*keys: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

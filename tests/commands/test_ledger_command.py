@@ -62,26 +62,6 @@ def test_budget_json_has_the_figures(call: Any) -> None:
     assert "laplace" not in out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["budget", "--epsilon", "-1"], "epsilon = -1.0"),
-        (["budget", "--epsilon", "nan"], "epsilon = nan"),
-        (["budget", "--rounds", "0"], "rounds = 0"),
-        (["budget", "--delta", "2"], "delta = 2.0"),
-        (["budget", "--mechanism", "x"], "--mechanism = 'x'"),
-        (["budget", "--noise-multiplier", "0"], "--noise-multiplier = 0.0"),
-        (["ledger", "show", "nowhere.sqlite"], "no such ledger"),
-        (["ledger", "verify", "nowhere.sqlite"], "no such ledger"),
-    ],
-)
-def test_what_cannot_be_done_is_refused(call: Any, arguments: list[str], said: str) -> None:
-    code, out, err = call(*arguments)
-    assert code == 2
-    assert out == ""
-    assert said in err
-
-
 def test_ledger_show(call: Any, book: Path) -> None:
     code, out, _ = call("ledger", "show", book)
     assert code == 0
@@ -260,24 +240,6 @@ def test_a_source_of_heads_that_cannot_be_read_is_named(
     assert f"not read: {book.parent / name}: " in out
     assert "No head of this ledger was found elsewhere" in out
     assert call("ledger", "verify", book, "--witness", book.parent / "none")[0] == 0
-
-
-def test_verify_warns_of_a_file_that_sqlite_could_damage(
-    call: Any, book: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from bgtplanner.privacy import _journal
-
-    shutil.copy(Path(__file__).parents[1] / "assets" / "ledger-schema1.sqlite", book)
-    real = _journal.sqlite_warning
-    monkeypatch.setattr(
-        _journal, "sqlite_warning", lambda *, write_ahead: real(
-            write_ahead=write_ahead, version=(3, 40, 1))
-    )  # fmt: skip
-    code, out, _ = call("ledger", "verify", book)
-    assert code == 0
-    assert "Warning: SQLite 3.40.1 can damage a file in write-ahead mode" in out
-    code, out, _ = call("ledger", "verify", book, "--json")
-    assert "walresetbug" in json.loads(out)["warning"]
 
 
 def test_ledger_restore_states_the_loss(call: Any, book: Path) -> None:
