@@ -3,7 +3,7 @@
 python -m benchmarks.speed --plan              say what would be measured, and for how long
 python -m benchmarks.speed                     what takes no more than a minute or two
 python -m benchmarks.speed --long              everything
-python -m benchmarks.speed --only round        one question
+python -m benchmarks.speed --only memory       one question
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from benchmarks.speed import memory, planner, scaling, sums
-from benchmarks.speed import round as rounds
 from benchmarks.speed.child import available_cpus
 from benchmarks.speed.page import (
     DOCS,
@@ -32,34 +31,6 @@ from benchmarks.speed.page import (
     with_quartiles,
     write_parts,
 )
-
-
-def measure_rounds(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
-    """Question 1."""
-    section = Section(
-        "A FedGNN round, all clients at once, against a loop over the clients in torch",
-        *("size, CPUs", "torch, ms", "ours, ms", "times faster", "at best", "target"),
-    )
-    results = []
-    most = min(2, available_cpus())
-    cases = [(name, most) for name in rounds.SIZES]
-    if most > 1:  # how little the second CPU matters, where that is quickly seen
-        cases.append((next(iter(rounds.SIZES)), 1))
-    for name, threads in cases:
-        what = f"{name}, {threads}"
-        result = progress(f"round: {what}", "round", "--size", name, "--threads", threads)
-        results.append(result)
-        target = result["target"] if threads == most else None
-        section.add(
-            what,
-            f"{1e3 * median(result['loop_seconds']):,.0f}",
-            f"{1e3 * median(result['our_seconds']):,.1f}",
-            with_quartiles(result, digits=1),
-            f"{result['ratio_of_best']:.1f}",
-            "" if target is None else f">= {target:.0f}",
-            met=None if target is None else result["ratio"] >= target,
-        )
-    return section, results
 
 
 def measure_memory(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
@@ -228,7 +199,6 @@ class Question(NamedTuple):
 
 
 QUESTIONS = {
-    "round": Question(measure_rounds, 120),
     "memory": Question(measure_memory, 60),
     "scaling": Question(measure_scaling, 180),
     "ledger": Question(measure_ledger, 15, quick=True),
