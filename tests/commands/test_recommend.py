@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import pickle
-import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from typer.testing import CliRunner
 
 from bgtplanner import Ratings, simulate
 from bgtplanner.cli import app
-from bgtplanner.commands import recommend as command
 from bgtplanner.errors import (
     ConfigError,
     DataError,
@@ -335,19 +333,6 @@ def test_while_the_run_goes_on(tmp_path: Path) -> None:
     error, _ = call("recommend", path, "--user", user)
     assert isinstance(error, RunFolderError)
     assert "after round 2" in str(error)
-
-
-def test_how_long_it_will_take(capsys: pytest.CaptureFixture[str]) -> None:
-    with command._progress(100, quiet=False) as advance:
-        for _ in range(10):
-            advance(10)
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 8  # not before the pace is known, and not at the end
-    assert re.fullmatch(r"20 of 100 users, about \d+ s left", said[0])
-    with command._progress(100, quiet=True) as advance:
-        for _ in range(10):
-            advance(10)
-    assert capsys.readouterr().err == ""
 
 
 def test_where_the_ratings_have_moved(tmp_path: Path) -> None:

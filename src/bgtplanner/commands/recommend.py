@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,7 +24,7 @@ from bgtplanner.report.screen import Screen
 from bgtplanner.text import MOST_BYTES_OF_A_CATALOGUE, read_bytes
 
 if TYPE_CHECKING:
-    from bgtplanner.models.recommending import Basis, Block, Recommended, Recommender
+    from bgtplanner.models.recommending import Block, Recommended, Recommender
     from bgtplanner.runs.summary import Result
 
 __all__ = ["predict", "recommend"]
@@ -40,20 +38,6 @@ MovedRatings = Annotated[
 
 _SUFFIXES = {".json": "json", ".csv": "csv", ".parquet": "parquet", ".pq": "parquet"}
 _WIDEST = 48  # characters of a title in a table
-
-
-class _Source(NamedTuple):
-    """What recommends: a run, or a client on this machine.
-
-    Attributes:
-        recommender: All that lists are made of.
-        result: The run, if it is one.
-        where: What errors call it.
-    """
-
-    recommender: Recommender
-    result: Result | None
-    where: str
 
 
 def recommend(
@@ -102,17 +86,43 @@ def recommend(
     at_home = (Path(folder) / "client.toml").is_file()
     if not given and not at_home:
         raise ConfigError("whom to recommend to? Give '--client' LABEL, --users PATH or --all")
-    source = _source_of(folder, ratings, data_dir, export, at_home)
-    places = _wanted(source, user or [], users, everybody)
-    written = None
-    if export is not None and source.result is not None:
-        written = str(source.result.export(Path(export)))
-    if out is None:
-        _print(source, places, top, form, single=len(user or []) == 1, written=written)
+    result = None
+    if at_home:
+        only = (("--export", export), ("--ratings", ratings), ("--data-dir", data_dir))
+        for flag, value in only:
+            if value is not None:
+                raise ConfigError(f"{flag} {value}: only for the folder of a run; leave it out")
+        client = local_client(Path(folder) / "client.toml")
+        source, where = client.recommender(), f"the users of {client.file.ratings.name}"
+    else:
+        result = _load(folder, ratings, data_dir)
+        source, where = result.recommender(), "the ratings of this run"
+    labels = source.ratings.user_labels
+    if everybody or (not given and len(labels) == 1):  # a client with one user
+        places = list(range(len(labels)))
+    else:
+        named = [(f"--client {label}", label) for label in user or []]
+        named = named if users is None else _lines(users)
+        if not named:
+            who = f"'--client' LABEL, one of {where}, or --all"
+            raise ConfigError(f"whom to recommend to? Give {who}")
+        known = {label: place for place, label in enumerate(labels.tolist())}
+        places = list(dict.fromkeys(_place(labels, known, *one, where) for one in named))
+    about: dict[str, Any] = {"export": None, "unfinished": None}
+    first = []
+    if result is not None:
+        about["export"] = None if export is None else str(result.export(Path(export)))
+        if result.unfinished is not None:
+            round_, rounds = result.unfinished
+            about["unfinished"] = {"round": round_, "rounds": rounds}
+            first = [f"After round {round_} of {rounds}; the run is not finished."]
+    if out is not None:
+        _write(source, places, top, form, Path(out), quiet or as_json)
+        content = {"out": out, "users": len(places)} | about
+        answer(as_json, content, *first, f"Lists of {len(places):,} users: {out}")
         return
-    _write(source, places, top, form, Path(out), quiet or as_json)
-    content = {"out": out, "users": len(places), "export": written} | _state(source)
-    answer(as_json, content, *_first_lines(source), f"Lists of {len(places):,} users: {out}")
+    blocks, note = _lists(source, places, top)
+    _print(blocks, note, form, first, about, single=len(user or []) == 1)
 
 
 def predict(
@@ -128,9 +138,16 @@ def predict(
     Example: `bgtplanner predict runs/first --client 7 --item 42`
     """
     result = _load(folder, ratings, data_dir)
-    of = result.ratings
-    who = _Labels(of.user_labels).place(user, f"--client {user}")
-    what = _Labels(of.item_labels).place(item, f"--item {item}")
+    of, where = result.ratings, "the ratings of this run"
+    who, what = (
+        _place(
+            labels, {label: place for place, label in enumerate(labels.tolist())}, *named, where
+        )
+        for labels, named in (
+            (of.user_labels, (f"--client {user}", user)),
+            (of.item_labels, (f"--item {item}", item)),
+        )
+    )
     value = float(of.to_raw(result.simulation.predict([who], [what]))[0])
     titles = None if of.catalogue is None else of.catalogue.titles
     title = None if titles is None else str(titles[what])
@@ -156,19 +173,6 @@ def _format(form: str | None, out: str | None, as_json: bool) -> str:
     return found
 
 
-def _source_of(
-    folder: str, ratings: str | None, data_dir: str | None, export: str | None, at_home: bool
-) -> _Source:
-    if not at_home:
-        result = _load(folder, ratings, data_dir)
-        return _Source(result.recommender(), result, "the ratings of this run")
-    for flag, given in (("--export", export), ("--ratings", ratings), ("--data-dir", data_dir)):
-        if given is not None:
-            raise ConfigError(f"{flag} {given}: only for the folder of a run; leave it out")
-    client = local_client(Path(folder) / "client.toml")
-    return _Source(client.recommender(), None, f"the users of {client.file.ratings.name}")
-
-
 def _load(folder: str, ratings: str | None, data_dir: str | None) -> Result:
     need_simulator()
     from bgtplanner.runs.run import load
@@ -177,40 +181,15 @@ def _load(folder: str, ratings: str | None, data_dir: str | None) -> Result:
     return load(folder, ratings=ratings, data_dir=data_dir, unfinished=True)
 
 
-class _Labels:
-    """Finds labels in the type of the data: a number if the labels are numbers."""
-
-    def __init__(self, labels: Any, where: str = "the ratings of this run") -> None:
-        self._type, self._where = labels.dtype.type, where
-        self._places = {label: place for place, label in enumerate(labels.tolist())}
-
-    def place(self, text: str, what: str) -> int:
-        try:
-            label = self._type(text).item()
-        except (OverflowError, TypeError, ValueError) as error:
-            raise DataError(f"{what}: expected a whole number, as in the data") from error
-        if label not in self._places:
-            raise DataError(f"{what}: not in {self._where}; give a label that is")
-        return self._places[label]
-
-
-def _wanted(source: _Source, user: Sequence[str], users: str | None, everybody: bool) -> list[int]:
-    """The places of the users that are asked for, each once."""
-    labels = source.recommender.ratings.user_labels
-    if everybody:
-        return list(range(len(labels)))
-    find = _Labels(labels, source.where)
-    if users is not None:
-        named = _lines(users)
-    elif user:
-        named = [(f"--client {label}", label) for label in user]
-    elif len(labels) == 1:  # a client with one user
-        return [0]
-    else:
-        raise ConfigError(
-            f"whom to recommend to? Give '--client' LABEL, one of {source.where}, or --all"
-        )
-    return list(dict.fromkeys(find.place(label, what) for what, label in named))
+def _place(labels: Any, known: dict[Any, int], what: str, text: str, where: str) -> int:
+    """Return the place of a label, in the type of the data: a number if the labels are numbers."""
+    try:
+        label = labels.dtype.type(text).item()
+    except (OverflowError, TypeError, ValueError) as error:
+        raise DataError(f"{what}: expected a whole number, as in the data") from error
+    if label not in known:
+        raise DataError(f"{what}: not in {where}; give a label that is")
+    return known[label]
 
 
 def _lines(path: str) -> list[tuple[str, str]]:
@@ -224,53 +203,32 @@ def _lines(path: str) -> list[tuple[str, str]]:
     return found
 
 
-def _lists(source: _Source, places: list[int], top: int, bases: Counter[Basis]) -> Iterator[Block]:
-    """The lists block by block, counting what they rest on."""
-    for block in source.recommender.blocks(places, top):
-        bases.update(block.bases)
-        yield block
-
-
-def _note(source: _Source, bases: Counter[Basis]) -> str | None:
+def _lists(source: Recommender, places: list[int], top: int) -> tuple[list[Block], str | None]:
+    """Return the lists of some users, and what has to be said about them."""
     from bgtplanner.models.recommending import note_of
 
-    return note_of(bases, source.recommender.learned)
-
-
-def _state(source: _Source) -> dict[str, Any]:
-    """Of a run that is not finished: which round the lists are of."""
-    going = None if source.result is None else source.result.unfinished
-    return {"unfinished": None if going is None else {"round": going[0], "rounds": going[1]}}
-
-
-def _first_lines(source: _Source) -> list[str]:
-    going = _state(source)["unfinished"]
-    if going is None:
-        return []
-    return [f"After round {going['round']} of {going['rounds']}; the run is not finished."]
+    blocks = list(source.blocks(places, top))
+    bases = Counter(basis for block in blocks for basis in block.bases)
+    return blocks, note_of(bases, source.learned)
 
 
 def _print(
-    source: _Source,
-    places: list[int],
-    top: int,
+    blocks: list[Block],
+    note: str | None,
     form: str,
+    first: list[str],
+    about: dict[str, Any],
     *,
     single: bool,
-    written: str | None,
 ) -> None:
     """Print the lists; `single` if one user was asked for by name."""
     from bgtplanner.runs.recommending import rows_as_csv, users_as_json
 
-    bases: Counter[Basis] = Counter()
-    blocks = list(_lists(source, places, top, bases))
-    note = _note(source, bases)
     if form == "json":
         found = [user for block in blocks for user in users_as_json(block)]
-        about = {"note": note, "export": written} | _state(source)
-        print_json((found[0] if single else {"users": found}) | about)
+        print_json((found[0] if single else {"users": found}) | {"note": note} | about)
         return
-    said = _first_lines(source) + ([] if note is None else [note])
+    said = first + ([] if note is None else [note])
     if form == "csv":
         if said:
             say(*said, err=True)
@@ -282,7 +240,7 @@ def _print(
     for block in blocks:
         for user, rows in zip(block.users, block.lists, strict=True):
             lines += ([] if single else [f"{user}:"]) + _table(rows)
-    lines += [] if written is None else [f"Shared parameters: {written}"]
+    lines += [] if about["export"] is None else [f"Shared parameters: {about['export']}"]
     if lines:
         say(*lines)
 
@@ -306,44 +264,25 @@ def _shortened(title: str) -> str:
 
 
 def _write(
-    source: _Source, places: list[int], top: int, form: Any, path: Path, quiet: bool
+    source: Recommender, places: list[int], top: int, form: Any, path: Path, quiet: bool
 ) -> None:
     """Write the lists block by block, and say how far it is and how long it will take."""
-    from bgtplanner.runs.recommending import writing
-
-    bases: Counter[Basis] = Counter()
-    with (
-        writing(path, form, source.recommender.ratings) as write,
-        _progress(len(places), quiet) as advance,
-    ):
-        for block in _lists(source, places, top, bases):
-            write(block)
-            advance(len(block.users))
-        note = _note(source, bases)  # if there is no list at all, there is no file either
-    if note is not None:
-        say(note, err=True)
-
-
-@contextlib.contextmanager
-def _progress(total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """Yield a function that is told how many more users are done."""
     from rich.progress import Progress
 
-    screen = Screen(stderr=True, quiet=quiet)
-    if screen.is_terminal:
-        with Progress(console=screen, transient=True) as bar:
-            task = bar.add_task("users", total=total)
-            yield lambda more: bar.advance(task, more)
-        return
-    first, done, begun = 0, 0, 0.0
+    from bgtplanner.models.recommending import note_of
+    from bgtplanner.runs.recommending import writing
 
-    def advance(more: int) -> None:
-        nonlocal first, done, begun
-        before, done = done, done + more
-        if not before:  # compilation is over: from here on the pace is steady
-            first, begun = done, time.perf_counter()
-        elif 10 * before // total < 10 * done // total < 10:
-            pace = (time.perf_counter() - begun) / (done - first)
-            screen.print(f"{done:,} of {total:,} users, about {pace * (total - done):.0f} s left")
-
-    yield advance
+    screen, bases = Screen(stderr=True, quiet=quiet), Counter[Any]()
+    hidden = quiet or not screen.is_terminal
+    with (
+        writing(path, form, source.ratings) as write,
+        Progress(console=screen, transient=True, disable=hidden) as bar,
+    ):
+        task = bar.add_task("users", total=len(places))
+        for block in source.blocks(places, top):
+            write(block)
+            bases.update(block.bases)
+            bar.advance(task, len(block.users))
+        note = note_of(bases, source.learned)  # if there is no list at all, there is no file
+    if note is not None:
+        say(note, err=True)

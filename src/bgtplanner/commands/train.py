@@ -197,7 +197,7 @@ def _show_result(result: Result, as_json: bool, view: RunProgress) -> None:
 
 def _next(result: Result, page: bool) -> list[str]:
     """What to do now: two commands, in two lines."""
-    from bgtplanner.runs.examples import example_users
+    from bgtplanner.runs.recommending import example_users
 
     folder, user = shlex.quote(str(result.folder)), example_users(result.ratings, 1)
     called = _called()

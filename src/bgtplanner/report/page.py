@@ -25,9 +25,9 @@ from bgtplanner.report.outcome import (
 from bgtplanner.report.study import headline, tiles
 from bgtplanner.report.view import RunView, read_run
 from bgtplanner.runs.config import departures, to_toml
-from bgtplanner.runs.examples import number_of_examples
 from bgtplanner.runs.folder import write_whole
 from bgtplanner.runs.gains import FEWEST
+from bgtplanner.runs.recommending import number_of_examples
 from bgtplanner.runs.reproduce import command_of, command_of_study
 from bgtplanner.runs.statistics import (
     Comparison,

@@ -39,11 +39,11 @@ from bgtplanner.runs.assembly import (
     learner_of,
 )
 from bgtplanner.runs.config import Config, check_policy, load_config
-from bgtplanner.runs.examples import example_users, examples_of, number_of_examples
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.gains import gains_of
 from bgtplanner.runs.loop import Run
 from bgtplanner.runs.observers import Observer
+from bgtplanner.runs.recommending import example_users, examples_of, number_of_examples
 from bgtplanner.runs.saving import found_again, saved_ratings
 from bgtplanner.runs.summary import (
     Result,
@@ -646,7 +646,7 @@ class _Run(Run):
         if folder is not None:
             ratings = self.prepared.ratings
             users = example_users(ratings, number_of_examples(self.config) if self.lists else 0)
-            lists = examples_of(ratings, self.simulation, users, len(test))
+            lists = examples_of(ratings, self.simulation, users)
             if lists is not None:
                 folder.write_examples(lists)
             folder.write_summary(result.summary)
