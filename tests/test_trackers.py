@@ -10,7 +10,7 @@ import pytest
 
 from bgtplanner.errors import ConfigError, MissingExtraError, StorageError
 from bgtplanner.runs.observers import Tracker
-from bgtplanner.runs.summary import Result
+from bgtplanner.runs.result import Result
 from bgtplanner.trackers import MLflowTracker, TensorBoardTracker, tracker_named
 from followed import RECORDS, Done, follow
 

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from bgtplanner.privacy.budget import Budget, Budgets
     from bgtplanner.privacy.ledger import Ledger
     from bgtplanner.runs.compare import compare
+    from bgtplanner.runs.result import Result
     from bgtplanner.runs.run import load, resume, simulate
     from bgtplanner.runs.statistics import Comparison, load_study
-    from bgtplanner.runs.summary import Result
 
 __version__ = "0.2.0"
 __all__ = [
@@ -59,7 +59,7 @@ _HOMES = {
     "Plan": "bgtplanner.planning.policy",
     "Policy": "bgtplanner.planning.policy",
     "Ratings": "bgtplanner.data.ratings",
-    "Result": "bgtplanner.runs.summary",
+    "Result": "bgtplanner.runs.result",
     "compare": "bgtplanner.runs.compare",
     "load": "bgtplanner.runs.run",
     "load_ratings": "bgtplanner.data.datasets",

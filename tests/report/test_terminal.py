@@ -19,7 +19,7 @@ from bgtplanner.data.split import Split, split_ratings
 from bgtplanner.report.blocks import bar, sparkline
 from bgtplanner.report.terminal import LiveTable, RunProgress, description_view, summary_table
 from bgtplanner.runs.config import load_config
-from bgtplanner.runs.summary import Result
+from bgtplanner.runs.result import Result
 
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 BLOCKS = "▁▂▃▄▅▆▇█"

@@ -16,8 +16,8 @@ from bgtplanner import simulate
 from bgtplanner.federation import compilation
 from bgtplanner.federation.compilation import clear_programs, memory_maps
 from bgtplanner.runs.compare import run_study
+from bgtplanner.runs.result import Result
 from bgtplanner.runs.study import Study
-from bgtplanner.runs.summary import Result
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -116,13 +116,3 @@ def test_a_service_that_recommends_to_everybody() -> None:
     for number in range(1, 40):
         simulation.predict([0] * number, [1] * number)
     assert memory_maps() < before + 50  # thirty-nine programs have hundreds
-
-
-def test_schedules_that_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`hindsight` plays a whole run for every schedule."""
-    cleared: list[None] = []
-    monkeypatch.setattr(compilation, "map_limit", lambda: 0)
-    monkeypatch.setattr(jax, "clear_caches", lambda: cleared.append(None))
-    settings = TINY | {"synthetic.clients": 6, "planning.policy": "hindsight"}
-    simulate("synthetic", rounds=2, settings=settings)
-    assert len(cleared) > 2

@@ -178,16 +178,6 @@ class TestRuns:
         assert not any("ndcg_at_10" in record for record in found.rounds)
         assert found.summary["ndcg_at_10_served"] is None
 
-    def test_hindsight_is_about_the_objective(self) -> None:
-        """Of the same schedules, one is best for the mean and one for the end."""
-        settings = FEW | {"federation.rounds": 6, "planning.policy": "hindsight"}
-        found = {
-            kind: simulate("synthetic", settings=settings | {"planning.objective": kind}).summary
-            for kind in ("served", "last")
-        }
-        assert found["served"]["rmse_served"] <= found["last"]["rmse_served"]
-        assert found["last"]["rmse_final"] <= found["served"]["rmse_final"]
-
 
 class TestStudies:
     def test_they_are_compared_by_it(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 from bgtplanner.data.split import Split
 from bgtplanner.runs.config import Config, load_config
 from bgtplanner.runs.observers import Several, figures_of
-from bgtplanner.runs.summary import Result
+from bgtplanner.runs.result import Result
 from followed import CONFIG, RECORDS, Done, follow
 
 
@@ -31,9 +31,6 @@ def test_several() -> None:
         def __init__(self, name: str) -> None:
             self.name = name
 
-        def searching(self, name: str, number: int, total: int) -> None:
-            heard.append(f"{self.name} searching {number}")
-
         def started(self, config: Config, split: Split, first: int) -> None:
             heard.append(f"{self.name} started")
 
@@ -44,10 +41,9 @@ def test_several() -> None:
             heard.append(f"{self.name} finished")
 
     both = Several(Ear("a"), Ear("b"))
-    both.searching("even", 1, 2)
     follow(both, last=1)
     both.finished(cast(Result, Done()))
-    expected = ["searching 1", "started", "0", "finished"]
+    expected = ["started", "0", "finished"]
     assert heard == [f"{who} {what}" for what in expected for who in "ab"]
 
 

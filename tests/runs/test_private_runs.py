@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from bgtplanner import Result, resume, simulate
 from bgtplanner.errors import ConfigError, InterruptedRunError, RunFolderError
 from bgtplanner.paper.accounting import client_level
-from bgtplanner.planning.schedules import Hindsight
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.report.guarantee import guarantee
 from bgtplanner.report.outcome import target_in_words
@@ -523,34 +522,3 @@ class TestPolicies:
 def test_what_cannot_be(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         tiny(rounds=1, **changes)
-
-
-class Searched:
-    """Sees which schedules are tried."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-    def searching(self, name: str, number: int, total: int) -> None:
-        assert number == len(self.names) + 1 <= total
-        self.names.append(name)
-
-    def started(self, config: Any, split: Any, first: int) -> None: ...
-
-    def round(self, record: Any, total: int) -> None: ...
-
-    def finished(self, result: Any) -> None: ...
-
-
-@pytest.mark.parametrize(("objective", "key"), [("served", "rmse_served"), ("last", "rmse_final")])
-def test_hindsight_is_the_best_of_all_schedules_on_the_test_set(objective: str, key: str) -> None:
-    seen = Searched()
-    settings = TINY | {"planning.policy": "hindsight", "planning.objective": objective}
-    found = simulate("synthetic", rounds=3, settings=settings, observer=seen)
-    every = Hindsight.candidates(3)
-    assert seen.names == list(every)
-    for name in ("even", "1 early", "1 last"):
-        weights = {"planning.options": {"weights": every[name].tolist()}}
-        once = simulate("synthetic", rounds=3, settings=settings | weights)
-        assert found.summary[key] <= once.summary[key]
-    assert found.summary["not_accounted"] == ["tuning"]

@@ -23,9 +23,9 @@ from bgtplanner.models.learner import Learner
 from bgtplanner.planning.schedules import Late, Uniform
 from bgtplanner.runs.compare import compare, run_study
 from bgtplanner.runs.folder import RunFolder
+from bgtplanner.runs.result import Result
 from bgtplanner.runs.run import load, resume, simulate
 from bgtplanner.runs.statistics import load_study
-from bgtplanner.runs.summary import Result
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

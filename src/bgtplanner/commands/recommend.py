@@ -25,7 +25,7 @@ from bgtplanner.text import MOST_BYTES_OF_A_CATALOGUE, read_bytes
 
 if TYPE_CHECKING:
     from bgtplanner.models.recommending import Block, Recommended, Recommender
-    from bgtplanner.runs.summary import Result
+    from bgtplanner.runs.result import Result
 
 __all__ = ["predict", "recommend"]
 

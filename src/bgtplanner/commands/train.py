@@ -33,7 +33,7 @@ from bgtplanner.runs.settings import FLAGS
 if TYPE_CHECKING:
     from bgtplanner.report.terminal import RunProgress
     from bgtplanner.runs.observers import Observer
-    from bgtplanner.runs.summary import Result
+    from bgtplanner.runs.result import Result
 
 __all__ = ["new_folder", "resume", "run"]
 

@@ -11,8 +11,8 @@ from bgtplanner.errors import BGTPlannerError
 from bgtplanner.report.outcome import scores_of
 from bgtplanner.report.study import headline
 from bgtplanner.report.view import RunView, read_run, run_as_ended
+from bgtplanner.runs.result import Result
 from bgtplanner.runs.statistics import Comparison, mean_curves
-from bgtplanner.runs.summary import Result
 from bgtplanner.runs.tables import tables_of
 from bgtplanner.text import visible
 

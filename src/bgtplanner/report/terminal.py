@@ -34,7 +34,7 @@ from bgtplanner.report.screen import words
 if TYPE_CHECKING:  # for annotations only: this file must work without the simulator
     from bgtplanner.data.split import Split
     from bgtplanner.runs.config import Config
-    from bgtplanner.runs.summary import Result
+    from bgtplanner.runs.result import Result
 
 __all__ = ["LiveTable", "RunProgress", "description_view", "summary_table"]
 
@@ -60,10 +60,6 @@ class RunProgress:
         self._begun = 0.0
         self._first = 0
         self._told = False
-
-    def searching(self, name: str, number: int, total: int) -> None:
-        """Print which schedule is tried."""
-        self._say(f"hindsight: trying schedule {number} of {total} ({name} rounds)")
 
     def compiling(self) -> None:
         """Say why nothing moves, once; a live table has a word for it."""

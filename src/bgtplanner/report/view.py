@@ -30,8 +30,8 @@ from bgtplanner.report.outcome import (
 )
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import RunFolder
+from bgtplanner.runs.result import Result
 from bgtplanner.runs.summary import (
-    Result,
     identity_of,
     not_accounted,
     promised,

@@ -85,7 +85,7 @@ def _grouped(
     some = values[known]
     number = min(_MOST_GROUPS, len(some) // FEWEST)
     shares = np.arange(1, number) / max(number, 1)
-    wanted = {_rounded(float(of)) for of in np.quantile(some, shares)} if number > 1 else set()
+    wanted = {float(f"{of:.2g}") for of in np.quantile(some, shares)} if number > 1 else set()
     edges: list[float] = []
     for edge in sorted(wanted):  # a bound that leaves too few on either side is left out
         below = (some > edges[-1] if edges else True) & (some <= edge)
@@ -97,22 +97,17 @@ def _grouped(
 
 
 def _named(low: float, high: float, what: str) -> str:
-    def bounds(before: str, after: str) -> str:
-        if math.isinf(low) and math.isinf(high):
-            return "all clients"
-        if math.isinf(low):
-            return f"{before}up to {high:g}{after}"
-        if math.isinf(high):
-            return f"{before}more than {low:g}{after}"
-        first = f"{low + 1:g}" if after else f"{low:g}"
-        return f"{before}{first} to {high:g}{after}"
-
-    return bounds("", " ratings") if what == "rating" else bounds(f"{what} ", "")
-
-
-def _rounded(value: float) -> float:
-    """A value with two digits."""
-    return float(f"{value:.2g}")
+    """The name of a group: ``17 to 28 ratings``, ``ε more than 5``."""
+    rating = what == "rating"
+    if math.isinf(low):
+        bounds = "all clients" if math.isinf(high) else f"up to {high:g}"
+    elif math.isinf(high):
+        bounds = f"more than {low:g}"
+    else:
+        bounds = f"{low + 1 if rating else low:g} to {high:g}"
+    if bounds == "all clients":
+        return bounds
+    return f"{bounds} ratings" if rating else f"{what} {bounds}"
 
 
 def _gain(ours: NDArray[Any], theirs: NDArray[Any], tested: NDArray[Any]) -> dict[str, Any]:

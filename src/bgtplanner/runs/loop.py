@@ -7,6 +7,7 @@ from a checkpoint.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,6 +29,7 @@ from bgtplanner.runs.summary import most_spent, reaches_target
 
 __all__ = ["Run"]
 
+_LARGEST = 1e15  # figure in a file
 _MOST_SECONDS = 1e12  # longer than any run
 _NOT_OF_THIS_RUN = (AttributeError, RecursionError, TypeError, ValueError)
 
@@ -35,14 +37,20 @@ _NOT_OF_THIS_RUN = (AttributeError, RecursionError, TypeError, ValueError)
 class Run:
     """A run in progress: its engine, its coordinator, and its record so far."""
 
-    def __init__(self, config: Config, simulation: Engine, observer: RoundObserver | None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        simulation: Engine,
+        observer: RoundObserver | None,
+        stop: Callable[[], bool] | None = None,
+    ) -> None:
         clear_programs()  # compiled by earlier runs
         self.config, self.simulation, self.observer = config, simulation, observer
+        self.stop = stop  # asked after every round, besides signals
         self.checkpoint_every = config.run.checkpoint_every
         self.records: list[dict[str, Any]] = []
         self.seconds_before = 0.0
         self.planned: Coordinator | None = None
-        self.stop: Callable[[], bool] | None = None  # asked besides signals
         self._looked = 0  # at how many records, for the target
         self._reached = False
 
@@ -69,9 +77,10 @@ class Run:
             except SchemaError:
                 raise
             except (ArithmeticError, LookupError, *_NOT_OF_THIS_RUN) as error:
-                message = "checkpoint entry 'planned' is not one of this run"
-                message += f": {error}" if isinstance(error, ConfigError) else ""
-                raise RunFolderError(message) from error
+                why = f": {error}" if isinstance(error, ConfigError) else ""
+                raise RunFolderError(
+                    f"checkpoint entry 'planned' is not one of this run{why}"
+                ) from error
 
     def _arrays(self, seconds: float) -> dict[str, NDArray[Any]]:
         """All the state that a later process needs to resume."""
@@ -100,8 +109,8 @@ class Run:
             seconds=time.perf_counter() - begun,
         )
 
-    def check(self, played: RoundResult) -> None:
-        """Raise an error if the run must not continue after this round."""
+    def check(self) -> None:
+        """Raise an error if the run must not continue after a round."""
 
     def measured(self, index: int) -> dict[str, float]:
         """Further figures of a round that has just been played, for its record."""
@@ -110,9 +119,11 @@ class Run:
 
     def carry_out(self, folder: RunFolder | None = None) -> float:
         """Play all remaining rounds, and return how many seconds the run has taken in total."""
-        total, every = self.config.federation.rounds, self.checkpoint_every
-        simulation = self.simulation
-        started = time.perf_counter()
+        total, started = self.config.federation.rounds, time.perf_counter()
+
+        def save() -> None:
+            if folder is not None:
+                folder.write_checkpoint(self._arrays(seconds()))
 
         def seconds() -> float:
             return self.seconds_before + time.perf_counter() - started
@@ -121,24 +132,24 @@ class Run:
             while not self._over():
                 played = self.step()
                 if played is None:
-                    if folder is not None and self.records:
-                        folder.write_checkpoint(self._arrays(seconds()))
+                    if self.records:
+                        save()
                     break
-                self.check(played)
-                record = played.as_json() | self.measured(played.round)
+                self.check()
+                record = _bounded(played.as_json()) | self.measured(played.round)
                 self.records.append(record)
                 # Read once: a later request is for the next round.
                 stopping = asked.is_set() or (self.stop is not None and self.stop())
+                done = self.simulation.next_round
                 if folder is not None:
                     folder.append_round(record)
-                    due = simulation.next_round % every == 0
-                    if due or stopping or self._over():
-                        folder.write_checkpoint(self._arrays(seconds()))
+                if done % self.checkpoint_every == 0 or stopping or self._over():
+                    save()
                 if self.observer is not None:
                     self.observer.round(record, total)
                 if stopping and folder is not None and not self._over():
                     raise InterruptedRunError(
-                        f"stopped after round {simulation.next_round} of {total}; continue with: "
+                        f"stopped after round {done} of {total}; continue with: "
                         f"{folder.resume_command}"
                     )
         if not self.records:
@@ -156,3 +167,11 @@ class Run:
         """Whether there is no round left: a reached target ends a run that does not rest."""
         done = self.simulation.next_round >= self.config.federation.rounds
         return done or (self.reached() and not self.config.rests)
+
+
+def _bounded(record: dict[str, Any]) -> dict[str, Any]:
+    """The record of a round; a score beyond what a number holds is written as the largest."""
+    return {
+        name: _LARGEST if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in record.items()
+    }

@@ -15,7 +15,8 @@ from bgtplanner.data.split import Split
 from bgtplanner.models.metrics import of_lists, of_ratings
 from bgtplanner.runs.assembly import accountant_of
 from bgtplanner.runs.config import Config
-from bgtplanner.runs.summary import Result, readings
+from bgtplanner.runs.result import Result
+from bgtplanner.runs.summary import readings
 
 __all__ = ["Observer", "RoundObserver", "Several", "Tracker", "figures_of"]
 
@@ -29,10 +30,6 @@ class RoundObserver(Protocol):
 
 class Observer(RoundObserver, Protocol):
     """Observes a simulated run; a subclass overrides only the methods that it needs."""
-
-    def searching(self, name: str, number: int, total: int) -> None:
-        """Before a run with ``hindsight``, a schedule is tried."""
-        del name, number, total
 
     def started(self, config: Config, split: Split, first: int) -> None:
         """The data are ready; training starts at round `first`."""
@@ -53,25 +50,21 @@ class Several(Observer):
     def __init__(self, *observers: Observer) -> None:
         self.observers = observers
 
-    def searching(self, name: str, number: int, total: int) -> None:
+    def _tell(self, event: str, *what: Any) -> None:
         for observer in self.observers:
-            observer.searching(name, number, total)
+            getattr(observer, event)(*what)
 
     def started(self, config: Config, split: Split, first: int) -> None:
-        for observer in self.observers:
-            observer.started(config, split, first)
+        self._tell("started", config, split, first)
 
     def compiling(self) -> None:
-        for observer in self.observers:
-            observer.compiling()
+        self._tell("compiling")
 
     def round(self, record: Mapping[str, Any], total: int) -> None:
-        for observer in self.observers:
-            observer.round(record, total)
+        self._tell("round", record, total)
 
     def finished(self, result: Result) -> None:
-        for observer in self.observers:
-            observer.finished(result)
+        self._tell("finished", result)
 
 
 class Tracker(Observer):

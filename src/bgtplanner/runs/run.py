@@ -30,23 +30,16 @@ from bgtplanner.models.metrics import METRICS, lists_of, shown
 from bgtplanner.models.references import References, references
 from bgtplanner.planning.policy import Policy
 from bgtplanner.planning.registry import POLICIES
-from bgtplanner.planning.schedules import Hindsight
-from bgtplanner.runs.assembly import (
-    check_planning,
-    coordinator_of,
-    described,
-    federation_of,
-    learner_of,
-)
+from bgtplanner.runs.assembly import check_planning, coordinator_of, described, federation_of
 from bgtplanner.runs.config import Config, check_policy, load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.gains import gains_of
 from bgtplanner.runs.loop import Run
 from bgtplanner.runs.observers import Observer
 from bgtplanner.runs.recommending import example_users, examples_of, number_of_examples
+from bgtplanner.runs.result import Result
 from bgtplanner.runs.saving import found_again, saved_ratings
 from bgtplanner.runs.summary import (
-    Result,
     about_ratings,
     alone_by_round,
     as_served,
@@ -79,6 +72,7 @@ __all__ = [
 
 
 _LISTS = "ndcg_at_10"  # measured in some of the rounds, too
+_LOST = 1e6  # no parameter that predicts ratings from 0 to 1 is anywhere near
 
 RATINGS = "Ratings, or the name of a data set; of a table: Ratings.from_frame(table)"
 """What stands for ratings in a call."""
@@ -252,20 +246,17 @@ def execute(
         RunFolder(Path(out)).check_free(overwrite)  # before minutes are spent on loading
     use_compilation_cache()
     given = given or Given()
-    given = given._replace(model=learner_of(config) if given.model is None else given.model)
     if data is not None:
         prepared = data(config)
     else:
         prepared = Prepared(config, ratings_of(config) if ratings is None else ratings)
-    with_schedule = _with_schedule(config, prepared, observer, given)
-    run = _Run(with_schedule, prepared, observer, given)
-    run.lists, run.stop = lists, stop
+    run = _Run(config, prepared, observer, given, lists=lists, stop=stop)
     if out is None:
         run.open_ledger(None)
         return run.train()
-    if run.config.privacy.mechanism != "none":
+    if config.privacy.mechanism != "none":
         clients = prepared.ratings.n_clients
-        check_planning(run.config, clients, given.policy)  # before there is a folder
+        check_planning(config, clients, given.policy)  # before there is a folder
     with RunFolder.create(
         out,
         config,
@@ -303,6 +294,8 @@ def resume(
             its policy no longer exists.
     """
     use_compilation_cache()
+    fits = ratings is None or isinstance(ratings, Ratings)
+    refuse_unless(fits, "ratings", ratings, "Ratings")
     with RunFolder.open(as_path("path", path)) as folder:
         if folder.saved:
             raise RunFolderError(f"{path}: a finished run, saved without its ledger; load it")
@@ -310,27 +303,22 @@ def resume(
             raise RunFolderError(
                 f"{path}: a run on real machines; continue with: {folder.resume_command}"
             )
-        given = _given_again(folder, "resume", model, policy)
         config = folder.config()
+        given = _given_again(folder, config, "resume", model, policy)
         try:
             check_policy(config.planning.policy)
         except ConfigError as error:
             raise RunFolderError(
                 f"{path}: cannot be resumed; start a new run ({error})"
             ) from error
-        _same_model(path, config, model)
-        fits = ratings is None or isinstance(ratings, Ratings)
-        refuse_unless(fits, "ratings", ratings, "Ratings")
         ratings = _ratings_of_folder(folder, config, "resume") if ratings is None else ratings
         data = Prepared(config, ratings)
-        planned = _with_schedule(config, data, observer, given)
-        run = _Run(planned, data, observer, given)
+        run = _Run(config, data, observer, given, stop=stop)
         if data.mark != folder.notes().get("data"):
             raise RunFolderError(
                 f"{path}: the ratings of '{config.data.dataset}' are not those it was started "
                 "with; bring them back, or start a new run"
             )
-        run.stop = stop
         run.open_ledger(folder)
         with contextlib.closing(run):
             checkpoint = folder.checkpoint()
@@ -381,9 +369,8 @@ def load(
             f"{path}: a run on real machines, which have the ratings; ask a client there: "
             "bgtplanner recommend CLIENT_FOLDER"
         )
-    given = _given_again(folder, "load", model)
     config = folder.config()
-    _same_model(path, config, model)
+    given = _given_again(folder, config, "load", model)
     checkpoint = folder.checkpoint()
     if summary is None and checkpoint is None:
         raise RunFolderError(
@@ -391,9 +378,11 @@ def load(
             f"{config.run.checkpoint_every}, or continue with: {folder.resume_command}"
         )
     if not isinstance(ratings, Ratings):
-        own = saved_ratings(folder) if (ratings, data_dir) == (None, None) else None
-        moved = _moved(config, ratings, data_dir)
-        ratings = _ratings_of_folder(folder, moved, "load") if own is None else own
+        places = {"dataset": ratings, "data_dir": data_dir}
+        moved = {name: place for name, place in places.items() if place is not None}
+        own = None if moved else saved_ratings(folder)
+        now = config.model_copy(update={"data": config.data.model_copy(update=moved)})
+        ratings = _ratings_of_folder(folder, now, "load") if own is None else own
     data = Prepared(config, ratings)
     run = _Run(config, data, None, given)
     if data.mark != notes.get("data") or checkpoint is None:
@@ -417,17 +406,18 @@ def load(
     )
 
 
-def _moved(config: Config, dataset: str | None, data_dir: str | None) -> Config:
-    """The config with the place where its ratings are now."""
-    places = {"dataset": dataset, "data_dir": data_dir}
-    given = {name: place for name, place in places.items() if place is not None}
-    return config.model_copy(update={"data": config.data.model_copy(update=given)})
-
-
 def _given_again(
-    folder: RunFolder, call: str, model: Learner | None, policy: Policy | None = None
+    folder: RunFolder,
+    config: Config,
+    call: str,
+    model: Learner | None,
+    policy: Policy | None = None,
 ) -> Given:
-    """The objects given now, after checking that none is missing."""
+    """The objects given now, after checking that none is missing, and that the model is the same.
+
+    Raises:
+        RunFolderError: If one is missing, or the model has other settings.
+    """
     given = Given(model, policy)
     needed = [name for name in folder.given if (call, name) != ("load", "policy")]
     if missing := [name for name in needed if getattr(given, name) is None]:
@@ -436,21 +426,18 @@ def _given_again(
             f"{folder.path}: its {' and '.join(missing)} was given in Python; continue there: "
             f"{call}(path, {arguments})"
         )
-    if model is not None:
-        MODELS.named(type(model))
     if policy is not None:
         POLICIES.named(type(policy))
+    if model is not None:
+        MODELS.named(type(model))
+        there: dict[str, Any] = config.model_dump()
+        for key, value in described(model)[0].items():
+            section, _, name = key.partition(".")
+            if there[section].get(name, {}) != value:
+                raise RunFolderError(
+                    f"{folder.path}: it was started with another model; give that one"
+                )
     return given
-
-
-def _same_model(path: Path | str, config: Config, model: Learner | None) -> None:
-    """Refuse a learner whose settings are not those that the run was started with."""
-    said = {} if model is None else described(model)[0]
-    there: dict[str, Any] = config.model_dump()
-    for key, value in said.items():
-        section, _, name = key.partition(".")
-        if there[section].get(name, {}) != value:
-            raise RunFolderError(f"{path}: it was started with another model; give that one")
 
 
 def _ratings_of_folder(folder: RunFolder, config: Config, call: str) -> Ratings:
@@ -462,30 +449,6 @@ def _ratings_of_folder(folder: RunFolder, config: Config, call: str) -> Ratings:
             f"{folder.path}: its data cannot be loaded by name ({error}).{moved} If they were "
             f"given in Python, continue there: {call}(path, ratings=...)"
         ) from error
-
-
-def _with_schedule(
-    config: Config, prepared: Prepared, observer: Observer | None, given: Given
-) -> Config:
-    """The config, for ``hindsight`` with the schedule that is best on the test set."""
-    if config.planning.policy != "hindsight" or "weights" in config.planning.options:
-        return config
-    every = Hindsight.candidates(config.federation.rounds)
-    best, least = config, math.inf
-    for number, (name, weights) in enumerate(every.items(), start=1):
-        if observer is not None:
-            observer.searching(name, number, len(every))
-        options = config.planning.options | {"weights": weights.tolist()}
-        planning = config.planning.model_copy(update={"options": options})
-        tried = config.model_copy(update={"planning": planning})
-        run = _Run(tried, prepared, None, given)
-        run.lists = False
-        run.open_ledger(None)
-        run.carry_out()
-        error = config.planning.goal.of([record["rmse"] for record in run.records])
-        if error < least:
-            best, least = tried, error
-    return best
 
 
 def ratings_of(config: Config) -> Ratings:
@@ -568,18 +531,21 @@ class _Run(Run):
         prepared: Prepared,
         observer: Observer | None,
         given: Given,
+        *,
+        lists: bool = True,
+        stop: Callable[[], bool] | None = None,
     ) -> None:
-        self.prepared, self.given = prepared, given
+        self.prepared, self.given, self.lists = prepared, given, lists
         ratings, self.split = prepared.ratings, prepared.split
-        self.lists = True
+        federation = federation_of(
+            config,
+            ratings.n_items,
+            given.model,
+            clients=ratings.n_clients,
+            implicit=ratings.implicit,
+        )
         simulation = Simulation(
-            federation_of(
-                config,
-                ratings.n_items,
-                given.model,
-                clients=ratings.n_clients,
-                implicit=ratings.implicit,
-            ),
+            federation,
             self.split,
             seed=config.run.seed,
             device=config.run.device,
@@ -587,8 +553,8 @@ class _Run(Run):
             validation=config.planning.validation_share if config.validates else 0.0,
         )
         simulation.on_compiling = getattr(observer, "compiling", None)
-        super().__init__(config, simulation, observer)
-        ranks = _LISTS in shown(config.preset)
+        super().__init__(config, simulation, observer, stop)
+        ranks = lists and _LISTS in shown(config.preset)
         self._ranked_in = set(rounds_to_rank(config.federation.rounds) if ranks else ())
 
     @functools.cached_property
@@ -613,38 +579,20 @@ class _Run(Run):
         return replace(played, seconds=time.perf_counter() - begun)
 
     def train(self, folder: RunFolder | None = None) -> Result:
+        """Play all remaining rounds, and return what came of them."""
         if self.observer is not None:
             self.observer.started(self.config, self.split, self.simulation.next_round)
-        seconds = self.carry_out(folder)
-        spending, budgets, test = None, None, self.split.test
-        predicted = functools.cache(lambda: self.simulation.predict(test.user, test.item))
-        if self.planned is not None:
-            ledger = self.planned.ledger
-            spending = spending_of(self.config, ledger, self.split, self.records)
-            spending["planner_note"] = self.planned.policy.note
-            if len(ledger.budgets.classes) > 1:
-                budgets = ledger.budgets
-                spending["classes"] = classes_of(ledger, test, predicted())
-        summary = summarise(self.config, self.facts, self.records, seconds, spending)
-        goal, number = self.config.planning.goal, len(self.records)
-        summary["learned"] = self.simulation.learned
-        if self.lists:
-            summary |= ranking_of(self.simulation, self.split, self.prepared.rankings)
-            summary["gains"] = gains_of(self.split, predicted(), number - 1, budgets)
-        curve = self.prepared.alone(number, summary["rmse_client_alone"])
-        alone = None if curve is None else as_served(goal, curve)
-        served = lists_served(goal, self.records, summary.get(_LISTS))
+        seconds, ratings = self.carry_out(folder), self.prepared.ratings
         result = Result(
-            summary=summary | {f"{_LISTS}_served": served, "rmse_client_alone_served": alone},
+            summary=self._summary(seconds),
             rounds=self.records,
-            ratings=self.prepared.ratings,
+            ratings=ratings,
             folder=None if folder is None else folder.path,
             simulation=self.simulation,
             config=self.config,
             given=self.given.names,
         )
         if folder is not None:
-            ratings = self.prepared.ratings
             users = example_users(ratings, number_of_examples(self.config) if self.lists else 0)
             lists = examples_of(ratings, self.simulation, users)
             if lists is not None:
@@ -654,19 +602,44 @@ class _Run(Run):
             self.observer.finished(result)
         return result
 
+    def _summary(self, seconds: float) -> dict[str, Any]:
+        """The figures of the finished run."""
+        test, number, goal = self.split.test, len(self.records), self.config.planning.goal
+        predicted = functools.cache(lambda: self.simulation.predict(test.user, test.item))
+        spending, budgets = None, None
+        if self.planned is not None:
+            ledger = self.planned.ledger
+            spending = spending_of(self.config, ledger, self.split, self.records)
+            spending["planner_note"] = self.planned.policy.note
+            if len(ledger.budgets.classes) > 1:
+                budgets = ledger.budgets
+                spending["classes"] = classes_of(ledger, test, predicted())
+        found = summarise(self.config, self.facts, self.records, seconds, spending)
+        found["learned"] = self.simulation.learned
+        if self.lists:
+            found |= ranking_of(self.simulation, self.split, self.prepared.rankings)
+            found["gains"] = gains_of(self.split, predicted(), number - 1, budgets)
+        found[f"{_LISTS}_served"] = lists_served(goal, self.records, found.get(_LISTS))
+        alone = self.prepared.alone(number, found["rmse_client_alone"])
+        served = None if alone is None else as_served(goal, alone)
+        return found | {"rmse_client_alone_served": served}
+
     def measured(self, index: int) -> dict[str, float]:
         """The NDCG@10 of the lists after some of the rounds, if it is shown."""
-        if not self.lists or index not in self._ranked_in:
+        if index not in self._ranked_in:
             return {}
         lists = lists_of(self.simulation.rank, self.split.train, self.split.test)
         value = float(METRICS[_LISTS].of(lists))
         return {_LISTS: value} if math.isfinite(value) else {}
 
-    def check(self, played: RoundResult) -> None:
-        if not (math.isfinite(played.loss or 0.0) and math.isfinite(played.metrics.rmse)):
+    def check(self) -> None:
+        """End a run whose model is lost; whether it is, what was released says, not a test."""
+        shared = self.simulation.state.shared
+        parts = [np.asarray(part) for part in (shared.items, shared.dense)]
+        if not all((np.abs(part) < _LOST).all() for part in parts):  # NaN is not, either
             raise TrainingDivergedError(
-                f"training diverged in round {played.round + 1}: the loss is no longer "
-                f"finite. Try a smaller server.learning_rate "
+                f"training diverged in round {self.simulation.next_round}: the model's parameters "
+                f"grow without end. Try a smaller server.learning_rate "
                 f"(now {self.config.server.learning_rate:g})"
             )
 

@@ -20,7 +20,7 @@ from bgtplanner.durable import replacing
 from bgtplanner.errors import DataError, RunFolderError, StorageError
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import RunFolder, data_paths
-from bgtplanner.runs.summary import Result
+from bgtplanner.runs.result import Result
 
 __all__ = ["found_again", "save", "saved_ratings"]
 

@@ -1,27 +1,21 @@
-"""The result of a run, as an object and as the figures of ``summary.json``."""
+"""The figures of ``summary.json``: what a run was, what it reached, and what it spent on whom."""
 
 from __future__ import annotations
 
 import math
 import statistics
-import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from bgtplanner.arguments import as_path, as_whole, in_words, refuse_unless
-from bgtplanner.data.catalogue import as_label
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split
-from bgtplanner.errors import DataError, StorageError, quoted
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.metrics import drawn_users, of_ratings, ranked
-from bgtplanner.models.recommending import Recommender, pairs_of
 from bgtplanner.models.references import References, rankings, references, the_same_for_all
 from bgtplanner.paper.accounting import client_level
 from bgtplanner.planning.objective import Objective
@@ -32,12 +26,9 @@ from bgtplanner.privacy.mechanisms import mechanism_named
 from bgtplanner.runs.assembly import accountant_of, budgets_of, expansion_of, promise_of
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import SCHEMA
-from bgtplanner.runs.recommending import Recommendations, recommendations_of, recommender_of
-from bgtplanner.text import visible
 
 __all__ = [
     "CLIENT_LEVEL_DELTA",
-    "Result",
     "about_ratings",
     "alone_by_round",
     "as_served",
@@ -60,230 +51,18 @@ __all__ = [
 CLIENT_LEVEL_DELTA = 1e-5
 """The delta at which the epsilon of a whole client is computed, whatever the preset."""
 
-Label = str | int | float | np.generic
-"""The label of a user or an item, as the source has it."""
-
 _SAME = 1e-6  # share of an error below which a change of it says nothing
 _LARGEST = 1e15  # the longest scale that figures are shown on
-_SPENDING = (
-    "epsilon_spent_max",
-    "epsilon_client_level",
-    "epsilon_client_level_median",
-    "epsilon_client_level_pure",
-    "rounds_paid",
-    "classes",
-    "uploads_dropped",
-    "ledger_head",
+_IF_PRIVATE = (
+    *("trust", "unit", "accounting", "epsilon", "delta", "neighbours", "epsilon_other_reading"),
+    *("most_dropouts", "most_colluders", "noise_surplus", "rounds_aborted"),
+    *("epsilon_spent_max", "epsilon_client_level", "epsilon_client_level_median"),
+    *("epsilon_client_level_pure", "rounds_paid", "classes", "uploads_dropped", "ledger_head"),
     "planner_note",
 )
 
-
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """The result of a run.
-
-    Attributes:
-        summary: The figures of ``summary.json``.
-        rounds: One mapping per round, as in ``rounds.jsonl``.
-        ratings: The ratings that were trained and tested on.
-        folder: The run folder, if there is one.
-        simulation: The trained federation.
-        unfinished: How many rounds are done and how many there will be, if the run is not
-            finished; its summary then has only what was known before the first round.
-        config: The settings.
-        given: What was given as objects that the settings do not determine: ``model``, ``policy``.
-
-    A notebook shows it as a table with a picture. It can be pickled, and saved to a folder that
-    ``bgtplanner.load`` reads anywhere.
-    """
-
-    summary: Mapping[str, Any]
-    rounds: list[dict[str, Any]]
-    ratings: Ratings
-    folder: Path | None
-    simulation: Simulation = field(repr=False)
-    config: Config = field(repr=False)
-    unfinished: tuple[int, int] | None = None
-    given: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        known = self.summary
-        said = [f"{known.get('model')} by {known.get('policy')}"]
-        if known.get("epsilon") is not None:
-            said.append(f"epsilon {known['epsilon']:g}")
-        if self.unfinished is None:
-            said.append(f"{len(self.rounds)} rounds")
-        else:
-            said.append("round {} of {}".format(*self.unfinished))
-        if (error := known.get("rmse_objective", known.get("rmse_final"))) is not None:
-            said.append(f"RMSE {error:.4f}")
-        lists = known.get("ndcg_at_10")
-        if known.get("objective") == "served":
-            lists = known.get("ndcg_at_10_served", lists)
-        said += [] if lists is None else [f"NDCG@10 {lists:.3f}"]
-        said += [] if self.folder is None else [f"in {self.folder}"]
-        return f"Result({visible(known.get('dataset', '?'))}: {', '.join(said)})"
-
-    def _repr_html_(self) -> str:
-        from bgtplanner.report.notebook import run_as_html
-
-        return run_as_html(self)
-
-    def save(self, path: Path | str, *, overwrite: bool = False) -> Path:
-        """Write the result to a folder from which ``bgtplanner.load`` reads it anywhere.
-
-        The folder has the ratings, too, so that nothing else is needed; treat it like them. It
-        has no ledger: that of a run exists once, in the folder that was given as ``out``.
-
-        Args:
-            path: The folder, new or empty.
-            overwrite: Whether to replace a run in that folder.
-
-        Raises:
-            RunFolderError: If the folder is in use, or the run is not finished.
-            StorageError: If it cannot be written.
-        """
-        from bgtplanner.runs.run import fingerprint_of, split_of
-        from bgtplanner.runs.saving import save
-
-        mark = fingerprint_of(split_of(self.config, self.ratings))
-        return save(self, path, fingerprint=mark, overwrite=overwrite)
-
-    @overload
-    def predict(self, user: Label, item: Label) -> float: ...  # type: ignore[overload-overlap]
-
-    @overload
-    def predict(self, user: ArrayLike, item: ArrayLike) -> NDArray[np.float64]: ...
-
-    def predict(self, user: ArrayLike, item: ArrayLike) -> float | NDArray[np.float64]:
-        """Predict ratings on the source's scale, for users and items given by their labels.
-
-        Args:
-            user: The label of a user, or labels in any shape that broadcasts with that of `item`.
-            item: The label of an item, or labels.
-
-        Returns:
-            A number for one user and one item, otherwise an array.
-
-        Raises:
-            DataError: If a label is not known, which is then named, or the shapes do not
-                broadcast.
-        """
-        users = _places(self.ratings.user_labels, user, "user")
-        items = _places(self.ratings.item_labels, item, "item")
-        try:
-            users, items = np.broadcast_arrays(users, items)
-        except ValueError as error:
-            shapes = f"{users.shape} and {items.shape}"
-            raise DataError(f"user and item have shapes {shapes}: expected equal ones") from error
-        predicted = self.simulation.predict(users.ravel(), items.ravel())
-        found = self.ratings.to_raw(predicted).reshape(users.shape)
-        return float(found) if found.ndim == 0 else found
-
-    def recommend(self, user: Any, top: int = 10) -> list[tuple[Any, float]]:
-        """The items that a user has not rated and is expected to like best, best first.
-
-        Args:
-            user: Label of the user.
-            top: How many items.
-
-        Returns:
-            Pairs of item label and predicted rating, on the source's scale; NaN if the data are
-            not ratings.
-
-        Raises:
-            DataError: If the user is not known.
-            ConfigError: If `top` is not positive.
-            NothingLearnedError: If there is nothing to rank items by.
-        """
-        one = user is not None and np.ndim(user) == 0
-        refuse_unless(one, "user", user, "the label of one user; for many: recommendations(users)")
-        found = self.recommendations(user, top)
-        if found.note is not None:
-            warnings.warn(found.note, stacklevel=2)
-        return pairs_of(found.rows)
-
-    def recommendations(self, users: ArrayLike | None = None, top: int = 10) -> Recommendations:
-        """Lists for many users, with titles, predicted ratings and reasons.
-
-        What a user has rated is left out as far as it has arrived by the last round. Ratings of
-        the test set are not known to the model, so their items can be recommended.
-
-        Args:
-            users: Labels of users; by default all.
-            top: How many items each.
-
-        Raises:
-            DataError: If a user is not known.
-            ConfigError: If `top` is not positive.
-            NothingLearnedError: If there is nothing to rank items by for any of them.
-        """
-        top = as_whole("top", top, 1)
-        places = np.arange(self.ratings.n_users)
-        if users is not None:
-            found = _places(self.ratings.user_labels, users, "user").ravel().tolist()
-            places = np.array(list(dict.fromkeys(found)), dtype=np.int64)
-        return recommendations_of(self.recommender(), places, top)
-
-    def recommender(self) -> Recommender:
-        """All that lists of recommendations are made of, as of the last round."""
-        return recommender_of(self.ratings, self.simulation)
-
-    def export(self, path: Path | str) -> Path:
-        """Write what the server holds as a NumPy archive, without anything that clients keep.
-
-        The shared parameters, `items` and `dense`, were computed from released numbers. The
-        archive also has `item_labels` and `scale`, without which they could not be used. If the
-        catalogue or the scale was read off the ratings, it is a fact about the ratings that no
-        budget has paid for, and the summary lists it under `not_accounted`.
-        """
-        target = as_path("path", path)
-        shared = self.simulation.state.shared
-        try:
-            with target.open("wb") as file:
-                np.savez(
-                    file,
-                    items=np.asarray(shared.items),
-                    dense=np.asarray(shared.dense),
-                    item_labels=self.ratings.item_labels,
-                    scale=np.array([self.ratings.low, self.ratings.high]),
-                )
-        except OSError as error:
-            raise StorageError(f"{target}: cannot be written ({error})") from error
-        return target
-
-
-def _places(labels: NDArray[Any], wanted: ArrayLike, name: str) -> NDArray[np.int64]:
-    """The indices of labels, in the shape in which they were given.
-
-    Numbers are found among labels that are text, and the other way round, if they are written
-    the same.
-    """
-    try:
-        array = np.asarray(wanted)
-    except ValueError as error:
-        raise DataError(f"{name}: expected a label, or an array of labels") from error
-    if not array.size:
-        return np.zeros(array.shape, dtype=np.int64)
-    if array.dtype.kind not in "iufUSO" or any(of is None for of in array.ravel().tolist()):
-        raise DataError(f"{name} = {in_words(wanted)}: expected a label, or an array of labels")
-    sought = array.ravel()
-    if labels.dtype.kind != array.dtype.kind or array.dtype.kind == "O":
-        labels, sought = _texts(labels), _texts(sought)
-    order = np.argsort(labels)
-    at = np.minimum(np.searchsorted(labels, sought, sorter=order), len(labels) - 1)
-    unknown = np.flatnonzero(labels[order[at]] != sought)
-    if len(unknown):
-        first = quoted(array.ravel()[unknown[:1]].tolist()[0])
-        if len(sought) == 1:
-            raise DataError(f"{name} {first} is not in the ratings")
-        count = f"{len(unknown):,} of {len(sought):,} {name}s are"
-        raise DataError(f"{count} not in the ratings; the first is {first}")
-    return order[at].reshape(array.shape)
-
-
-def _texts(labels: NDArray[Any]) -> NDArray[np.str_]:
-    return np.array([of if isinstance(of, str) else as_label(of) for of in labels.tolist()])
+Records = Sequence[Mapping[str, Any]]
+"""One mapping per round, as in ``rounds.jsonl``."""
 
 
 def facts_of(
@@ -348,34 +127,73 @@ def about_ratings(ratings: Ratings) -> dict[str, Any]:
     }
 
 
+def not_accounted(config: Config, public: Collection[str]) -> list[str]:
+    """What leaves the clients without being paid for; without a mechanism, all that leaves.
+
+    Args:
+        config: The settings of the run.
+        public: Those of ``scale`` and ``catalogue`` that were given and not read off the ratings.
+            A neighbouring data set, in which one client rated another item or higher than all
+            others, has a visibly different catalogue or scale.
+
+    With ``data.arrival = time`` a client takes part from its first rating on, and whoever sees who
+    takes part sees when that was: ``arrival``.
+    """
+    rows = config.privacy.mechanism == "none" or not UNITS[config.privacy.unit].sound
+    planning, learns = config.planning, config.learns
+    leaves = {
+        "item-ids": rows or (learns and planning.context == "usage"),
+        "pseudo-rows": rows and bool(config.model.pseudo_items),
+        "context": learns and planning.context == "usage",
+        "expansion-matching": bool(config.model.expansions),
+        "reward": config.target_from_test or (learns and planning.reward in ("test", "loss")),
+        "scale": "scale" not in public,
+        "catalogue": "catalogue" not in public,
+        "arrival": config.data.arrival == "time",
+    }
+    return [name for name, is_so in leaves.items() if is_so]
+
+
 def summarise(
     config: Config,
     facts: Mapping[str, Any],
-    records: Sequence[Mapping[str, Any]],
+    records: Records,
     seconds: float,
     spending: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The figures of a run so far; what it does not have, such as an epsilon, is None."""
     # The first round of a process includes compilation.
     later = [record["seconds"] for record in records[1:]] or [records[-1]["seconds"]]
+    reached = (record["round"] for record in records if reaches_target(config, record))
+    first, target = next(reached, None), config.planning.target
     return {
         **facts,
-        **dict.fromkeys(("trust", "unit", "accounting", "epsilon", "delta")),
-        **dict.fromkeys(("neighbours", "epsilon_other_reading")),
-        **dict.fromkeys(("most_dropouts", "most_colluders", "noise_surplus", "rounds_aborted")),
+        **dict.fromkeys(_IF_PRIVATE),
         "rounds_run": len(records),
-        **_target(config, records),
+        "target": target,
+        "target_reached": None if target is None else first is not None,
+        "target_round": first,
+        # Of several classes of clients, the share of the class that has the least left.
+        "budget_left": min(records[-1].get("left") or [], default=None),
         "objective": config.planning.objective,
         **_scores(config.planning.goal, records, facts.get("scale")),
-        **dict.fromkeys(_SPENDING),
         "seconds_total": seconds,
         "seconds_per_round": statistics.median(later),
-    } | dict(spending or {})
+        **(spending or {}),
+    }
 
 
-def _scores(
-    goal: Objective, records: Sequence[Mapping[str, Any]], scale: Sequence[float] | None
-) -> dict[str, Any]:
+def reaches_target(config: Config, record: Mapping[str, Any]) -> bool:
+    """Whether a round reached the target, if there is one.
+
+    A validation error is noisy, so its upper confidence bound has to be below the target.
+    """
+    target = config.planning.target
+    value = record.get("rmse" if config.target_from_test else "validation_upper")
+    return target is not None and value is not None and bool(value <= target)
+
+
+def _scores(goal: Objective, records: Records, scale: Sequence[float] | None) -> dict[str, Any]:
     """The scores of the model; None if no one may look at ratings.
 
     Args:
@@ -410,7 +228,7 @@ def as_served(goal: Objective, values: Sequence[float | None]) -> float | None:
     return replace(goal, kind="served").of(known) if whole else None
 
 
-def _arriving(records: Sequence[Mapping[str, Any]]) -> float | None:
+def _arriving(records: Records) -> float | None:
     """The error on the training ratings that arrived, each predicted before it was learned.
 
     None where ratings did not arrive in the order of their times.
@@ -438,9 +256,7 @@ def rounds_to_rank(rounds: int) -> list[int]:
     return sorted({round(rounds ** (step / 7)) - 1 for step in range(7)} - {rounds - 1})
 
 
-def lists_served(
-    goal: Objective, records: Sequence[Mapping[str, Any]], last: float | None
-) -> float | None:
+def lists_served(goal: Objective, records: Records, last: float | None) -> float | None:
     """The NDCG@10 that people were served with: the mean over rounds, as :func:`as_served`.
 
     Lists are made in a few rounds only. Between two of these, NDCG@10 is taken to have come as far
@@ -452,13 +268,12 @@ def lists_served(
         records: One mapping per round, some with a measured `ndcg_at_10`.
         last: That of the last round.
     """
-    found = [record.get("ndcg_at_10") for record in records[:-1]]
+    measured = [record.get("ndcg_at_10") for record in records[:-1]]
     errors = [record.get("rmse") for record in records]
-    if last is None or None in errors or (len(records) > 1 and found[0] is None):
+    if last is None or None in errors or (len(records) > 1 and measured[0] is None):
         return None
-    known = {index: value for index, value in enumerate(found) if value is not None}
-    places = [*known, len(records) - 1]
-    values = [*known.values(), last]
+    known = {index: value for index, value in enumerate(measured) if value is not None}
+    places, values = [*known, len(records) - 1], [*known.values(), last]
     error = np.array(errors, dtype=np.float64)
     every = np.interp(np.arange(len(records)), places, values)
     for (begin, end), (low, high) in zip(pairwise(places), pairwise(values), strict=True):
@@ -477,17 +292,15 @@ def alone_by_round(split: Split, rounds: int, last: float | None) -> list[float]
     """
     if last is None:
         return None
-    places = [index for index in rounds_to_rank(rounds) if index < rounds - 1]
     train = replace(split.train, catalogue=None)  # features are for another reference
     test = replace(split.test, catalogue=None)
-    values = [
-        references(train.take(split.present(index)), test).client_alone.rmse for index in places
-    ]
-    known = split.present(rounds - 1)
-    if not known.all():
-        last = references(train.take(known), test).client_alone.rmse
-    every = np.interp(np.arange(rounds), [*places, rounds - 1], [*values, last])
-    return [float(value) for value in every]
+
+    def alone(index: int) -> float:
+        return references(train.take(split.present(index)), test).client_alone.rmse
+
+    places = [index for index in rounds_to_rank(rounds) if index < rounds - 1]
+    values = [*map(alone, places), last if split.present(rounds - 1).all() else alone(rounds - 1)]
+    return [float(value) for value in np.interp(range(rounds), [*places, rounds - 1], values)]
 
 
 def rankings_beside(split: Split) -> dict[str, float]:
@@ -511,35 +324,10 @@ def ranking_of(
 
 
 def _of_lists(every: Mapping[str, Callable[[Any], Any]], split: Split) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for name, rank in every.items():
-        scores = ranked(rank, split.train, split.test, beside=True)
-        found |= {f"{figure}_{name}": value for figure, value in scores.items()}
-    return found
-
-
-def reaches_target(config: Config, record: Mapping[str, Any]) -> bool:
-    """Whether a round reached the target, if there is one.
-
-    A validation error is noisy, so its upper confidence bound has to be below the target.
-    """
-    target = config.planning.target
-    value = record.get("rmse" if config.target_from_test else "validation_upper")
-    return target is not None and value is not None and bool(value <= target)
-
-
-def _target(config: Config, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The target, the first round that reached it, and the share of the budget that is left.
-
-    Of several classes of clients it is that of the class that has the least left.
-    """
-    which = (record["round"] for record in records if reaches_target(config, record))
-    first = next(which, None)
     return {
-        "target": config.planning.target,
-        "target_reached": None if config.planning.target is None else first is not None,
-        "target_round": first,
-        "budget_left": min(records[-1].get("left") or [], default=None),
+        f"{figure}_{name}": value
+        for name, rank in every.items()
+        for figure, value in ranked(rank, split.train, split.test, beside=True).items()
     }
 
 
@@ -547,7 +335,7 @@ def spending_of(
     config: Config,
     ledger: Ledger,
     split: Split | None,
-    records: Sequence[Mapping[str, Any]],
+    records: Records,
     clients: int | None = None,
 ) -> dict[str, Any]:
     """What was promised, what was spent, and what that means for a whole client.
@@ -559,7 +347,6 @@ def spending_of(
         records: One mapping per round.
         clients: How many places of the ledger are taken; all by default.
     """
-    privacy = config.privacy
     spent = ledger.epsilon_spent()[:clients]
     found: dict[str, Any] = {
         **promised(config, [budget.epsilon for budget in ledger.budgets.classes], records),
@@ -570,17 +357,21 @@ def spending_of(
         "ledger_head": str(ledger.head),
         "uploads_dropped": sum(record["dropped"] for record in records),
     }
-    if split is not None and (not UNITS[privacy.unit].sound or not ledger.accountant.sound):
+    sound = UNITS[config.privacy.unit].sound and ledger.accountant.sound
+    if split is not None and not sound:
         found |= _client_level(config, split, records)
     return found
 
 
-def promised(
-    config: Config, epsilons: Sequence[float], records: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
-    """What clients were promised, and how many rounds were paid for."""
-    privacy = config.privacy
-    return {
+def promised(config: Config, epsilons: Sequence[float], records: Records) -> dict[str, Any]:
+    """What clients were promised, and how many rounds were paid for.
+
+    If clients share the noise: also under which drop-outs and colluders the promise holds, by
+    which share the noise was above what that takes, in the mean over the rounds that were opened,
+    and how many were not.
+    """
+    privacy, tolerance = config.privacy, config.federation.tolerance
+    found = {
         "trust": privacy.trust,
         "unit": privacy.unit,
         "accounting": accountant_of(config).name,
@@ -588,27 +379,16 @@ def promised(
         "delta": privacy.delta,
         **promise_of(config, max(epsilons)),
         "rounds_paid": sum(record.get("charge", 0) > 0 for record in records),
-        **_shared_noise(config, records),
     }
-
-
-def _shared_noise(config: Config, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Under which drop-outs and colluders the promise holds, if clients share the noise.
-
-    Also by which share the noise was above what that takes, in the mean over the rounds that were
-    opened, and how many were not.
-    """
-    privacy = config.privacy
-    if privacy.trust != "secagg" or not mechanism_named(privacy.mechanism).has_shares:
-        return {}
-    tolerance = config.federation.tolerance
-    surplus = [record["surplus"] for record in records if record.get("surplus") is not None]
-    return {
-        "most_dropouts": tolerance.dropouts,
-        "most_colluders": tolerance.colluders,
-        "noise_surplus": statistics.fmean(surplus) if surplus else None,
-        "rounds_aborted": sum(record.get("aborted") is True for record in records),
-    }
+    if privacy.trust == "secagg" and mechanism_named(privacy.mechanism).has_shares:
+        surplus = [record["surplus"] for record in records if record.get("surplus") is not None]
+        found |= {
+            "most_dropouts": tolerance.dropouts,
+            "most_colluders": tolerance.colluders,
+            "noise_surplus": statistics.fmean(surplus) if surplus else None,
+            "rounds_aborted": sum(record.get("aborted") is True for record in records),
+        }
+    return found
 
 
 def classes_of(
@@ -640,9 +420,7 @@ def most_spent(spending: Spending) -> list[list[int]]:
     return [[int(value) for value in row] for row in most]
 
 
-def readings(
-    accounting: str, delta: float, records: Sequence[Mapping[str, Any]]
-) -> NDArray[np.float64] | None:
+def readings(accounting: str, delta: float, records: Records) -> NDArray[np.float64] | None:
     """Epsilon of the client that has spent most, after each round, ``[rounds, classes]``.
 
     Earlier versions recorded it for a client that is asked in all rounds, or not at all; it is
@@ -657,9 +435,7 @@ def readings(
     return np.asarray(accountant.epsilon(flat, delta)[back.ravel()].reshape(spent.shape[1:]))
 
 
-def _client_level(
-    config: Config, split: Split, records: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
+def _client_level(config: Config, split: Split, records: Records) -> dict[str, Any]:
     """Epsilon of whole clients at delta 1e-5, if each row was noised on its own.
 
     It assumes that every client paid in every round; those that dropped out spent less.
@@ -669,7 +445,9 @@ def _client_level(
     rounds = np.array([record["round"] for record in paid])
     # How many rows each client had released by each of the paid rounds.
     blocks = np.zeros((len(rounds), split.train.n_clients))
-    if not UNITS[config.privacy.unit].sound:
+    if UNITS[config.privacy.unit].sound:
+        blocks += 1
+    else:
         tensors = config.fedgnn.dense_blocks if config.model.name == "fedgnn" else ()
         pairs = split.pairs()
         began = np.searchsorted(rounds, pairs.first)
@@ -679,46 +457,13 @@ def _client_level(
         if (expansion := expansion_of(config)) is not None:  # one embedding per user
             users = np.bincount(split.train.client_of_user, minlength=split.train.n_clients)
             blocks[[expansion.due(index) for index in rounds]] += users
-    else:
-        blocks += 1
-    weight = (blocks / multipliers[:, None] ** 2).sum(axis=0)
-    order = np.argsort(weight)
-    ends = {"": int(order[-1]), "_median": int(order[(len(order) - 1) // 2])}
-    found: dict[str, Any] = {}
-    for name, client in ends.items():
-        level = client_level(
-            config.privacy.mechanism, multipliers, blocks[:, client], CLIENT_LEVEL_DELTA
-        )
-        found[f"epsilon_client_level{name}"] = level.epsilon
-        if name:
-            found["epsilon_client_level_pure"] = level.pure
-    return found
-
-
-def not_accounted(config: Config, public: Collection[str]) -> list[str]:
-    """What leaves the clients without being paid for; without a mechanism, all that leaves.
-
-    Args:
-        config: The settings of the run.
-        public: Those of ``scale`` and ``catalogue`` that were given and not read off the ratings.
-            A neighbouring data set, in which one client rated another item or higher than all
-            others, has a visibly different catalogue or scale.
-
-    With ``data.arrival = time`` a client takes part from its first rating on, and whoever sees who
-    takes part sees when that was: ``arrival``.
-    """
-    protected = config.privacy.mechanism != "none"
-    rows = not protected or not UNITS[config.privacy.unit].sound
-    planning, learns = config.planning, config.learns
-    leaves = {
-        "item-ids": rows or (learns and planning.context == "usage"),
-        "pseudo-rows": rows and bool(config.model.pseudo_items),
-        "context": learns and planning.context == "usage",
-        "expansion-matching": bool(config.model.expansions),
-        "reward": config.target_from_test or (learns and planning.reward in ("test", "loss")),
-        "tuning": protected and planning.policy == "hindsight",
-        "scale": "scale" not in public,
-        "catalogue": "catalogue" not in public,
-        "arrival": config.data.arrival == "time",
+    order = np.argsort((blocks / multipliers[:, None] ** 2).sum(axis=0))
+    most, median = (
+        client_level(config.privacy.mechanism, multipliers, blocks[:, client], CLIENT_LEVEL_DELTA)
+        for client in (order[-1], order[(len(order) - 1) // 2])
+    )
+    return {
+        "epsilon_client_level": most.epsilon,
+        "epsilon_client_level_median": median.epsilon,
+        "epsilon_client_level_pure": median.pure,
     }
-    return [name for name, is_so in leaves.items() if is_so]

@@ -1,0 +1,233 @@
+"""The result of a run: it predicts, recommends, and can be saved."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bgtplanner.arguments import as_path, as_whole, in_words, refuse_unless
+from bgtplanner.data.catalogue import as_label
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.errors import DataError, StorageError, quoted
+from bgtplanner.federation.simulation import Simulation
+from bgtplanner.models.metrics import METRICS
+from bgtplanner.models.recommending import Recommender, pairs_of
+from bgtplanner.runs.config import Config
+from bgtplanner.runs.recommending import Recommendations, recommendations_of, recommender_of
+from bgtplanner.text import visible
+
+__all__ = ["Result"]
+
+Label = str | int | float | np.generic
+"""The label of a user or an item, as the source has it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """The result of a run.
+
+    Attributes:
+        summary: The figures of ``summary.json``.
+        rounds: One mapping per round, as in ``rounds.jsonl``.
+        ratings: The ratings that were trained and tested on.
+        folder: The run folder, if there is one.
+        simulation: The trained federation.
+        unfinished: How many rounds are done and how many there will be, if the run is not
+            finished; its summary then has only what was known before the first round.
+        config: The settings.
+        given: What was given as objects that the settings do not determine: ``model``, ``policy``.
+
+    A notebook shows it as a table with a picture. It can be pickled, and saved to a folder that
+    ``bgtplanner.load`` reads anywhere.
+    """
+
+    summary: Mapping[str, Any]
+    rounds: list[dict[str, Any]]
+    ratings: Ratings
+    folder: Path | None
+    simulation: Simulation = field(repr=False)
+    config: Config = field(repr=False)
+    unfinished: tuple[int, int] | None = None
+    given: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        known = self.summary
+        parts = [f"{known.get('model')} by {known.get('policy')}"]
+        if known.get("epsilon") is not None:
+            parts.append(f"epsilon {known['epsilon']:g}")
+        done, total = self.unfinished or (len(self.rounds), None)
+        parts.append(f"{done} rounds" if total is None else f"round {done} of {total}")
+        if (error := known.get("rmse_objective", known.get("rmse_final"))) is not None:
+            parts.append(f"RMSE {error:.4f}")
+        lists = known.get("ndcg_at_10")
+        if known.get("objective") == "served":
+            lists = known.get("ndcg_at_10_served", lists)
+        parts += [] if lists is None else [f"{METRICS['ndcg_at_10'].label} {lists:.3f}"]
+        parts += [] if self.folder is None else [f"in {self.folder}"]
+        return f"Result({visible(known.get('dataset', '?'))}: {', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        from bgtplanner.report.notebook import run_as_html
+
+        return run_as_html(self)
+
+    def save(self, path: Path | str, *, overwrite: bool = False) -> Path:
+        """Write the result to a folder from which ``bgtplanner.load`` reads it anywhere.
+
+        The folder has the ratings, too, so that nothing else is needed; treat it like them. It
+        has no ledger: that of a run exists once, in the folder that was given as ``out``.
+
+        Args:
+            path: The folder, new or empty.
+            overwrite: Whether to replace a run in that folder.
+
+        Raises:
+            RunFolderError: If the folder is in use, or the run is not finished.
+            StorageError: If it cannot be written.
+        """
+        from bgtplanner.runs.run import fingerprint_of, split_of
+        from bgtplanner.runs.saving import save
+
+        mark = fingerprint_of(split_of(self.config, self.ratings))
+        return save(self, path, fingerprint=mark, overwrite=overwrite)
+
+    @overload
+    def predict(self, user: Label, item: Label) -> float: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def predict(self, user: ArrayLike, item: ArrayLike) -> NDArray[np.float64]: ...
+
+    def predict(self, user: ArrayLike, item: ArrayLike) -> float | NDArray[np.float64]:
+        """Predict ratings on the source's scale, for users and items given by their labels.
+
+        Args:
+            user: The label of a user, or labels in any shape that broadcasts with that of `item`.
+            item: The label of an item, or labels.
+
+        Returns:
+            A number for one user and one item, otherwise an array.
+
+        Raises:
+            DataError: If a label is not known, which is then named, or the shapes do not
+                broadcast.
+        """
+        users = _places(self.ratings.user_labels, user, "user")
+        items = _places(self.ratings.item_labels, item, "item")
+        try:
+            users, items = np.broadcast_arrays(users, items)
+        except ValueError as error:
+            shapes = f"{users.shape} and {items.shape}"
+            raise DataError(f"user and item have shapes {shapes}: expected equal ones") from error
+        found = self.ratings.to_raw(self.simulation.predict(users.ravel(), items.ravel()))
+        return float(found[0]) if users.ndim == 0 else found.reshape(users.shape)
+
+    def recommend(self, user: Any, top: int = 10) -> list[tuple[Any, float]]:
+        """The items that a user has not rated and is expected to like best, best first.
+
+        Args:
+            user: Label of the user.
+            top: How many items.
+
+        Returns:
+            Pairs of item label and predicted rating, on the source's scale; NaN if the data are
+            not ratings.
+
+        Raises:
+            DataError: If the user is not known.
+            ConfigError: If `top` is not positive.
+            NothingLearnedError: If there is nothing to rank items by.
+        """
+        one = user is not None and np.ndim(user) == 0
+        refuse_unless(one, "user", user, "the label of one user; for many: recommendations(users)")
+        found = self.recommendations(user, top)
+        if found.note is not None:
+            warnings.warn(found.note, stacklevel=2)
+        return pairs_of(found.rows)
+
+    def recommendations(self, users: ArrayLike | None = None, top: int = 10) -> Recommendations:
+        """Lists for many users, with titles, predicted ratings and reasons.
+
+        What a user has rated is left out as far as it has arrived by the last round. Ratings of
+        the test set are not known to the model, so their items can be recommended.
+
+        Args:
+            users: Labels of users; by default all.
+            top: How many items each.
+
+        Raises:
+            DataError: If a user is not known.
+            ConfigError: If `top` is not positive.
+            NothingLearnedError: If there is nothing to rank items by for any of them.
+        """
+        top = as_whole("top", top, 1)
+        places = np.arange(self.ratings.n_users)
+        if users is not None:
+            found = _places(self.ratings.user_labels, users, "user").ravel().tolist()
+            places = np.array(list(dict.fromkeys(found)), dtype=np.int64)
+        return recommendations_of(self.recommender(), places, top)
+
+    def recommender(self) -> Recommender:
+        """All that lists of recommendations are made of, as of the last round."""
+        return recommender_of(self.ratings, self.simulation)
+
+    def export(self, path: Path | str) -> Path:
+        """Write what the server holds as a NumPy archive, without anything that clients keep.
+
+        The shared parameters, `items` and `dense`, were computed from released numbers. The
+        archive also has `item_labels` and `scale`, without which they could not be used. If the
+        catalogue or the scale was read off the ratings, it is a fact about the ratings that no
+        budget has paid for, and the summary lists it under `not_accounted`.
+        """
+        target = as_path("path", path)
+        shared = self.simulation.state.shared
+        try:
+            with target.open("wb") as file:
+                np.savez(
+                    file,
+                    items=np.asarray(shared.items),
+                    dense=np.asarray(shared.dense),
+                    item_labels=self.ratings.item_labels,
+                    scale=np.array([self.ratings.low, self.ratings.high]),
+                )
+        except OSError as error:
+            raise StorageError(f"{target}: cannot be written ({error})") from error
+        return target
+
+
+def _places(labels: NDArray[Any], wanted: ArrayLike, name: str) -> NDArray[np.int64]:
+    """The indices of labels, in the shape in which they were given.
+
+    Numbers are found among labels that are text, and the other way round, if they are written
+    the same.
+    """
+    try:
+        array = np.asarray(wanted)
+    except ValueError as error:
+        raise DataError(f"{name}: expected a label, or an array of labels") from error
+    if not array.size:
+        return np.zeros(array.shape, dtype=np.int64)
+    if array.dtype.kind not in "iufUSO" or any(of is None for of in array.ravel().tolist()):
+        raise DataError(f"{name} = {in_words(wanted)}: expected a label, or an array of labels")
+    sought = array.ravel()
+    if labels.dtype.kind != array.dtype.kind or array.dtype.kind == "O":
+        labels, sought = _texts(labels), _texts(sought)
+    order = np.argsort(labels)
+    at = np.minimum(np.searchsorted(labels, sought, sorter=order), len(labels) - 1)
+    unknown = np.flatnonzero(labels[order[at]] != sought)
+    if len(unknown):
+        first = quoted(array.ravel()[unknown[:1]].tolist()[0])
+        if len(sought) == 1:
+            raise DataError(f"{name} {first} is not in the ratings")
+        count = f"{len(unknown):,} of {len(sought):,} {name}s are"
+        raise DataError(f"{count} not in the ratings; the first is {first}")
+    return order[at].reshape(array.shape)
+
+
+def _texts(labels: NDArray[Any]) -> NDArray[np.str_]:
+    return np.array([of if isinstance(of, str) else as_label(of) for of in labels.tolist()])
