@@ -20,7 +20,6 @@ class TestTensorBoard:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
         tracker = TensorBoardTracker(tmp_path / "run")
-        tracker.searching("even", 1, 2)
         follow(tracker)
         tracker.finished(cast(Result, Done()))
         tracker.close()
@@ -61,7 +60,6 @@ class TestMLflow:
         from mlflow import MlflowClient
 
         first = MLflowTracker(tmp_path / "it's")
-        first.searching("even", 1, 2)
         follow(first, last=3)
         first.close()
         first.close()
