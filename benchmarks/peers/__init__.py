@@ -17,8 +17,7 @@
    Target at the size of ML-1M: at least 20, 200 and 5 times as fast as pfl-research, Flower's
    engine and the vmapped version. The flat version has no target; it is the fastest that we could
    write in torch.
-2. ``reading``: a million rows of CSV and Parquet, against pandas and polars. No target.
-3. ``ranking``: NDCG@10 of the lists made from given scores, against LensKit. No target.
+2. ``ranking``: NDCG@10 of the lists made from given scores, against LensKit. No target.
 
 What a peer needs and is not installed is left out, and the command says so. The tables go into
 docs/benchmarks.md, the single measurements to ``build/bench/peers.json``.

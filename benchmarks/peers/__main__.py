@@ -3,7 +3,7 @@
 python -m benchmarks.peers --plan              say what would be measured, and for how long
 python -m benchmarks.peers                     a few turns; slow peers have a part
 python -m benchmarks.peers --long              more turns, all clients
-python -m benchmarks.peers --only reading      one question
+python -m benchmarks.peers --only ranking      one question
 """
 
 from __future__ import annotations
@@ -41,17 +41,15 @@ class Form(NamedTuple):
 
     Attributes:
         rounds: For each size: turns, rounds of ours in a turn, clients of slow peers.
-        turns_of_reading: How often each file is read.
         ranking: Size and turns of the lists.
     """
 
     rounds: dict[str, tuple[int, int, int]]
-    turns_of_reading: int
     ranking: tuple[str, int]
 
 
-QUICK = Form({"ML-100K": (5, 20, 100), "ML-1M": (5, 5, 200)}, 3, ("ML-100K", 5))
-LONG = Form({"ML-100K": (7, 20, ALL), "ML-1M": (5, 10, ALL)}, 7, ("ML-1M", 5))
+QUICK = Form({"ML-100K": (5, 20, 100), "ML-1M": (5, 5, 200)}, ("ML-100K", 5))
+LONG = Form({"ML-100K": (7, 20, ALL), "ML-1M": (5, 10, ALL)}, ("ML-1M", 5))
 
 Answer = tuple[Section, list[dict[str, Any]]]
 
@@ -109,24 +107,8 @@ def measure_rounds(progress: Progress, form: Form, size: str) -> Answer:
     return section, [result]
 
 
-def measure_reading(progress: Progress, form: Form) -> Answer:
-    """Question 3."""
-    section = Section(
-        "Reading a million ratings into arrays",
-        *("file", "ours, ms", "pandas, ms", "over ours", "polars, ms", "over ours"),
-    )
-    result = progress("reading", "reading", "--turns", form.turns_of_reading)
-    for what, table in result["tables"].items():
-        cells = [what, f"{1e3 * median(table['seconds']['ours']):,.0f}"]
-        for reader, found in table["readers"].items():
-            cells.append(f"{1e3 * median(table['seconds'][reader]):,.0f}")
-            cells.append(with_quartiles(found, digits=2))
-        section.add(*cells)
-    return section, [result]
-
-
 def measure_ranking(progress: Progress, form: Form) -> Answer:
-    """Question 4."""
+    """Question 3."""
     section = Section(
         "From scores to lists of ten and their NDCG, against LensKit",
         *("size", "LensKit, ms", "ours, ms", "times as long as ours"),
@@ -163,7 +145,6 @@ class Question(NamedTuple):
 QUESTIONS = {
     "rounds-100k": Question(partial(measure_rounds, size="ML-100K"), (), (45, 120)),
     "rounds-1m": Question(partial(measure_rounds, size="ML-1M"), (), (75, 600)),
-    "reading": Question(measure_reading, ("pandas", "polars"), (25, 50)),
     "ranking": Question(measure_ranking, ("lenskit",), (20, 90)),
 }
 

@@ -1,9 +1,9 @@
-"""How fast, and how much memory: six questions, most with a target, answered in one run.
+"""How fast, and how much memory: five questions, most with a target, answered in one run.
 
     make bench                              the quick ones, and benchmarks.peers
     make bench LONG=1                       everything; most of an hour
     python -m benchmarks.speed              the quick ones: ledger, planner
-    python -m benchmarks.speed --long       all six
+    python -m benchmarks.speed --long       all five
     python -m benchmarks.speed --only memory --no-check
 
 1. ``memory``: what does a whole run at the size of MovieLens 1M need (605 clients of ten users,
@@ -27,11 +27,7 @@
    100K (no evaluation and no noise, the shortest round there is), the planner
    without its context, and the singular values of the usage matrix that can be its context.
    Target: at most 4.5 times; below 5 % of a training round or 0.3 ms, and below 50 %.
-5. ``flower``: what does it cost to carry a round to clients that are each on their own? The same
-   run in our simulation and as server and client app on Flower's simulation engine, 100 clients
-   with the payload of MovieLens 100K, each with a file, a ledger and a message of its own.
-   No target: most of it is the engine's.
-6. ``sums``: what does secure aggregation cost, in bytes and in CPU time, for 20, 100 and 1,000
+5. ``sums``: what does secure aggregation cost, in bytes and in CPU time, for 20, 100 and 1,000
    clients? Beside plain uploads, and beside the SecAgg+ workflow that comes with Flower.
    No target.
 

@@ -137,29 +137,6 @@ def measure_planner(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
     return section, [clients, growth, shares]
 
 
-def measure_flower(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
-    """Question 8."""
-    section = Section(
-        "A round of 100 clients with the payload of ML-100K, by who carries it",
-        *("carried by", "ms a round", "ratio", "first round, s"),
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        results = [
-            progress(f"flower: {carrier}", "flower", "--folder", folder, "--carrier", carrier)
-            for carrier in ("simulation", "engine")
-        ]
-    least = median(results[0]["seconds"])
-    for result in results:
-        seconds = median(result["seconds"])
-        section.add(
-            result["what"],
-            f"{1e3 * seconds:,.1f}",
-            f"{seconds / least:,.0f}",
-            f"{result['first_seconds']:.1f}",
-        )
-    return section, results
-
-
 def measure_sums(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
     """Question 9."""
     section = Section(
@@ -203,7 +180,6 @@ QUESTIONS = {
     "scaling": Question(measure_scaling, 180),
     "ledger": Question(measure_ledger, 15, quick=True),
     "planner": Question(measure_planner, 45, quick=True),
-    "flower": Question(measure_flower, 120),
     "sums": Question(measure_sums, 900),
 }
 
