@@ -35,16 +35,13 @@ class Book:
         # If not even, every client pays something else: the longest rows there are.
         several = np.random.default_rng(0).uniform(1e-4, 2e-4, clients)
         self.charge = 1e-4 if even else several
-        self.by_class = classes > 1
-        if self.by_class:
-            self.charge = np.linspace(1e-4, 2e-4, classes)
+        if classes > 1:
+            self.charge = np.linspace(1e-4, 2e-4, classes)[budgets.class_of_client]
 
     def turn(self) -> float:
         """Seconds to reserve and settle one round."""
         begun = time.perf_counter()
-        reservation = self.ledger.reserve(
-            self.charge, run="bench", round=self.round, by_class=self.by_class
-        )
+        reservation = self.ledger.reserve(self.charge, run="bench", round=self.round)
         self.ledger.settle(reservation)
         self.round += 1
         return time.perf_counter() - begun

@@ -31,8 +31,8 @@ from bgtplanner.flower.messages import (
     SumStep,
     Upload,
 )
-from bgtplanner.privacy._book import Payment
-from bgtplanner.privacy._journal import pack
+from bgtplanner.privacy._rows import Payment, pack
+from bgtplanner.privacy.budget import Budget, Budgets
 from federation.aggregation.members import Members, Memory
 from games.summing import Table, stand_in, write_summing
 
@@ -153,8 +153,8 @@ def ledger_row(data: bytes) -> None:
     else:
         payload = given.rest()
     with suppress(BGTPlannerError):
-        payment = Payment.unpacked(payload, number)
-        payment.over(number, np.zeros(number, dtype=np.int32))
+        budgets = Budgets.same(Budget(1.0), number)
+        Payment.unpacked(payload, budgets).packed(budgets)
 
 
 def _edited(content: bytes, data: Bytes) -> bytes:

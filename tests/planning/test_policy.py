@@ -113,7 +113,8 @@ def test_nothing_is_ever_overspent_and_all_comes_to_an_end(
     ledger = Ledger.in_memory(budgets, accountant)
     policy = kind(ledger=ledger, rounds=rounds, seed=seed, **options)
     paid = np.zeros(len(budgets.classes))
-    left = ledger.left_by_class()
+    left = np.zeros(len(budgets.classes))
+    np.maximum.at(left, budgets.class_of_client, ledger.left())
     for plan in played(policy, rewards, contexts):
         assert (plan.charge_by_class <= left * (1 + 1e-12)).all() or plan.round > 0
         assert plan.skip == (np.asarray(plan.charge) == 0).all()
@@ -201,8 +202,7 @@ def test_the_poorest_drop_out_and_the_others_go_on() -> None:
 def test_a_class_that_was_spent_elsewhere_drops_out(kind: type[LedgerPolicy]) -> None:
     budgets = Budgets.per_client([5.0, 5.0, 10.0], 1e-5)
     ledger = Ledger.in_memory(budgets, "gaussian/gdp")
-    most = 0.9 * ledger.left_by_class()
-    ledger.reserve([most[0], 0.0], run="before", round=0, by_class=True)
+    ledger.reserve(0.9 * ledger.left()[0], run="before", round=0, clients=[0, 1])
     plans = played(kind(ledger=ledger, rounds=20, seed=1), [0.01, 0.02, -0.01])
     took_part = np.array([plan.participants for plan in plans if not plan.skip])
     assert took_part[0].all()

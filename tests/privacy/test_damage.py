@@ -21,7 +21,8 @@ import pytest
 
 from bgtplanner.errors import BGTPlannerError, LedgerError, LedgerTamperedError, StorageError
 from bgtplanner.privacy import ledger as module
-from bgtplanner.privacy._journal import Head, in_write_ahead_mode, sqlite_warning
+from bgtplanner.privacy._journal import in_write_ahead_mode, sqlite_warning
+from bgtplanner.privacy._rows import Head
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 

@@ -64,9 +64,9 @@ def history(ledger: Ledger, granted: dict[str, float]) -> None:
         reservation = ledger.reserve(0.125, run="a", round=number, rising=True)
         granted[f"a{number}"] = float(reservation.charge[0])
         ledger.settle(reservation)
-    reservation = ledger.reserve([0.25, 0.5], run="b", round=0, by_class=True, fingerprint=b"m")
+    reservation = ledger.reserve([0.25, 0.5, 0.5], run="b", round=0, fingerprint=b"m")
     granted["b0"] = 0.25
-    reservation = ledger.reserve([0.25, 0.5], run="b", round=0, by_class=True, fingerprint=b"m")
+    reservation = ledger.reserve([0.25, 0.5, 0.5], run="b", round=0, fingerprint=b"m")
     ledger.settle(reservation)
 
 

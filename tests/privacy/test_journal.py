@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import sqlite3
 import stat
-import subprocess
-import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +14,8 @@ import pytest
 
 from bgtplanner.errors import LedgerError, LedgerTamperedError, StorageError
 from bgtplanner.privacy import _journal as journal
-from bgtplanner.privacy._journal import SCHEMA, Head, Journal, Row, pack
+from bgtplanner.privacy._journal import SCHEMA, Journal
+from bgtplanner.privacy._rows import Head, Row, pack
 
 FIRST = Row.after(None, "open", "", 0, b"first")
 KEY = bytes(range(32))
@@ -109,76 +106,6 @@ def test_what_is_no_head_is_refused(text: str) -> None:
 def test_a_head_of_a_wrong_size_is_refused(text: str) -> None:
     with says(LedgerError, f"--head {text}: expected NUMBER:HASH, 64 hexadecimal digits"):
         Head.parse(text)
-
-
-# ---- in memory
-
-
-def test_rows_in_memory_appear_together_or_not_at_all() -> None:
-    kept = Journal.in_memory()
-    other = Row.after(Head(0, FIRST.hash), "reserve", "a", 1, PAYLOAD)
-    with kept.writing():
-        kept.append(FIRST)
-    with pytest.raises(KeyError):
-        append_and_fail(kept, other, KeyError())
-    assert list(kept.rows()) == [FIRST]
-    with kept.writing():
-        kept.append(other)
-    assert list(kept.rows(1)) == [other]
-    assert list(kept.rows(2)) == []
-    assert len(kept.key) == 32
-    assert Journal.in_memory().key != kept.key
-    kept.close()
-
-
-def test_rows_in_memory_may_be_those_of_another(tmp_path: Path) -> None:
-    kept = Journal.in_memory([FIRST], KEY)
-    assert (kept.key, list(kept.rows()), kept.durable) == (KEY, [FIRST], False)
-    again = Journal.from_state(json.loads(json.dumps(kept.state_dict())))
-    assert (again.key, list(again.rows())) == (KEY, [FIRST])
-    odd = FIRST._replace(run="a\nb\0ü", round=2**63 - 1)
-    again = Journal.from_state(json.loads(json.dumps(Journal.in_memory([odd]).state_dict())))
-    assert list(again.rows()) == [odd]
-    row = kept.state_dict()["rows"][0]
-    wrong = [[*row[:place], value, *row[place + 1 :]] for place, value in
-             ((2, "\ud800"), (1, "\ud800"), (3, 2**63), (3, -1), (0, 1))]  # fmt: skip
-    others = [kept.state_dict() | {"rows": [line]} for line in ([0, "open"], *wrong)]
-    for state in ({}, *others, {"rows": []}):
-        message = "the state cannot be read: edited, damaged, or not that of a ledger"
-        with says(LedgerTamperedError, message):
-            Journal.from_state(state)
-    file = filled(tmp_path / "ledger.sqlite")
-    assert file.durable
-    file.close()
-
-
-def test_rows_in_memory_are_numbered_without_gaps() -> None:
-    kept = Journal.in_memory([FIRST])
-    for number in (0, 2):
-        with pytest.raises(LedgerTamperedError, match="a row exists already, or one is missing"):
-            kept.append(FIRST._replace(number=number))
-    assert list(kept.rows()) == [FIRST]
-    assert kept.row(1) is None
-    assert kept.head_at(-1) is None
-
-
-def test_one_writer_at_a_time_in_memory() -> None:
-    kept = Journal.in_memory()
-    order: list[str] = []
-
-    def write(name: str) -> None:
-        with kept.writing():
-            order.append(name)
-            order.append(name)
-
-    with kept.writing():
-        threads = [threading.Thread(target=write, args=(name,)) for name in "ab"]
-        for thread in threads:
-            thread.start()
-        assert order == []
-    for thread in threads:
-        thread.join()
-    assert order in (["a", "a", "b", "b"], ["b", "b", "a", "a"])
 
 
 # ---- the file
@@ -398,16 +325,6 @@ def test_a_file_that_has_lost_its_key_is_refused(
         Journal.open(path)
 
 
-def test_a_reader_cannot_write(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.sqlite"
-    filled(path).close()
-    reader = Journal.open(path, read_only=True)
-    assert len(list(reader.rows())) == 4
-    with pytest.raises(StorageError, match="attempt to write a readonly database"):
-        append_and_fail(reader, FIRST, KeyError())
-    reader.close()
-
-
 def test_a_closed_journal_says_so(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     kept = filled(path)
@@ -463,71 +380,3 @@ def test_a_second_writer_waits_and_then_says_why(
         pass
     one.close()
     two.close()
-
-
-def test_readers_are_not_blocked_by_a_writer(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.sqlite"
-    writer = filled(path)
-    head = list(writer.rows())[-1]
-    with writer.writing():
-        writer.append(Row.after(Head(head.number, head.hash), "reserve", "run", 9, PAYLOAD))
-        for read_only in (True, False):
-            reader = Journal.open(path, read_only=read_only)
-            assert len(list(reader.rows())) == 4  # what is not yet committed is not seen
-            reader.close()
-    reader = Journal.open(path, read_only=True)
-    assert len(list(reader.rows())) == 5
-    reader.close()
-    writer.close()
-
-
-def test_threads_take_turns_with_one_journal(tmp_path: Path) -> None:
-    kept = filled(tmp_path / "ledger.sqlite", 0)
-    failures: list[BaseException] = []
-
-    def write() -> None:
-        try:
-            for _ in range(10):
-                with kept.writing():
-                    last = list(kept.rows())[-1]
-                    kept.append(
-                        Row.after(Head(last.number, last.hash), "reserve", "r", 0, PAYLOAD)
-                    )
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=write) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
-    rows = list(kept.rows())
-    assert [row.number for row in rows] == list(range(41))
-    kept.close()
-
-
-def test_a_child_must_open_the_file_itself(tmp_path: Path) -> None:
-    code = """
-import os, sys
-from pathlib import Path
-from bgtplanner.errors import LedgerError
-from bgtplanner.privacy._journal import Journal, Row
-path = Path(sys.argv[1])
-kept = Journal.create(path, bytes(32), Row.after(None, "open", "", 0, b""))
-child = os.fork()
-if child == 0:
-    try:
-        with kept.writing():
-            os._exit(1)
-    except LedgerError as error:
-        expected = f"{path}: opened by another process; open it again in this one"
-        os._exit(0 if str(error) == expected else 2)
-    os._exit(3)
-sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-    path = tmp_path / "ledger.sqlite"
-    result = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code, str(path)], capture_output=True, text=True
-    )
-    assert (result.returncode, result.stderr) == (0, "")

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bgtplanner.errors import ConfigError, LedgerError, LedgerTamperedError
+from bgtplanner.errors import LedgerError, LedgerTamperedError
 from bgtplanner.privacy import _journal as journal
-from bgtplanner.privacy._book import Book, Payment, first_row
-from bgtplanner.privacy._journal import Head, Row, pack
+from bgtplanner.privacy._book import Book, first_row
+from bgtplanner.privacy._rows import Head, Payment, Row, pack
 from bgtplanner.privacy.accountants import CEILING, TICK, accountant_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
@@ -36,32 +36,6 @@ def path(tmp_path: Path) -> Path:
 
 
 # ---- charges
-
-
-def test_a_class_pays_a_single_tick(ledger: Ledger) -> None:
-    reservation = ledger.reserve([TICK, 0.0], run="a", round=0, by_class=True)
-    assert reservation.granted.tolist() == [True, True, False]
-    assert ledger.spent().tolist() == [[1, 1, 0]]
-
-
-def test_a_single_class_is_charged_by_the_class() -> None:
-    ledger = Ledger.in_memory(Budgets.same(Budget(1.0), clients=3), "laplace/basic")
-    reservation = ledger.reserve([0.25], run="a", round=0, by_class=True)
-    assert reservation.granted.all()
-    assert ledger.left().tolist() == [0.75] * 3
-
-
-def test_every_class_has_its_reading_while_its_clients_are_alike(ledger: Ledger) -> None:
-    ledger.reserve([0.25, 0.5], run="a", round=0, by_class=True)
-    np.testing.assert_allclose(ledger.epsilon_spent(), [0.25, 0.25, 0.5], rtol=1e-9)
-
-
-@pytest.mark.parametrize("clients", [[-1, 1], [0, 3], [3], [-1]])
-def test_a_client_that_is_not_there_is_refused_beside_one_that_is(
-    ledger: Ledger, clients: list[int]
-) -> None:
-    with pytest.raises(ConfigError, match="numbers from 0 to 2"):
-        ledger.reserve(0.25, run="a", round=0, clients=clients)
 
 
 def test_the_first_row_is_no_reservation_that_could_be_settled(ledger: Ledger) -> None:
@@ -218,7 +192,7 @@ def test_a_loss_that_lacks_a_part_is_refused(about: dict[str, Any]) -> None:
 def test_a_snapshot_is_by_the_first_classes_whichever_are_in_force(ticks: list[int]) -> None:
     book = Book(first_row(BUDGETS, BASIC, KEY), KEY)
     book.lower(Budgets((Budget(1.0), Budget(0.5)), np.array([0, 1, 1])))
-    payment = Payment(0, b"", None, np.array(ticks))
+    payment = Payment(0, b"", np.ones(3, dtype=bool), np.array(ticks))
     book.read(Row.after(book.head, "reserve", "a", 0, book.written(payment)))
     fresh = Book(first_row(BUDGETS, BASIC, KEY), KEY)
     fresh.go_to(book.snapshot())

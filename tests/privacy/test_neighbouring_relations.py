@@ -22,7 +22,7 @@ from bgtplanner.planning.adaptive import Adap
 from bgtplanner.planning.plan import noise_of
 from bgtplanner.planning.schedules import Uniform
 from bgtplanner.privacy._book import Book, first_row
-from bgtplanner.privacy._journal import Row, pack, unpack
+from bgtplanner.privacy._rows import Row, pack, unpack
 from bgtplanner.privacy.accountants import (
     ACCOUNTANTS,
     CEILING,

@@ -3,7 +3,8 @@
 ``tests/assets/ledger-schema1.sqlite`` was written and closed by version 0.1.0 at commit 29ffb3e;
 ``ledger-schema1-killed.sqlite`` was copied while it was open, with nearly everything still in its
 write-ahead log. ``ledger-schema2.sqlite`` was written and closed by the first version that made
-classes pay, long enough to hold a snapshot.
+classes pay, long enough to hold a snapshot. ``ledger-c051004.sqlite`` was written by commit
+c051004, which still kept sums per class: it has a row of every form that says who paid.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import shutil
 import sqlite3
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bgtplanner.errors import LedgerError, LedgerTamperedError, StorageError
-from bgtplanner.privacy._journal import SCHEMA, Head
+from bgtplanner.privacy._journal import SCHEMA
+from bgtplanner.privacy._rows import Head
 from bgtplanner.privacy.ledger import Ledger
 
 ASSETS = Path(__file__).parents[1] / "assets"
@@ -163,7 +166,10 @@ def test_a_ledger_of_schema_2_opens_with_the_same_balances_and_goes_on(tmp_path:
     with Ledger.open(path) as ledger:
         mark = ledger.fingerprint(b"public inputs")
         again = ledger.reserve(
-            [0, 0.25, 0.5], run="first", round=1, by_class=True, fingerprint=mark
+            np.array([0, 0.25, 0.5])[ledger.budgets.class_of_client],
+            run="first",
+            round=1,
+            fingerprint=mark,
         )
         assert (again.replayed.sum(), again.number, ledger.head) == (3, 83, head)
         ledger.settle(again)
@@ -172,6 +178,25 @@ def test_a_ledger_of_schema_2_opens_with_the_same_balances_and_goes_on(tmp_path:
         assert (ledger.head.number, ledger.unsettled) == (90, 1)
         assert ledger.left()[2] == 2.671875 - 0.125
         assert ledger.verify() == 91
+
+
+def test_rows_of_every_form_say_the_same_as_when_they_were_written(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    shutil.copy(ASSETS / "ledger-c051004.sqlite", path)
+    head = Head.parse("145:e3235ced792db6d7571ed8b3543677ce470509f6e2d03b6720d748713f9ae507")
+    for rebuild in (False, True):
+        with Ledger.open(path, head=head, rebuild=rebuild) as ledger:
+            assert ledger.spent().sum(axis=1).tolist() == [10728991514165248, 1371005394092032]
+            assert ledger.left()[:3].tolist() == [2.796142578125, 6.8466796875, 13.817626953125]
+            assert ledger.left().sum() == 3118.12744140625
+            assert (ledger.unsettled, ledger.neighbours) == (4, "replace-special")
+            assert ledger.verify(head) == 146
+            paid = [(row.get("clients"), row.get("charge_most")) for row in ledger.history()]
+            assert [entry[0] for entry in paid[3:6]] == [267, None, 400]
+            assert [entry[0] for entry in paid[-6:]] == [None, 400, 133, 130, 266, None]
+            even = np.array([1 / 64, 0, 1 / 32])[ledger.budgets.class_of_client]
+            again = ledger.reserve(even, run="even", round=7, fingerprint=ledger.fingerprint(b"7"))
+            assert (again.replayed.sum(), ledger.head) == (267, head)
 
 
 def test_every_schema_has_a_ledger_among_the_assets() -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from bgtplanner.errors import LedgerTamperedError, StaleRoundError
 from bgtplanner.privacy import ledger as module
-from bgtplanner.privacy._journal import Head, Journal
+from bgtplanner.privacy._journal import Journal
+from bgtplanner.privacy._rows import Head
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import SNAPSHOT_EVERY, Ledger
 
@@ -31,7 +32,7 @@ def fill(ledger: Ledger, rounds: range, run: str = "run") -> None:
     for number in rounds:
         options: dict[str, Any] = [
             {"charge": 0.001},
-            {"charge": [0.001, 0.0, 0.002][: len(ledger.budgets.classes)], "by_class": True},
+            {"charge": np.array([0.001, 0.0, 0.002])[ledger.budgets.class_of_client]},
             {"charge": 0.001, "clients": [number % 4]},
             {"charge": [0.001, 0.002, 0.003, 0.004], "fingerprint": MARK},
         ][number % 4]

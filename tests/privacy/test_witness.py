@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bgtplanner.errors import LedgerError, LedgerTamperedError, StorageError
-from bgtplanner.privacy._journal import Head
+from bgtplanner.privacy._rows import Head
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.witness import Witness

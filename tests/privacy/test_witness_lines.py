@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bgtplanner.errors import LedgerError, StorageError
-from bgtplanner.privacy._journal import Head
+from bgtplanner.privacy._rows import Head
 from bgtplanner.privacy.witness import Witness
 
 HEADS = [Head(number, bytes([number]) * 32) for number in range(1, 40)]

@@ -19,20 +19,18 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import hashlib
-import json
 import os
 import secrets
 import sqlite3
 import threading
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from bgtplanner.errors import LedgerError, LedgerTamperedError, StorageError
+from bgtplanner.privacy._rows import Head, Made, Row, Snapshot, damaged, settled_by
 
-__all__ = ["SCHEMA", "Head", "Journal", "Made", "Row", "Snapshot"]
+__all__ = ["SCHEMA", "Journal", "in_write_ahead_mode", "sqlite_warning"]
 
 SCHEMA = 2
 """Version of the file's layout, kept in SQLite's ``user_version``. Files of version 1, which hold
@@ -56,152 +54,8 @@ CREATE TABLE newest (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT
 CREATE TABLE snapshot (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT NULL,
     hash BLOB NOT NULL, state BLOB NOT NULL, mark BLOB NOT NULL) STRICT;
 """
-_TABLES = _ROWS + _DERIVED
 _CHUNK = 64  # rows read at a time: a reader blocks a writer no longer than that
-_START = b"\0" * 32
 _WAIT_SECONDS = 30.0
-
-
-class Head(NamedTuple):
-    """The number and hash of the newest row. Keep it apart from the ledger.
-
-    Example:
-        >>> str(Head.parse("3:" + "ab" * 32))[:8]
-        '3:ababab'
-    """
-
-    number: int
-    hash: bytes
-
-    def __str__(self) -> str:
-        return f"{self.number}:{self.hash.hex()}"
-
-    @classmethod
-    def parse(cls, text: str) -> Head:
-        """Read a head as it is printed."""
-        number, _, digest = text.strip().partition(":")
-        try:
-            head = cls(int(number), bytes.fromhex(digest))
-        except ValueError as error:
-            raise LedgerError(f"--head {text}: expected NUMBER:HASH") from error
-        if not 0 <= head.number < 2**63 or len(head.hash) != 32:
-            raise LedgerError(f"--head {text}: expected NUMBER:HASH, 64 hexadecimal digits")
-        return head
-
-
-class Row(NamedTuple):
-    """One event: its kind is ``open``, ``reserve``, ``settle`` or ``loss``.
-
-    The hash covers all other fields and the hash of the row before.
-    """
-
-    number: int
-    kind: str
-    run: str
-    round: int
-    payload: bytes
-    hash: bytes
-
-    @classmethod
-    def after(cls, head: Head | None, kind: str, run: str, round_: int, payload: bytes) -> Row:
-        """Return the row that follows a head."""
-        number, previous = (0, _START) if head is None else (head.number + 1, head.hash)
-        texts = (b"%d" % number, kind.encode(), run.encode(), b"%d" % round_)
-        named = b"".join([len(text).to_bytes(8, "little") + text for text in texts])
-        digest = hashlib.sha256(previous + named)
-        digest.update(payload)
-        return cls(number, kind, run, round_, payload, digest.digest())
-
-    def follows(self, head: Head | None) -> bool:
-        """Return whether this is the row that was written after that head."""
-        return self == Row.after(head, self.kind, self.run, self.round, self.payload)
-
-
-class Made(NamedTuple):
-    """A reservation as the index holds it, without who paid."""
-
-    run: str
-    round: int
-    attempt: int
-    number: int
-    fingerprint: bytes
-
-    @classmethod
-    def by(cls, row: Row) -> Made:
-        """Return the index entry of a reserve row."""
-        attempt, mark = attempt_of(named_values(row.payload))
-        return cls(row.run, row.round, attempt, row.number, mark)
-
-
-class Snapshot(NamedTuple):
-    """What all rows up to a certain one amount to, so that only later rows have to be read.
-
-    The state is packed by :class:`~bgtplanner.privacy._book.Book`. The mark is a hash of the rest
-    with the ledger's key, so that an edit is detected.
-    """
-
-    number: int
-    hash: bytes
-    state: bytes
-    mark: bytes
-
-
-# ---- payloads of rows
-
-_NOTHING = zlib.compress(b"", 1)  # most rows have none; setting up zlib would be slow
-_in_order = json.JSONEncoder(sort_keys=True).encode
-_parse = json.JSONDecoder().raw_decode  # json.loads takes several times as long for so few values
-
-
-def pack(about: dict[str, Any] | str, data: bytes = b"") -> bytes:
-    """Pack a few named values, or their text as it is written, and some bytes into one payload."""
-    text = (about if isinstance(about, str) else _in_order(about)).encode()
-    return len(text).to_bytes(4, "little") + text + (zlib.compress(data, 1) if data else _NOTHING)
-
-
-def unpack(payload: bytes) -> tuple[dict[str, Any], bytes]:
-    """Return what :func:`pack` was given."""
-    about, data = named_values(payload), payload[4 + int.from_bytes(payload[:4], "little") :]
-    try:
-        return about, b"" if data == _NOTHING else zlib.decompress(data)
-    except zlib.error as error:
-        raise damaged() from error
-
-
-def named_values(payload: bytes) -> dict[str, Any]:
-    """Return only the named values of a payload, without its bytes, of which there may be many."""
-    try:
-        text = payload[4 : 4 + int.from_bytes(payload[:4], "little")].decode()
-        about, end = _parse(text)
-    except (ValueError, RecursionError) as error:
-        raise damaged() from error
-    if end < len(text) or not isinstance(about, dict):
-        raise damaged()
-    return about
-
-
-def attempt_of(about: Mapping[str, Any]) -> tuple[int, bytes]:
-    """Return the attempt of a reserve row and the fingerprint of its inputs."""
-    attempt, mark = about.get("attempt"), about.get("fingerprint")
-    if type(attempt) is not int or not 0 <= attempt < 2**62 or not isinstance(mark, str):
-        raise damaged()
-    try:
-        return attempt, bytes.fromhex(mark)
-    except ValueError as error:
-        raise damaged() from error
-
-
-def settled_by(about: Mapping[str, Any]) -> int:
-    """Return the number of the reservation that a settle row settles."""
-    number = about.get("settles")
-    if type(number) is not int or not 0 < number < 2**62:
-        raise damaged()
-    return number
-
-
-def damaged() -> LedgerTamperedError:
-    """Return the error for a row that cannot have been written like this."""
-    return LedgerTamperedError("a row cannot be read: edited or damaged")
 
 
 # ---- where the rows are kept
@@ -216,8 +70,10 @@ class Journal:
         path: The file; a name for errors if it is in memory.
     """
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
-        self.durable, self.path = True, path
+    def __init__(
+        self, connection: sqlite3.Connection, path: Path, *, durable: bool = True
+    ) -> None:
+        self.durable, self.path = durable, path
         self._connection = connection
         self._lock = threading.RLock()
         self._process = os.getpid()
@@ -227,26 +83,28 @@ class Journal:
         self.key: bytes = found[0]
 
     @classmethod
-    def in_memory(cls, rows: Iterable[Row] = (), key: bytes | None = None) -> Journal:
+    def in_memory(cls, rows: Iterable[Row], key: bytes) -> Self:
         """Keep rows, unchecked, for as long as the process lives: for simulations and plans."""
-        return _InMemory(rows, secrets.token_bytes(32) if key is None else key)
+        path = Path("a ledger in memory")
+        connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        with _sqlite_errors(path):
+            _write_new(connection, key, rows)
+        return cls(connection, path, durable=False)
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Journal:
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
         """Restore what :meth:`state_dict` returned, in memory; the chain is not checked."""
         try:
             rows = []
             for number, (place, kind, run, round_, payload, digest) in enumerate(state["rows"]):
-                if int(place) != number:
+                if int(place) != number or int(round_) < 0:
                     raise ValueError("rows are missing, or out of order")
-                said = (str(kind), str(run), int(round_), base64.b64decode(payload, validate=True))
-                for text in said[:2]:
-                    text.encode()  # no text at all with half a surrogate pair
-                if not 0 <= said[2] < 2**63:
-                    raise ValueError("no round of a ledger")
-                rows.append(Row(number, *said, bytes.fromhex(digest)))
-            return cls.in_memory(rows, base64.b64decode(state["key"], validate=True))
-        except (KeyError, TypeError, ValueError, OverflowError, sqlite3.Error) as error:
+                data = base64.b64decode(payload, validate=True)
+                hash_ = bytes.fromhex(digest)
+                rows.append(Row(number, str(kind), str(run), int(round_), data, hash_))
+            key = base64.b64decode(state["key"], validate=True)
+            return cls.in_memory(rows, key)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise LedgerTamperedError(
                 "the state cannot be read: edited, damaged, or not that of a ledger"
             ) from error
@@ -271,7 +129,7 @@ class Journal:
             path.parent.mkdir(parents=True, exist_ok=True)
             draft.touch(0o600, exist_ok=False)
             with contextlib.closing(_connect(draft, "rw")) as connection, _sqlite_errors(draft):
-                _write_new(connection, _TABLES, key, [first])
+                _write_new(connection, key, [first])
             # Written under another name and then linked: a crash leaves no half-written ledger,
             # and of two processes that create the same one only the first succeeds.
             os.link(draft, path)
@@ -322,7 +180,7 @@ class Journal:
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
         """Let one writer at a time, over all processes, write all of its rows or none."""
-        if os.getpid() != self._process:
+        if self.durable and os.getpid() != self._process:
             raise LedgerError(f"{self.path}: opened by another process; open it again in this one")
         with self._lock, _sqlite_errors(self.path):
             try:
@@ -428,12 +286,14 @@ class Journal:
                 if self._one(find, *Made.by(row)) is None:
                     return False
             elif row.kind == "settle":
-                unsettled.discard(settled_by(named_values(row.payload)))
+                unsettled.discard(settled_by(row))
         noted = self._one("SELECT count(*) FROM reservations")
         return bool(noted == (made,)) and unsettled == self.unsettled()
 
     def close(self) -> None:
         """Close the file, and leave nothing beside it. A journal in memory stays open."""
+        if not self.durable:
+            return
         with contextlib.suppress(sqlite3.Error):
             if os.getpid() == self._process:  # deletes the empty journal, unless someone writes
                 self._connection.execute("PRAGMA journal_mode = DELETE")
@@ -448,86 +308,6 @@ class Journal:
                 return self._connection.execute(query, values).fetchall()
         except MemoryError as error:  # a damaged length asks for any size
             raise LedgerError(f"{self.path}: damaged: a row of impossible length") from error
-
-
-class _InMemory(Journal):
-    """Rows in a list, where SQLite would take longer than everything else that a plan needs."""
-
-    def __init__(self, rows: Iterable[Row], key: bytes) -> None:
-        self.durable, self.path, self.key = False, Path("a ledger in memory"), key
-        self._lock = threading.RLock()
-        self._read(rows)
-
-    def _read(self, rows: Iterable[Row]) -> None:
-        self._rows: list[Row] = []
-        self._made: dict[str, dict[int, list[Made]]] = {}  # by run, then by round
-        self._newest: dict[str, int] = {}  # the highest of these rounds, by run
-        self._unsettled: set[int] = set()
-        for row in rows:
-            self.append(row)
-
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        with self._lock:
-            before = len(self._rows)
-            try:
-                yield
-            except BaseException:
-                if len(self._rows) > before:
-                    self._read(self._rows[:before])
-                raise
-
-    def append(self, row: Row) -> None:
-        if row.number != len(self._rows):
-            raise LedgerTamperedError(f"{self.path}: a row exists already, or one is missing")
-        if row.kind == "reserve":
-            of_run = self._made.setdefault(row.run, {})
-            of_run.setdefault(row.round, []).append(Made.by(row))
-            self._newest[row.run] = max(row.round, self._newest.get(row.run, row.round))
-            self._unsettled.add(row.number)
-        elif row.kind == "settle":
-            self._unsettled.discard(settled_by(named_values(row.payload)))
-        self._rows.append(row)
-
-    def rows(self, start: int = 0) -> Iterator[Row]:
-        return iter(self._rows[max(start, 0) :])
-
-    def row(self, number: int) -> Row | None:
-        return self._rows[number] if 0 <= number < len(self._rows) else None
-
-    def head_at(self, number: int) -> Head | None:
-        row = self.row(number)
-        return None if row is None else Head(row.number, row.hash)
-
-    def newest(self) -> Head | None:
-        return self.head_at(len(self._rows) - 1)
-
-    def newest_round(self, run: str) -> int | None:
-        return self._newest.get(run)
-
-    def attempts(self, run: str, round_: int) -> int:
-        return 1 + max((made.attempt for made in self._of(run, round_)), default=-1)
-
-    def made_for(self, run: str, round_: int, fingerprint: bytes) -> list[Made]:
-        return [made for made in self._of(run, round_) if made.fingerprint == fingerprint]
-
-    def _of(self, run: str, round_: int) -> list[Made]:
-        return self._made.get(run, {}).get(round_, [])
-
-    def unsettled(self) -> set[int]:
-        return set(self._unsettled)
-
-    def is_unsettled(self, number: int) -> bool:
-        return number in self._unsettled
-
-    def snapshot(self) -> Snapshot | None:
-        return None
-
-    def check(self) -> None:
-        """Do nothing: no one else has had the rows in hand."""
-
-    def close(self) -> None:
-        """Stay open."""
 
 
 def _row(values: tuple[Any, ...]) -> Row:
@@ -549,20 +329,18 @@ def _note(connection: sqlite3.Connection, row: Row) -> None:
         connection.execute("INSERT INTO reservations VALUES (?, ?, ?, ?, ?)", Made.by(row))
         connection.execute("INSERT INTO unsettled VALUES (?)", (row.number,))
     elif row.kind == "settle":
-        number = settled_by(named_values(row.payload))
+        number = settled_by(row)
         connection.execute("DELETE FROM unsettled WHERE number = ?", (number,))
 
 
 # ---- how a file is created, migrated and opened
 
 
-def _write_new(
-    connection: sqlite3.Connection, tables: str, key: bytes, rows: Iterable[Row]
-) -> None:
+def _write_new(connection: sqlite3.Connection, key: bytes, rows: Iterable[Row]) -> None:
     connection.execute("PRAGMA synchronous = FULL")
     connection.executescript(
         f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {SCHEMA};"
-        f"BEGIN IMMEDIATE; {tables}"
+        f"BEGIN IMMEDIATE; {_ROWS} {_DERIVED}"
     )
     connection.execute("INSERT INTO secret VALUES (?)", (key,))
     for row in rows:

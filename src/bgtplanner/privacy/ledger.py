@@ -3,16 +3,15 @@
 * A reservation is stored before anything is computed for release. One that is never settled
   counts as spent, so a crash at any instant can only overstate what was spent.
 * Reservations are keyed by run, round and client. Asking for the same one again (after a resume,
-or
-  for a repeated message) returns it at no further charge, but only if the fingerprint of its
+  or for a repeated message) returns it at no further charge, but only if the fingerprint of its
   inputs, which must be public, is unchanged. Otherwise it is a new attempt with a new charge.
 * If a run must move forward, a round that is not above every earlier one is refused.
 * The promise is the budget. ``epsilon_spent`` is a reading.
 * The first row names the neighbouring relation for which the noise of every release is scaled, and
   so what the budget promises. A ledger whose first row names none is older, and its relation is
   ``replace-one``. A ledger is never used for another relation than its own.
-* The cost of a call does not grow with the number of rows: opening a ledger reads the newest
-  snapshot and the few rows after it. Only :meth:`Ledger.verify` reads them all.
+* Opening a ledger reads the newest snapshot and the few rows after it, however many there are.
+  Only :meth:`Ledger.verify` reads them all.
 
 The ledger holds no rating, no item id and no gradient, only who paid how much in which round.
 """
@@ -34,26 +33,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import LedgerError, LedgerTamperedError, StaleRoundError
-from bgtplanner.privacy._book import (
-    Book,
-    Decision,
-    Mask,
-    Payment,
-    Request,
-    Spending,
-    Ticks,
-    first_row,
-)
-from bgtplanner.privacy._journal import (
-    Head,
-    Journal,
-    Made,
-    Row,
-    in_write_ahead_mode,
-    named_values,
-    pack,
-    sqlite_warning,
-)
+from bgtplanner.privacy._book import Book, Demand, Spending, first_row
+from bgtplanner.privacy._journal import Journal, in_write_ahead_mode, sqlite_warning
+from bgtplanner.privacy._rows import Head, Made, Mask, Payment, Row, Ticks, named_values, pack
 from bgtplanner.privacy.accountants import Accountant, accountant_named, from_ticks, to_ticks
 from bgtplanner.privacy.budget import Budgets
 from bgtplanner.privacy.mechanisms import Neighbours
@@ -87,9 +69,7 @@ class Reservation:
         refused: Who was asked and could not pay.
         replayed: Who held this reservation already and is not charged again.
         number: The row of the ledger by which it is settled.
-        ticks: What each granted client pays, in whole ticks: one number, one per class (0 for a
-            class that was not asked), or one per client.
-        class_of_client: Class of each client, if the ticks are per class.
+        ticks: What each granted client pays, in whole ticks: one number, or one per client.
     """
 
     run: str
@@ -100,15 +80,11 @@ class Reservation:
     replayed: Mask
     number: int
     ticks: Ticks
-    class_of_client: NDArray[np.int32] | None = None
 
     @cached_property
     def charge(self) -> NDArray[np.float64]:
-        """What each granted client pays; one entry per client, 0 for a class not asked."""
-        charge = from_ticks(self.ticks)
-        if not charge.ndim:
-            return np.broadcast_to(charge, len(self.granted))
-        return charge if self.class_of_client is None else charge[self.class_of_client]
+        """What each granted client pays; one entry per client, 0 for one that was not asked."""
+        return np.broadcast_to(from_ticks(self.ticks), len(self.granted))
 
 
 class Ledger:
@@ -333,13 +309,12 @@ class Ledger:
         fingerprint: bytes | None = None,
         strict: bool = False,
         rising: bool = False,
-        by_class: bool = False,
     ) -> Reservation:
         """Book a charge for every client that can pay it, before anything is released.
 
         Args:
-            charge: What the round costs: one number, one per client, or (with `by_class`) one per
-                class.
+            charge: What the round costs: one number, or one per client, which is 0 for a client
+                that is not asked.
             run: The run.
             round: Its round.
             clients: Who is asked, as a mask or as indices; by default everyone.
@@ -349,8 +324,6 @@ class Ledger:
             strict: Refuse everyone if one client cannot pay.
             rising: Refuse a round that is not above every round of the run that any process has
                 reserved before.
-            by_class: `charge` has one entry for each of ``budgets.classes``, which every client
-                of the class pays. A class whose entry is 0 is not asked.
 
         Returns:
             Who may release and who may not.
@@ -360,59 +333,50 @@ class Ledger:
             StaleRoundError: If `rising` and the round is not above the earlier ones.
             ConfigError: If a charge, a client, the run or the round is not valid.
         """
-        request = Request.of(self.budgets, charge, (run, round), clients, fingerprint, by_class)
+        demand = Demand.checked(len(self), charge, (run, round), clients, fingerprint)
         with self._lock:
-            booked: tuple[Row, Payment] | None = None
+            row: Row | None = None
             with self._journal.writing():
                 self._catch_up()
                 if rising:
-                    self._refuse_stale(request)
-                decision = self._book.decide(request, self._repeats(request), strict=strict)
+                    self._refuse_stale(demand)
+                decision = self._book.decide(demand, self._repeats(demand), strict=strict)
                 made = decision.made
-                attempt = made.attempt if made else self._journal.attempts(*request[:2])
-                if np.count_nonzero(decision.pays):
-                    booked = self._write(request, decision, attempt)
-            if booked is not None:  # it is on the disk: only now is the memory updated
-                self._book.booked(*booked, decision)
+                attempt = made.attempt if made else self._journal.attempts(*demand[:2])
+                if decision.pays.any():
+                    payment = Payment(attempt, demand.mark, decision.pays, demand.ticks)
+                    row = self._append("reserve", *demand[:2], self._book.written(payment))
+            if row is not None:  # it is on the disk: only now is the memory updated
+                self._book.read(row)
                 if self._witness is not None:
                     self._witness.append(self.head)
-        columns, number = decision.columns, made.number if made else -1
         return Reservation(
-            run=request.run,
-            round=request.round,
+            run=demand.run,
+            round=demand.round,
             attempt=attempt,
-            granted=columns.each(decision.pays | decision.replayed),
-            refused=columns.each(decision.refused),
-            replayed=columns.each(decision.replayed),
-            number=booked[0].number if booked else number,
-            ticks=decision.wanted,
-            class_of_client=columns.class_of_client if columns.alike else None,
+            granted=decision.pays | decision.replayed,
+            refused=decision.refused,
+            replayed=decision.replayed,
+            number=row.number if row else made.number if made else -1,
+            ticks=demand.ticks,
         )
 
-    def _refuse_stale(self, request: Request) -> None:
-        newest = self._journal.newest_round(request.run)
-        if newest is not None and request.round <= newest:
+    def _refuse_stale(self, demand: Demand) -> None:
+        newest = self._journal.newest_round(demand.run)
+        if newest is not None and demand.round <= newest:
             raise StaleRoundError(
-                f"round = {request.round}: the run has already had round {newest}; "
-                "rounds must rise"
+                f"round = {demand.round}: the run has already had round {newest}; rounds must rise"
             )
 
-    def _write(self, request: Request, decision: Decision, attempt: int) -> tuple[Row, Payment]:
-        payment = decision.columns.payment(
-            (attempt, request.mark), decision.pays, request.ticks, by_class=request.by_class
-        )
-        row = self._append("reserve", *request[:2], self._book.written(payment))
-        return row, payment
-
-    def _repeats(self, request: Request) -> list[tuple[Made, Payment]]:
+    def _repeats(self, demand: Demand) -> list[tuple[Made, Payment]]:
         """Return the earlier reservations for the same inputs, as their rows say.
 
         The index only says where to look. What counts is the row, if it belongs to the chain.
         """
-        if not request.mark:
+        if not demand.mark:
             return []
         found = []
-        for made in self._journal.made_for(*request[:2], request.mark):
+        for made in self._journal.made_for(*demand[:2], demand.mark):
             row = self._journal.row(made.number)
             before = self._journal.head_at(made.number - 1)
             if row is None or row.kind != "reserve" or not row.follows(before):
@@ -427,7 +391,7 @@ class Ledger:
     def _append(self, kind: str, run: str, round_: int, payload: bytes) -> Row:
         """Write the next row, after a snapshot of everything before it if one is due."""
         head = self._book.head
-        if self._journal.durable and head.number - self._snapshot_at >= SNAPSHOT_EVERY:
+        if head.number - self._snapshot_at >= SNAPSHOT_EVERY:
             self._journal.keep_snapshot(self._book.snapshot())
             self._snapshot_at = head.number
         row = Row.after(head, kind, run, round_, payload)
@@ -448,8 +412,8 @@ class Ledger:
                     raise LedgerError(f"settle: this ledger has no reservation {number}")
                 if not self._journal.is_unsettled(reservation.number):
                     return
-                row = self._append("settle", *key, pack(f'{{"settles": {reservation.number}}}'))
-            self._book.settled(row)
+                row = self._append("settle", *key, pack({"settles": reservation.number}))
+            self._book.read(row)
 
     def fingerprint(self, *parts: bytes) -> bytes:
         """Return a keyed hash of a release's inputs; without the key it reveals nothing."""
@@ -492,22 +456,6 @@ class Ledger:
         """Return the largest charge that each client can still pay."""
         return self._book.spending.left()
 
-    def left_by_class(self) -> NDArray[np.float64]:
-        """Return the largest charge that any member of each class can pay; 0 for an empty class.
-
-        Example:
-            >>> budgets = Budgets.per_client([1.0, 2.0, 2.0], delta=1e-5)
-            >>> ledger = Ledger.in_memory(budgets, "laplace/basic")
-            >>> _ = ledger.reserve([0.25, 0.5], run="a", round=0, by_class=True)
-            >>> ledger.left_by_class().tolist()
-            [0.75, 1.5]
-        """
-        return self._book.spending.left_by_class()
-
-    def least_spent_by_class(self) -> Ticks:
-        """Return the sums in ticks, ``[sums, classes]``, of the member with the most left."""
-        return self._book.spending.least_spent_by_class()
-
     def epsilon_spent(self, delta: float | None = None) -> NDArray[np.float64]:
         """Return each client's epsilon so far: a reading at its own delta, or at the one given."""
         return self._read(delta, self.accountant.epsilon)
@@ -536,14 +484,13 @@ class Ledger:
         self, delta: float | None, reading: Callable[[Ticks, float], NDArray[np.float64]]
     ) -> NDArray[np.float64]:
         """Return each client's sums in words of epsilon; each reading is computed once."""
-        columns = self._book.spending
-        result = np.zeros(len(columns.class_of))
-        for index, budget in enumerate(self.budgets.classes):
-            members = np.flatnonzero(columns.class_of == index)
-            at = budget.delta if delta is None else delta
-            distinct, back = np.unique(columns.sums[:, members], axis=1, return_inverse=True)
-            result[members] = reading(distinct, at)[back]
-        return columns.of_clients(result)
+        result, sums = np.zeros(len(self)), self._book.spending.sums
+        deltas = np.array([budget.delta for budget in self.budgets.classes])
+        own = deltas[self.budgets.class_of_client] if delta is None else np.full(len(self), delta)
+        for at in np.unique(own):
+            distinct, back = np.unique(sums[:, own == at], axis=1, return_inverse=True)
+            result[own == at] = reading(distinct, float(at))[back]
+        return result
 
     @property
     def unsettled(self) -> int:
@@ -555,17 +502,13 @@ class Ledger:
         with self._lock:
             self._catch_up()
             unsettled = self._journal.unsettled()
-        classes = Spending(self.accountant, self._book.first_budgets)
-        clients = classes.by_client()
         for row in itertools.islice(self._journal.rows(), self.head.number + 1):
             entry: dict[str, Any] = dict(zip(Row._fields[:4], row, strict=False))
             if row.kind == "reserve":
-                payment = Payment.unpacked(row.payload, len(self))
-                columns = classes if payment.whole else clients
-                who, ticks = columns.paid(payment)
-                paid = from_ticks(ticks[who] if ticks.ndim else ticks)
+                payment = self._book.payment(row)
+                paid = from_ticks(np.broadcast_to(payment.ticks, len(self))[payment.who])
                 entry |= {
-                    "clients": columns.count(who),
+                    "clients": len(paid),
                     "charge_least": float(paid.min()),
                     "charge_most": float(paid.max()),
                     "attempt": payment.attempt,
@@ -628,7 +571,8 @@ class Ledger:
         spent since; by default everything that is left.
         """
         # A charge of at least 1 does not exceed its square: it uses up the sum of squares, too.
-        everything = max(self._book.largest_limit, int(to_ticks(1.0)))
+        limits = map(self.accountant.limit_ticks, self._book.first_budgets.classes)
+        everything = max(int(to_ticks(1.0)), *(int(limit.max()) for limit in limits))
         ticks = everything if charge is None else int(to_ticks(charge))
         with self._lock:
             with self._journal.writing():

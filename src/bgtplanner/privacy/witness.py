@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bgtplanner.errors import LedgerError, StorageError
-from bgtplanner.privacy._journal import Head
+from bgtplanner.privacy._rows import Head
 
 __all__ = ["Witness"]
 

@@ -1,0 +1,252 @@
+"""What one row of a ledger says, and how it is chained to the row before it.
+
+Every row's hash covers the row and the hash before it, so an edited, removed or reordered row
+breaks the chain. A chain that was cut at its end is still a valid chain. Only someone who knows
+the *head* (the number and hash of the newest row) can detect that.
+
+A *payment* is what a reserve row says: who pays how much. In memory that is one number, or one per
+client. In the row it takes few bytes: one number if everybody pays the same, one number per class
+of budgets if all members of a class pay the same, and one bit per client for who pays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bgtplanner.errors import LedgerError
+from bgtplanner.errors import LedgerTamperedError as Tampered
+from bgtplanner.privacy.accountants import CEILING
+from bgtplanner.privacy.budget import Budgets
+
+__all__ = ["Head", "Made", "Mask", "Payment", "Row", "Snapshot", "Ticks"]
+
+Mask = NDArray[np.bool_]
+Ticks = NDArray[np.int64]
+
+_START = b"\0" * 32
+
+
+class Head(NamedTuple):
+    """The number and hash of the newest row. Keep it apart from the ledger.
+
+    Example:
+        >>> str(Head.parse("3:" + "ab" * 32))[:8]
+        '3:ababab'
+    """
+
+    number: int
+    hash: bytes
+
+    def __str__(self) -> str:
+        return f"{self.number}:{self.hash.hex()}"
+
+    @classmethod
+    def parse(cls, text: str) -> Head:
+        """Read a head as it is printed."""
+        number, _, digest = text.strip().partition(":")
+        try:
+            head = cls(int(number), bytes.fromhex(digest))
+        except ValueError as error:
+            raise LedgerError(f"--head {text}: expected NUMBER:HASH") from error
+        if not 0 <= head.number < 2**63 or len(head.hash) != 32:
+            raise LedgerError(f"--head {text}: expected NUMBER:HASH, 64 hexadecimal digits")
+        return head
+
+
+class Row(NamedTuple):
+    """One event: its kind is ``open``, ``reserve``, ``settle`` or ``loss``.
+
+    The hash covers all other fields and the hash of the row before.
+    """
+
+    number: int
+    kind: str
+    run: str
+    round: int
+    payload: bytes
+    hash: bytes
+
+    @classmethod
+    def after(cls, head: Head | None, kind: str, run: str, round_: int, payload: bytes) -> Row:
+        """Return the row that follows a head."""
+        number, previous = (0, _START) if head is None else (head.number + 1, head.hash)
+        texts = (b"%d" % number, kind.encode(), run.encode(), b"%d" % round_)
+        named = b"".join([len(text).to_bytes(8, "little") + text for text in texts])
+        digest = hashlib.sha256(previous + named)
+        digest.update(payload)
+        return cls(number, kind, run, round_, payload, digest.digest())
+
+    def follows(self, head: Head | None) -> bool:
+        """Return whether this is the row that was written after that head."""
+        return self == Row.after(head, self.kind, self.run, self.round, self.payload)
+
+
+class Made(NamedTuple):
+    """A reservation as the index holds it, without who paid."""
+
+    run: str
+    round: int
+    attempt: int
+    number: int
+    fingerprint: bytes
+
+    @classmethod
+    def by(cls, row: Row) -> Made:
+        """Return the index entry of a reserve row."""
+        attempt, mark = attempt_of(named_values(row.payload))
+        return cls(row.run, row.round, attempt, row.number, mark)
+
+
+class Snapshot(NamedTuple):
+    """What all rows up to a certain one amount to, so that only later rows have to be read.
+
+    The mark is a hash of the rest with the ledger's key, so that an edit is detected.
+    """
+
+    number: int
+    hash: bytes
+    state: bytes
+    mark: bytes
+
+
+# ---- payloads of rows
+
+
+def pack(about: Mapping[str, Any], data: bytes = b"") -> bytes:
+    """Pack a few named values and some bytes into one payload."""
+    text = json.dumps(about, sort_keys=True).encode()
+    return len(text).to_bytes(4, "little") + text + zlib.compress(data, 1)
+
+
+def unpack(payload: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return what :func:`pack` was given."""
+    about, data = named_values(payload), payload[4 + int.from_bytes(payload[:4], "little") :]
+    try:
+        return about, zlib.decompress(data)
+    except zlib.error as error:
+        raise damaged() from error
+
+
+def named_values(payload: bytes) -> dict[str, Any]:
+    """Return only the named values of a payload, without its bytes, of which there may be many."""
+    try:
+        about = json.loads(payload[4 : 4 + int.from_bytes(payload[:4], "little")].decode())
+    except (ValueError, RecursionError) as error:
+        raise damaged() from error
+    if not isinstance(about, dict):
+        raise damaged()
+    return about
+
+
+def attempt_of(about: Mapping[str, Any]) -> tuple[int, bytes]:
+    """Return the attempt of a reserve row and the fingerprint of its inputs."""
+    attempt, mark = about.get("attempt"), about.get("fingerprint")
+    if type(attempt) is not int or not 0 <= attempt < 2**62 or not isinstance(mark, str):
+        raise damaged()
+    try:
+        return attempt, bytes.fromhex(mark)
+    except ValueError as error:
+        raise damaged() from error
+
+
+def settled_by(row: Row) -> int:
+    """Return the number of the reservation that a settle row settles."""
+    number = named_values(row.payload).get("settles")
+    if type(number) is not int or not 0 < number < 2**62:
+        raise damaged()
+    return number
+
+
+def damaged() -> Tampered:
+    """Return the error for a row that cannot have been written like this."""
+    return Tampered("a row cannot be read: edited or damaged")
+
+
+class Payment(NamedTuple):
+    """Who pays how much: what a reserve row says.
+
+    Attributes:
+        attempt: Which attempt at the same round.
+        fingerprint: Of the inputs; empty if none was given.
+        who: Who pays, one entry per client.
+        ticks: What each of them pays: one number, or one per client.
+    """
+
+    attempt: int
+    fingerprint: bytes
+    who: Mask
+    ticks: Ticks
+
+    def packed(self, budgets: Budgets) -> bytes:
+        """Return the payload of a row, in the shortest form that says the same."""
+        classes, everybody = budgets.class_of_client, bool(self.who.all())
+        of_who = classes[self.who]
+        number = len(budgets.classes)
+        sizes = np.bincount(classes, minlength=number)
+        paying = np.bincount(of_who, minlength=number)
+        whole = bool(((paying == sizes) | (paying == 0)).all())
+        ticks = np.broadcast_to(self.ticks, self.who.shape)[self.who]
+        listed = np.zeros(number, dtype=np.int64)
+        listed[of_who] = ticks
+        if (ticks == ticks[0]).all():
+            # A number of 8 bytes per class, or a bit per client.
+            by_class = whole and not everybody and 64 * number <= len(classes)
+            ticks = ticks[0]
+        else:
+            by_class = bool((listed[of_who] == ticks).all())
+        about: dict[str, Any] = {
+            "attempt": self.attempt,
+            "fingerprint": self.fingerprint.hex(),
+            "everybody": everybody or (by_class and whole),
+        }
+        if by_class:  # without "ticks": a reader that knows no classes stops there
+            about["by_class"], ticks = True, listed
+        else:
+            about["ticks"] = None if ticks.ndim else int(ticks)
+        data = b"" if about["everybody"] else np.packbits(self.who).tobytes()
+        return pack(about, data + (ticks.astype("<i8").tobytes() if ticks.ndim else b""))
+
+    @classmethod
+    def unpacked(cls, payload: bytes, budgets: Budgets) -> Payment:
+        """Read the payload of a row. The nonce in older rows is ignored."""
+        about, data = unpack(payload)
+        attempt, mark = attempt_of(about)
+        clients = len(budgets)
+        try:
+            size = 0 if about["everybody"] else (clients + 7) // 8
+            by_class = bool(about.get("by_class", False))
+            ticks = None if by_class else about["ticks"]
+            if len(data) < size or not (ticks is None or type(ticks) is int):
+                raise damaged()
+            bits = np.frombuffer(data[:size], dtype=np.uint8)
+            who = np.ones(clients, dtype=bool)
+            if size:
+                who = np.unpackbits(bits, count=clients).astype(bool)
+            listed = np.frombuffer(data[size:], dtype="<i8").astype(np.int64)
+            if ticks is not None:
+                listed = np.asarray(ticks, dtype=np.int64)
+        except (KeyError, ValueError, OverflowError) as error:
+            raise damaged() from error
+        if (listed < (0 if by_class else 1)).any() or (listed > CEILING).any():
+            raise damaged()
+        if by_class:
+            if len(listed) != len(budgets.classes):
+                raise damaged()
+            listed = listed[budgets.class_of_client]
+            who &= listed > 0
+        elif listed.ndim:
+            if len(listed) != np.count_nonzero(who):
+                raise damaged()
+            each = np.zeros(clients, dtype=np.int64)
+            each[who] = listed
+            listed = each
+        if not who.any():
+            raise damaged()
+        return cls(attempt, mark, who, listed)
