@@ -19,7 +19,8 @@ from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.rounds import Federation, Uploaded
 from bgtplanner.federation.server import Server
 from bgtplanner.federation.simulation import Simulation, use_all_cores
-from bgtplanner.models.interactions import CLIENTS, Interactions
+from bgtplanner.models.interactions import CLIENTS
+from bgtplanner.models.layout import laid_out
 from bgtplanner.privacy.accountants import accountant_named
 
 _UPLOADED = Program(Federation.uploaded, static=(0, 6))
@@ -43,7 +44,7 @@ class Ours:
         self.simulation = Simulation(federation, split, seed=0, device="cpu", devices=len(cores))
         self.where: Any = Mesh(np.array(cores), (CLIENTS,)) if len(cores) > 1 else cores[0]
         mesh = self.where if len(cores) > 1 else None
-        self.interactions = Interactions.laid_out(ratings, mesh=mesh)
+        self.interactions = laid_out(ratings, mesh=mesh)
         self._start()
         clients = task.clients
         self.terms = round_parameters(

@@ -36,9 +36,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.models.interactions import Interactions, Shared, Upload, normal_equations
+from bgtplanner.models.interactions import Interactions, Shared, Upload
 from bgtplanner.models.learner import Learner, Local, Statistics, within
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
+from bgtplanner.models.solving import normal_equations
 
 __all__ = ["Als", "Cmf", "Equations"]
 

@@ -30,6 +30,7 @@ from bgtplanner.models.bias import Biases
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.fedgnn import FedGNN
 from bgtplanner.models.interactions import Interactions
+from bgtplanner.models.layout import laid_out
 from bgtplanner.models.learner import Learner
 from bgtplanner.models.learner import Size as Numbers
 from bgtplanner.models.optimizers import Server
@@ -128,13 +129,6 @@ def best_of(play: Callable[[], Any]) -> tuple[float, float]:
         wall.append(time.perf_counter() - begun)
         processor.append(time.process_time() - spent)
     return min(wall), min(processor)
-
-
-def laid_out(ratings: Ratings) -> Interactions:
-    """Return the ratings as a simulation has them; the commits before this had no layout."""
-    make = getattr(Interactions, "laid_out", Interactions.of)
-    found: Interactions = make(ratings)
-    return found
 
 
 def round_of(name: str, size: Size, interactions: Interactions) -> dict[str, Any]:

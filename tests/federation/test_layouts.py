@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +22,7 @@ from bgtplanner.models.bias import Biases
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.fedgnn import FedGNN
 from bgtplanner.models.interactions import Interactions
+from bgtplanner.models.layout import laid_out
 from bgtplanner.models.optimizers import Server
 from bgtplanner.models.tastes import Tastes
 from bgtplanner.privacy.privunit import PRIVUNIT
@@ -110,14 +110,12 @@ class Play:
             rest(state, interactions, heldout, jnp.int32(number)),
         )
 
-    def same_in(self, block: int, chunk: int, *, ordered: bool = False) -> None:
+    def same_in(self, block: int, chunk: int) -> None:
         """Compare a layout with plain sums."""
-        laid_out = Interactions.laid_out(
-            self.ratings, self.arrival, block=block, chunk=chunk, ordered=ordered
-        )
-        assert (laid_out.chunks > 3) == (chunk < 1000 and not ordered)
+        found = laid_out(self.ratings, self.arrival, block=block, chunk=chunk)
+        assert (found.chunks > 3) == (chunk < 1000)
         plain = self.rounds(Interactions.of(self.ratings, self.arrival))
-        other = self.rounds(laid_out)
+        other = self.rounds(found)
         for mine, theirs in zip(jax.tree.leaves(plain), jax.tree.leaves(other), strict=True):
             scale = float(np.abs(mine).max(initial=0.0))
             np.testing.assert_allclose(theirs, mine, rtol=2e-3, atol=2e-4 * scale + 1e-7)
@@ -138,12 +136,6 @@ def test_blocks_alone_with_several_users(name: str) -> None:
     Play(name, SUMMED, clients=11).same_in(block=8, chunk=10_000)
 
 
-@pytest.mark.parametrize("clients", [None, 11])
-def test_what_is_drawn_for_each_pair_stays_with_it(clients: int | None) -> None:
-    """The rows of a layout are others; noise that differs would show in every figure."""
-    Play("tastes", TURNED, clients).same_in(block=8, chunk=96, ordered=True)
-
-
 def test_chunks_without_protection() -> None:
     Play("factorization", None).same_in(block=8, chunk=96)
 
@@ -151,7 +143,7 @@ def test_chunks_without_protection() -> None:
 @pytest.mark.parametrize("clients", [None, 11])
 def test_every_rating_has_one_place(clients: int | None) -> None:
     ratings, arrival = some_ratings(clients)
-    found = Interactions.laid_out(ratings, arrival, block=8, chunk=96)
+    found = laid_out(ratings, arrival, block=8, chunk=96)
     assert found.layout is not None
     real = np.asarray(found.arrival) < np.iinfo(np.int32).max
     assert real.sum() == len(ratings)
@@ -173,21 +165,16 @@ def test_every_rating_has_one_place(clients: int | None) -> None:
 
 def test_small_data_and_single_rows_stay_as_they_are() -> None:
     ratings, arrival = some_ratings(None)
-    assert Interactions.laid_out(ratings, arrival).layout is None
+    assert laid_out(ratings, arrival).layout is None
     model, server = LEARNERS["factorization"]
     rows = Protection(mechanism="gaussian", unit="row")
     assert not Federation(model=model, server=server, protection=rows).adds_up
     each = Protection(mechanism="gaussian", noise="per-client")
     assert not Federation(model=model, server=server, protection=each).adds_up
     assert Federation(model=model, server=server, protection=LOCAL).adds_up
-    for single in (rows, each):
+    for single in (rows, each, TURNED):
         alone = Federation(model=model, server=server, protection=single)
         assert alone.lay_out(large_ratings(), None).layout is None
-    turned = Federation(model=model, server=server, protection=TURNED)
-    layout = turned.lay_out(large_ratings(), None).layout
-    assert layout is not None
-    assert layout.chunks == 1
-    assert layout.place is not None
 
 
 def large_ratings() -> Ratings:
@@ -200,8 +187,7 @@ def large_ratings() -> Ratings:
 
 
 @pytest.mark.parametrize("width", [1, 4, 5, 8, 9, 24])
-@pytest.mark.parametrize("by_row", [False, True])
-def test_sums_over_a_table_of_items(width: int, by_row: bool) -> None:
+def test_sums_over_a_table_of_items(width: int) -> None:
     """Few columns, some and many are each summed in a way of their own, on CPUs and elsewhere."""
     ratings, arrival = some_ratings(None)
     generator = np.random.default_rng(width)
@@ -218,44 +204,6 @@ def test_sums_over_a_table_of_items(width: int, by_row: bool) -> None:
         return some.products_by_user(of_items, some.value), some.squares_by_user(of_items), scores
 
     scores = (products * users).sum(1)
-    laid_out = Interactions.laid_out(ratings, arrival, block=8)
-    assert laid_out.layout is not None
-    assert laid_out.layout.by_row  # this is a CPU
-    laid_out = replace(laid_out, layout=replace(laid_out.layout, by_row=by_row))
-    for some in (laid_out, Interactions.of(ratings, arrival)):
+    for some in (laid_out(ratings, arrival, block=8), Interactions.of(ratings, arrival)):
         for mine, theirs in zip(found(some), (products, squares, scores), strict=True):
             np.testing.assert_allclose(mine, theirs, atol=2e-4)
-
-
-@pytest.mark.parametrize("clients", [None, 11])
-@pytest.mark.parametrize("width", [1, 4, 5, 8, 9, 16, 24])
-def test_sums_over_items(width: int, clients: int | None) -> None:
-    """Rows of a few columns are filled up on CPUs; the sums have none of the columns added."""
-    ratings, arrival = some_ratings(clients)
-    laid_out = Interactions.laid_out(ratings, arrival, block=8)
-    items = np.asarray(laid_out.pair_item)
-    rows = np.random.default_rng(width).normal(size=(len(items), width)).astype(np.float32)
-    expected = np.zeros((ITEMS + 1, width))  # the last for the rows that are no item's
-    np.add.at(expected, items, rows)
-    found = laid_out.sum_by_item(jnp.asarray(rows))
-    assert found.shape == (ITEMS, width)
-    np.testing.assert_allclose(found, expected[:ITEMS], atol=1e-5)
-    one = laid_out.sum_by_item(jnp.asarray(rows[:, 0]))
-    np.testing.assert_allclose(one, expected[:ITEMS, 0], atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("width", "filled"), [(4, 4), (5, 8), (8, 8), (9, 16), (16, 16), (17, 17)]
-)
-def test_a_cpu_is_given_a_power_of_two_of_columns(width: int, filled: int) -> None:
-    """They are what its instructions take at a time; elsewhere nothing is gained by them."""
-    ratings, arrival = some_ratings(None)
-    on_cpu = Interactions.laid_out(ratings, arrival, block=8)
-    assert on_cpu.layout is not None
-    elsewhere = replace(on_cpu, layout=replace(on_cpu.layout, by_row=False))
-    plain = Interactions.of(ratings, arrival)
-    for some, columns in ((on_cpu, filled), (elsewhere, width), (plain, width)):
-        rows = jnp.ones((some.pair_item.shape[0], width))
-        steps = jax.make_jaxpr(some.sum_by_item)(rows).jaxpr.eqns
-        added = [step for step in steps if step.primitive.name == "scatter-add"]
-        assert [step.outvars[0].aval.shape for step in added] == [(ITEMS, columns)]

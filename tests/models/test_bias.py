@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +19,6 @@ from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.server import Server
 from bgtplanner.models import bias as biases
-from bgtplanner.models import interactions as of_interactions
 from bgtplanner.models.bias import COUNT_WEIGHT, Biases
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.fedgnn import FedGNN
@@ -45,10 +42,7 @@ personalise = jax.jit(Biases.personalise, static_argnums=0, compiler_options=QUI
 train = jax.jit(Biases.train, static_argnums=0, compiler_options=QUICK)
 predict = jax.jit(Biases.predict, static_argnums=0, compiler_options=QUICK)
 
-# By halving alone, and in a table where pairs are dense enough.
-FINDERS = {
-    dense: jax.jit(partial(Interactions.find_pair), compiler_options=QUICK) for dense in (0, 8)
-}
+find_pair = jax.jit(Interactions.find_pair, compiler_options=QUICK)
 
 
 def some_ratings(several: bool) -> Ratings:
@@ -315,11 +309,10 @@ class TestStillToCome:
 class TestPairs:
     CLIENTS, ITEMS = 5, 9
 
-    @pytest.mark.parametrize("dense", FINDERS)
     @pytest.mark.parametrize("number", [1, 2, 20, 45])
     @settings(max_examples=25, deadline=None, derandomize=True)
     @given(data=st.data())
-    def test_as_in_a_dictionary(self, number: int, dense: int, data: st.DataObject) -> None:
+    def test_as_in_a_dictionary(self, number: int, data: st.DataObject) -> None:
         """All pairs that there are, the first and last among them, and all that there are not."""
         every = self.CLIENTS * self.ITEMS
         keys = data.draw(
@@ -342,8 +335,7 @@ class TestPairs:
         expected = {pair: index for index, pair in enumerate(pairs)}
         assert len(expected) == number
         who, what = np.divmod(np.arange(ratings.n_clients * self.ITEMS), self.ITEMS)
-        with mock.patch.object(of_interactions, "_DENSE", dense):  # it is read while traced
-            got = np.asarray(FINDERS[dense](interactions, who, what))
+        got = np.asarray(find_pair(interactions, who, what))
         wanted = zip(who.tolist(), what.tolist(), strict=True)
         assert got.tolist() == [expected.get(pair, number) for pair in wanted]
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import Array
 from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
@@ -20,7 +21,8 @@ from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.server import Server
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.factorization import Factorization
-from bgtplanner.models.interactions import Interactions, Shared
+from bgtplanner.models.interactions import Interactions, Shared, Upload
+from bgtplanner.models.layout import laid_out
 from bgtplanner.models.learner import client_gradients
 from bgtplanner.models.references import references
 
@@ -108,6 +110,19 @@ class TestUsersPart:
 
 
 class TestGradient:
+    def test_a_loss_of_ones_own_is_used(self) -> None:
+        class Twice(Factorization):
+            def loss(self, copies: Upload, local: Any, interactions: Interactions) -> Array:
+                return 2.0 * super().loss(copies, local, interactions)
+
+        interactions, shared = Interactions.of(some_ratings()), Shared(some_items(4), jnp.zeros(0))
+        local = personalise(Factorization(dim=3), shared, None, interactions)
+        once, twice = (
+            model.train(shared, local, interactions).upload.rows
+            for model in (Factorization(dim=3), Twice(dim=3))
+        )
+        np.testing.assert_allclose(twice, 2.0 * once, rtol=1e-4, atol=1e-8)
+
     @pytest.mark.parametrize("decay", [0.0, 0.3])
     @pytest.mark.parametrize(("block", "dim"), [(None, 3), (4, 3), (4, 9)])
     def test_is_that_of_the_loss(self, decay: float, block: int | None, dim: int) -> None:
@@ -117,7 +132,7 @@ class TestGradient:
         if block is None:
             interactions = Interactions.of(ratings, late)
         else:
-            interactions = Interactions.laid_out(ratings, late, block=block)
+            interactions = laid_out(ratings, late, block=block)
         shared = Shared(some_items(1 + dim), jnp.zeros(0))
         local = personalise(model, shared, None, interactions)
         found = train(model, shared, local, interactions)

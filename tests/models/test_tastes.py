@@ -29,6 +29,7 @@ from bgtplanner.models import interactions as of_interactions
 from bgtplanner.models import tastes
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.interactions import Interactions, Shared
+from bgtplanner.models.layout import laid_out
 from bgtplanner.models.learner import Learner, Size, settings_of
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
 from bgtplanner.models.tastes import TasteMemory, Tastes
@@ -278,7 +279,7 @@ def test_every_user_of_a_client_has_its_view(padded: bool) -> None:
     ratings, shared = some_ratings(several=True), some_shared()
     interactions = Interactions.of(ratings)
     if padded:  # rows of no item, between the chunks of clients
-        interactions = Interactions.laid_out(ratings, block=4, chunk=8)
+        interactions = laid_out(ratings, block=4, chunk=8)
     local = personalise(MODEL, shared, jnp.zeros((N_USERS, 3 + N_AXES + N_FEATURES)), interactions)
     users = jnp.array([3, 0, 3, 4, 1])
     found = MODEL._views(shared, local, interactions, users)

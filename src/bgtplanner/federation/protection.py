@@ -129,8 +129,7 @@ class Uploads(NamedTuple):
     def normal(self, sources: Sequence[KeyedNoise]) -> Uploads:
         """Return standard normal noise of the same shape."""
         rows, dense = sources
-        width = self.rows.shape[1]
-        drawn = self.interactions.in_order(lambda number: rows.normal((number, width)))
+        drawn = rows.normal(self.rows.shape)
         return Uploads(drawn, dense.normal(self.dense.shape), self.interactions)
 
     def total(self) -> tuple[Array, Array]:

@@ -33,6 +33,7 @@ from bgtplanner.models.interactions import (
     Upload,
     where_users,
 )
+from bgtplanner.models.layout import laid_out
 from bgtplanner.models.learner import Learner, Local
 from bgtplanner.models.metrics import tally
 from bgtplanner.models.optimizers import Memory, Noise, Server
@@ -193,15 +194,9 @@ class Federation:
     def lay_out(
         self, ratings: Ratings, arrival: NDArray[Any] | None, mesh: Mesh | None = None
     ) -> Interactions:
-        """Return training ratings, laid out as well as what is drawn for them allows.
-
-        The order of the edges matters to what is drawn for single rows; that of the pairs of
-        clients and items, to what is drawn for whole uploads.
-        """
+        """Return training ratings, laid out if nothing that is drawn depends on their order."""
         if self.adds_up:
-            return Interactions.laid_out(ratings, arrival, mesh=mesh)
-        if self.extras is None and self.protection is not None and self.protection.sums:
-            return Interactions.laid_out(ratings, arrival, ordered=True)
+            return laid_out(ratings, arrival, mesh=mesh)
         return Interactions.of(ratings, arrival)
 
     def initial(self, key: Array, interactions: Interactions) -> State:

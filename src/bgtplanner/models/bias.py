@@ -51,15 +51,10 @@ from jax import Array
 from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.models.interactions import (
-    Interactions,
-    Shared,
-    Upload,
-    ridge,
-    solved_systems,
-)
+from bgtplanner.models.interactions import Interactions, Shared, Upload
 from bgtplanner.models.learner import Learner, Local, Statistics, within
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
+from bgtplanner.models.solving import ridge, solved_systems
 
 __all__ = ["COUNT_WEIGHT", "Biases", "Posterior"]
 

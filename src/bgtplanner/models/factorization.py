@@ -15,14 +15,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.models.interactions import (
-    Interactions,
-    Shared,
-    Upload,
-    normal_equations,
-    solved_systems,
-)
+from bgtplanner.models.interactions import Interactions, Shared, Upload
 from bgtplanner.models.learner import Learner, Local, Statistics, within
+from bgtplanner.models.solving import normal_equations, solved_systems
 
 __all__ = ["Factorization"]
 
@@ -73,7 +68,12 @@ class Factorization(Learner):
         return solved_systems(normal, right)
 
     def train(self, shared: Shared, local: Local, interactions: Interactions) -> Statistics:
-        """Return the gradients of :meth:`loss`, derived by hand, which takes less time."""
+        """Return the gradients of :meth:`loss`, derived by hand, which takes less time.
+
+        A subclass with a loss of its own gets the gradients of that loss.
+        """
+        if type(self).loss is not Factorization.loss:
+            return super().train(shared, local, interactions)
         table, target = self._regression(shared, interactions)
         error = interactions.present * (target - interactions.scores(table, local))
         squares = error**2
