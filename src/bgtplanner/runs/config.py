@@ -159,13 +159,16 @@ def load_config(
 
 def _with_preset(preset: str, given: dict[str, Any]) -> dict[str, Any]:
     """The settings given, and those of the preset, which adapts itself to them."""
-    tree = _merged(packaged(_variant(preset, given)))
-    for name in _readings(preset, given):
-        tree = _merged(tree, packaged(name))
-    tree = _merged(tree, given, {"preset": preset})
+    tree = _merged(*map(packaged, [_variant(preset, given), *_readings(preset, given)]), given)
+    tree["preset"] = preset
     planning, privacy = tree.setdefault("planning", {}), tree.setdefault("privacy", {})
-    if _is_without_privacy(given):
-        _agree(given)
+    if _is_without_privacy(given):  # no mechanism means policy `unlimited`, and the other way
+        for key, flag, value, other in (
+            ("planning.policy", "--policy", "unlimited", "--mechanism none"),
+            ("privacy.mechanism", "--mechanism", "none", "--policy unlimited"),
+        ):
+            found = _at(given, key)
+            ConfigError.unless(found in (None, value), flag, found, f"{value}, for {other}")
         planning["policy"], privacy["mechanism"] = "unlimited", "none"
     if str(planning.get("policy")) in POLICIES.former:  # patient, which was told nothing
         planning |= {"context": "none", "reward": "none"} | given.get("planning", {})
@@ -177,15 +180,15 @@ def _with_preset(preset: str, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _variant(preset: str, given: Mapping[str, Any]) -> str:
-    """Return the variant of a preset for the model, and for a run without privacy."""
-    if preset != "recommended" or given.get("model", {}).get("name") in (None, *_SUMS):
+    """The variant of a preset for the model, and for a run without privacy."""
+    if preset != "recommended" or _at(given, "model.name") in (None, *_SUMS):
         return preset
     return f"{preset}-unlimited" if _is_without_privacy(given) else f"{preset}-gradients"
 
 
 def _readings(preset: str, given: Mapping[str, Any]) -> list[str]:
-    """Return what the preset `paper` adds for a data set and a policy, as in Table 2."""
-    wanted = (given.get("data", {}).get("dataset"), given.get("planning", {}).get("policy"))
+    """What the preset `paper` adds for a data set and a policy, as in Table 2."""
+    wanted = (_at(given, "data.dataset"), _at(given, "planning.policy"))
     known = [name for name in wanted if name in ("filmtrust", "adpml", "adap")]
     return [f"paper-{name}" for name in known] if preset == "paper" else []
 
@@ -202,18 +205,8 @@ def _best_mechanism(privacy: Mapping[str, Any], planning: Mapping[str, Any]) -> 
 
 
 def _is_without_privacy(given: Mapping[str, Any]) -> bool:
-    mechanism = given.get("privacy", {}).get("mechanism")
-    return bool(mechanism == "none" or given.get("planning", {}).get("policy") == "unlimited")
-
-
-def _agree(given: Mapping[str, Any]) -> None:
-    """Check that no mechanism goes with policy `unlimited`, and the other way round."""
-    for key, flag, value, other in (
-        ("planning.policy", "--policy", "unlimited", "--mechanism none"),
-        ("privacy.mechanism", "--mechanism", "none", "--policy unlimited"),
-    ):
-        found = _at(given, key)
-        ConfigError.unless(found in (None, value), flag, found, f"{value}, for {other}")
+    mechanism, policy = _at(given, "privacy.mechanism"), _at(given, "planning.policy")
+    return bool(mechanism == "none" or policy == "unlimited")
 
 
 def _check_together(config: Config) -> None:
@@ -312,8 +305,7 @@ def differences(one: Config, other: Config) -> dict[str, Any]:
 def departures(config: Config) -> str:
     """Return in a sentence what the preset recommended changed for this model, or without privacy.
 
-    It is for the head of a run, and empty if nothing was changed. Settings that were given are not
-    listed: whoever gave them knows.
+    Settings that were given are not listed: whoever gave them knows. Empty if nothing was changed.
     """
     private = config.privacy.mechanism != "none"
     chosen = {"model.name": config.model.name}
@@ -322,9 +314,8 @@ def departures(config: Config) -> str:
         return ""
     why = "the model is trained by gradients"
     why = why if private else "without privacy there is no noise to withstand"
-    usual, ours = load_config(), config.model_dump(mode="json")
-    before = usual.model_dump(mode="json")
-    implied = () if private else ("planning.", "privacy.")
+    usual, implied = load_config(), () if private else ("planning.", "privacy.")
+    ours, before = config.model_dump(mode="json"), usual.model_dump(mode="json")
     changed = [
         f"{key} {value} instead of {_at(before, key)}"
         for key, value in differences(usual, load_config(settings=chosen)).items()
@@ -403,42 +394,43 @@ def _read_toml(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def _types(section: Any) -> dict[str, str]:
-    """The keys of a section with their declared types, as text."""
-    if is_dataclass(section):
-        return {entry.name: str(entry.type) for entry in fields(section)}
-    return {name: str(entry.annotation) for name, entry in section.model_fields.items()}
-
-
 def _check_keys(tree: Mapping[str, Any], where: str = "") -> None:
     """Refuse keys that do not exist, naming the nearest one that does.
 
     Also what pydantic lets pass: booleans as numbers, and text that is not UTF-8.
     """
-    sections = {name: entry.annotation for name, entry in Config.model_fields.items()}
-    every = [
-        f"{name}.{key}" for name in sections if name != "preset" for key in _types(sections[name])
-    ]
+    kinds = {
+        f"{section}.{key}": str(kind)
+        for section, entry in Config.model_fields.items()
+        for key, kind in _types(entry.annotation).items()
+    }
     for name, values in tree.items():
-        if name not in sections:
-            wanted = [f"{name}.{key}" for key in values] if isinstance(values, dict) else [name]
-            near = _nearest((wanted or [name])[0], [*every, *sections])
-            if homes := [key for key in every if key.endswith(f".{name}")]:
-                near = f"; did you mean '{homes[0]}'?"
-            near = near or f"; expected one of {', '.join(sections)}"
+        if name not in Config.model_fields:
+            inside = [f"{name}.{key}" for key in values] if isinstance(values, dict) else []
+            homes = [key for key in kinds if key.endswith(f".{name}")]
+            near = _nearest(homes[0] if homes else (inside or [name])[0], kinds)
+            near = near or f"; expected one of {', '.join(Config.model_fields)}"
             raise ConfigError(f"{where}unknown section '{name}'{near}")
         if not isinstance(values, dict):
             raise ConfigError(f"{where}'{name}' is a section, not a value: write {name}.KEY")
-        known = _types(sections[name])
         for key, value in values.items():
-            if key not in known:
-                near = _nearest(key, known) or _nearest(f"{name}.{key}", every)
-                raise ConfigError(f"{where}unknown key '{name}.{key}'{near}")
-            flag = f"{where}{_named(f'{name}.{key}')}"
-            fits = not isinstance(value, bool) or "bool" in known[key]
+            if (full := f"{name}.{key}") not in kinds:
+                own = [of.partition(".")[2] for of in kinds if of.startswith(f"{name}.")]
+                near = _nearest(key, own) or _nearest(full, kinds)
+                raise ConfigError(f"{where}unknown key '{full}'{near}")
+            flag, plain = f"{where}{_named(full)}", isinstance(value, bool | str)
+            fits = not isinstance(value, bool) or "bool" in kinds[full]
             ConfigError.unless(fits, flag, value, "a number or text, not true or false")
-            fits = not isinstance(value, str) or not _SURROGATE.search(value)
+            fits = not plain or not _SURROGATE.search(str(value))
             ConfigError.unless(fits, flag, value, "text that can be written as UTF-8")
+
+
+def _types(section: Any) -> dict[str, Any]:
+    """The keys of a section with their declared types."""
+    if is_dataclass(section):
+        return {entry.name: entry.type for entry in fields(section)}
+    entries = getattr(section, "model_fields", {})  # the preset has none
+    return {name: entry.annotation for name, entry in entries.items()}
 
 
 def _named(key: str) -> str:

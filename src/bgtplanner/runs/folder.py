@@ -49,7 +49,17 @@ from bgtplanner.errors import RunFolderError, RunLockedError, SchemaError, Stora
 from bgtplanner.privacy.accountants import Accountant
 from bgtplanner.runs.assembly import accountant_of, promise_of
 from bgtplanner.runs.config import BEFORE, Config, load_config, to_toml
-from bgtplanner.runs.record import Clients, Examples, Notes, Record, Round, Summary, check_spent
+from bgtplanner.runs.record import (
+    CLIENTS,
+    EXAMPLES,
+    NOTES,
+    ROUND,
+    SUMMARY,
+    Record,
+    check_spent,
+    needed_of_rounds,
+    needed_of_summary,
+)
 from bgtplanner.text import MOST_BYTES_OF_ROUNDS, MOST_BYTES_OF_SETTINGS, read_bytes, visible
 
 __all__ = ["SCHEMA", "RunFolder", "data_paths", "write_whole"]
@@ -214,8 +224,8 @@ class RunFolder:
                 f"{visible(notes.get('version', 'unknown'))[:40]}); this one reads schema "
                 f"{SCHEMA}. Use that version, or run again with --config {file}"
             )
-        Notes.check(f"{file}, [folder]", notes)
-        Summary.check(f"{file}, [folder] facts", notes.get("facts", {}))
+        NOTES.check(f"{file}, [folder]", notes)
+        SUMMARY.check(f"{file}, [folder] facts", notes.get("facts", {}))
         return notes
 
     def _note(self, name: str) -> Any:
@@ -289,7 +299,7 @@ class RunFolder:
         except OSError as error:
             raise RunFolderError(f"{file}: cannot be read: {error}") from error
         accountant = self._accountant() if whole else None
-        needed = Round.needed(accountant is not None, self.deployed) if whole else set()
+        needed = needed_of_rounds(accountant is not None, self.deployed) if whole else set()
         records = [
             _round(f"{file}, line {number}", line, number - 1, needed)
             for number, line in enumerate(lines[:first], start=1)
@@ -359,11 +369,11 @@ class RunFolder:
             RunFolderError: If a key is missing or has the wrong type, or if this is the summary
                 of another run.
         """
-        found = self._read_json("summary.json", Summary, needed)
+        found = self._read_json("summary.json", SUMMARY, needed)
         if found is None or not whole:
             return found
         file, config, accountant = self.path / "summary.json", self.config(), self._accountant()
-        Summary.check(file, found, Summary.needed(accountant is not None, self.deployed))
+        SUMMARY.check(file, found, needed_of_summary(accountant is not None, self.deployed))
         settings: dict[str, Any] = {"schema": SCHEMA, "preset": config.preset}
         settings |= {"model": config.model.name, "policy": config.planning.policy}
         settings |= {"mechanism": config.privacy.mechanism, "seed": config.run.seed}
@@ -388,7 +398,7 @@ class RunFolder:
 
     def examples(self) -> dict[str, Any] | None:
         """Return the lists that the report shows, or None if there are none."""
-        return self._read_json("examples.json", Examples)
+        return self._read_json("examples.json", EXAMPLES)
 
     def write_clients(self, clients: Mapping[str, Any]) -> None:
         """Write ``clients.json``, the places of clients in the ledger, before any charge."""
@@ -396,10 +406,10 @@ class RunFolder:
 
     def clients(self) -> dict[str, Any] | None:
         """Return the clients of a run on real machines, or None if none was recorded yet."""
-        return self._read_json("clients.json", Clients)
+        return self._read_json("clients.json", CLIENTS)
 
     def _read_json(
-        self, name: str, kind: type[Record], needed: Collection[str] = ()
+        self, name: str, kind: Record, needed: Collection[str] = ()
     ) -> dict[str, Any] | None:
         """The object in a file, after a check; None if there is no such file."""
         file = self.path / name
@@ -451,7 +461,7 @@ def _round(where: str, line: bytes, index: int, needed: Collection[str]) -> dict
         record = None
     if not isinstance(record, dict):
         raise RunFolderError(f"{where}: not a JSON object")
-    Round.check(where, record, needed)
+    ROUND.check(where, record, needed)
     if record.get("round", index) != index:
         raise RunFolderError(
             f"{where}: is round {record['round']}, and {index} was expected; the folder was "
