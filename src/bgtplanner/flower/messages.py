@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -39,8 +38,8 @@ from numpy.typing import NDArray
 from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.errors import MessageError
 from bgtplanner.federation.aggregation import wire
-from bgtplanner.federation.aggregation.wire import Reader, array, blob, fixed, real, text
-from bgtplanner.text import LONGEST_LABEL, MOST_BYTES_OF_A_CATALOGUE
+from bgtplanner.federation.aggregation.wire import Reader, array, blob, fixed, real, text, texts
+from bgtplanner.text import LONGEST_LABEL, MOST_BYTES_OF_A_CATALOGUE, MOST_LABELS
 
 __all__ = ["CATALOGUE", "HELLO", "KEEP", "SUM", "TRAIN", "Hello", "HelloRequest", "Reply"]
 __all__ += [
@@ -100,18 +99,6 @@ def _sha256() -> Any:
     return wire.form(bytes.fromhex, lambda got: got.take(32).hex())
 
 
-def _json(content: str, what: str) -> dict[str, Any]:
-    """Return an object of JSON that someone else wrote, all of it text that can be written."""
-    try:
-        found = json.loads(content)
-        json.dumps(found, ensure_ascii=False).encode()  # refuses halves of characters
-    except (ValueError, RecursionError) as error:
-        raise MessageError(f"{what} that cannot be read") from error
-    if not isinstance(found, dict):
-        raise MessageError(f"{what} that cannot be read")
-    return found
-
-
 def _settings() -> Any:
     """Return the form of the settings of a model: JSON with sorted keys."""
 
@@ -120,12 +107,13 @@ def _settings() -> Any:
 
     def read(content: bytes) -> dict[str, Setting]:
         try:
-            found = _json(content.decode(), "settings")
-        except UnicodeDecodeError as error:
+            found = json.loads(content)
+            plain = all(type(value) in (bool, int, float, str) for value in found.values())
+            if plain and write(found) == content:
+                return dict(found)
+        except (ValueError, AttributeError, RecursionError) as error:
             raise MessageError("settings that cannot be read") from error
-        plain = all(type(value) in (bool, int, float, str) for value in found.values())
-        _unless(plain and write(found) == content, "settings that are no numbers and strings")
-        return found
+        raise MessageError("settings that are neither numbers nor strings, or in another order")
 
     return wire.sized(_MOST_SETTINGS, write, read)
 
@@ -144,12 +132,12 @@ class SentCatalogue(Sent):
     """
 
     kind = 1
-    items: tuple[str, ...]
-    low: float
-    high: float
-    features: NDArray[np.float32]
-    names: tuple[str, ...] = ()
-    titles: tuple[str, ...] = ()
+    items: tuple[str, ...] = texts(MOST_LABELS, 4 * LONGEST_LABEL)
+    low: float = real(positive=False)
+    high: float = real(positive=False)
+    features: NDArray[np.float32] = array("<f4", 2)
+    names: tuple[str, ...] = texts(MOST_LABELS, 4 * LONGEST_LABEL, default=())
+    titles: tuple[str, ...] = texts(MOST_LABELS, 4 * LONGEST_LABEL, default=())
 
     @classmethod
     def of(cls, table: Catalogue, low: float, high: float) -> SentCatalogue:
@@ -163,14 +151,9 @@ class SentCatalogue(Sent):
 
     @cached_property
     def text(self) -> str:
-        """Everything but the features, as it is sent and stored."""
-        about = {
-            "items": self.items,
-            "low": float(self.low),
-            "high": float(self.high),
-            "names": self.names,
-            "titles": self.titles,
-        }
+        """Everything but the features, as it is stored and hashed."""
+        about = {name: getattr(self, name) for name in ("items", "names", "titles")}
+        about |= {"low": float(self.low), "high": float(self.high)}
         return json.dumps(about, sort_keys=True, ensure_ascii=False)
 
     @cached_property
@@ -187,50 +170,29 @@ class SentCatalogue(Sent):
         about = f"{self.text}\n{self.features.shape}\n".encode()
         return hashlib.sha256(about + self.features.astype("<f4").tobytes()).hexdigest()
 
-    def content(self) -> bytes:
-        """Return the text and the features, one after the other."""
-        return _CatalogueBytes(text=self.text, features=self.features).content()
-
     @classmethod
-    def decode(cls, got: Reader) -> SentCatalogue:
-        """Return the catalogue that comes next in these bytes."""
-        found = _CatalogueBytes.decode(got)
-        return cls.parse(found.text, found.features)
-
-    @classmethod
-    def parse(cls, text: str, features: NDArray[Any]) -> SentCatalogue:
-        """Return the catalogue of a text and an array of features.
-
-        Raises:
-            MessageError: If they are not a catalogue.
-        """
-        _unless(len(text) <= MOST_BYTES_OF_A_CATALOGUE, "a catalogue that is too long")
-        about = _json(text, "catalogue")
-        lists, scale = ("items", "names", "titles"), ("low", "high")
-        _unless(set(about) == {*lists, *scale}, "a catalogue with other entries than expected")
-        for name in lists:
-            plain = isinstance(about[name], list) and all(type(e) is str for e in about[name])
-            _unless(plain, f"{name} that are not texts")
-            about[name] = tuple(about[name])
-            _unless(max(map(len, about[name]), default=0) <= LONGEST_LABEL, "too long a name")
-        floats = all(type(about[name]) is float for name in scale)
-        finite = floats and math.isfinite(about["low"]) and math.isfinite(about["high"])
-        _unless(finite and about["low"] < about["high"], "an invalid scale")
-        items = about["items"]
-        different = len(set(items)) == len(items) > 0 and all(items)
-        _unless(different, "a catalogue with empty or repeated names")
-        _unless(len(about["titles"]) in (0, len(items)), "titles of other items")
-        shaped = features.shape == (len(items), len(about["names"]))
-        _unless(shaped and features.dtype == np.float32, "features of another shape")
+    def stored(cls, text: str, features: NDArray[np.float32]) -> SentCatalogue:
+        """Return the catalogue that a client has stored; its digest says whether it is whole."""
+        about = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in json.loads(text).items()
+        }
         return cls(**about, features=features)
 
-
-@dataclass(frozen=True)
-class _CatalogueBytes(wire.Entry):
-    """A catalogue as bytes; the text is JSON."""
-
-    text: str = text(MOST_BYTES_OF_A_CATALOGUE)
-    features: NDArray[np.float32] = array("<f4", 2)
+    @classmethod
+    def decode(cls, got: Reader) -> Self:
+        """Return the catalogue that comes next in these bytes."""
+        found = super().decode(got)
+        items, titles, shape = found.items, found.titles, (len(found.items), len(found.names))
+        different = len(set(items)) == len(items) > 0 and all(items)
+        _unless(different, "a catalogue with empty or repeated names")
+        longest = max(map(len, (*items, *found.names, *titles)), default=0)
+        _unless(longest <= LONGEST_LABEL, "too long a name")
+        _unless(len(found.text) <= MOST_BYTES_OF_A_CATALOGUE, "a catalogue that is too long")
+        _unless(found.low < found.high, "an invalid scale")
+        _unless(len(titles) in (0, len(items)), "titles of other items")
+        _unless(found.features.shape == shape, "features of another shape")
+        return found
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgtplanner.durable import replace_file
-from bgtplanner.errors import ConfigError, LedgerError, MessageError
+from bgtplanner.errors import ConfigError, LedgerError
 from bgtplanner.federation.answers import Answers
 from bgtplanner.federation.ratelimit import RateLimit
 from bgtplanner.flower.clientfile import ClientFile
@@ -102,8 +102,8 @@ class ClientState:
         """Return a stored catalogue; None if it is not here, or damaged: it can be had again."""
         if digest not in self._held:
             stored = self._read_arrays(_name_of(digest))
-            with contextlib.suppress(MessageError, ValueError, KeyError):
-                found = SentCatalogue.parse(bytes(stored["text"]).decode(), stored["features"])
+            with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
+                found = SentCatalogue.stored(bytes(stored["text"]).decode(), stored["features"])
                 if found.digest == digest:
                     self._held[digest] = found
         return self._held.get(digest)

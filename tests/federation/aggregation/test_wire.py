@@ -87,13 +87,13 @@ def test_a_set_with_an_empty_byte_at_its_end_is_refused() -> None:
     ],
 )  # fmt: skip
 def test_requests_out_of_range_are_refused(change: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="a round of secure aggregation"):
-        replace(REQUEST, **change)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="in a message: expected from"):
+        replace(REQUEST, **change).to_bytes()  # type: ignore[arg-type]
 
 
 def test_requests_out_of_range_are_refused_from_outside_too() -> None:
     content = REQUEST.to_bytes().replace(bytes([20, 0, 0, 0, 5]), bytes([0, 0, 0, 0, 5]))
-    with pytest.raises(MessageError, match="0 bits"):
+    with pytest.raises(MessageError, match="0 in a message: expected from 1 to 63"):
         Request.from_bytes(content)
     with pytest.raises(MessageError, match="not UTF-8"):
         Request.from_bytes(REQUEST.to_bytes().replace("é".encode(), b"\xff\xff"))

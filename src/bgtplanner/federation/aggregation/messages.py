@@ -10,7 +10,7 @@ from typing import Self
 
 import numpy as np
 
-from bgtplanner.errors import ConfigError, MessageError
+from bgtplanner.errors import MessageError
 from bgtplanner.federation.aggregation.keys import MARK, SEALED, SEED
 from bgtplanner.federation.aggregation.masks import MOST_BITS, MOST_COORDINATES
 from bgtplanner.federation.aggregation.roster import MOST_CLIENTS
@@ -63,28 +63,11 @@ class Request(Message):
     round: int = number((1 << 63) - 1, 8)
     roster: bytes = fixed(32)
     members: frozenset[int] = places_form()
-    bits: int = number(MOST_BITS, 1)
-    size: int = number(MOST_COORDINATES)
+    bits: int = number(MOST_BITS, 1, least=1)
+    size: int = number(MOST_COORDINATES, least=1)
     dropouts: int = number(MOST_CLIENTS)
     colluders: int = number(MOST_CLIENTS)
     context: bytes = fixed(32)
-
-    def __post_init__(self) -> None:
-        fits = (
-            0 <= self.round < 1 << 63
-            and 1 <= self.bits <= MOST_BITS
-            and 1 <= self.size <= MOST_COORDINATES
-            and min(self.dropouts, self.colluders) >= 0
-            and len(self.roster) == len(self.context) == 32
-            and 1 <= len(self.run.encode()) <= _LONGEST_RUN
-        )
-        if not fits:
-            raise ConfigError(
-                f"a round of secure aggregation with a name of {len(self.run)} letters, number "
-                f"{self.round}, {self.bits} bits, {self.size} coordinates; expected 1 to "
-                f"{_LONGEST_RUN}, at least 0, 1 to {MOST_BITS} and 1 to {MOST_COORDINATES:,}, and "
-                "two digests of 32 bytes"
-            )
 
     @cached_property
     def session(self) -> bytes:

@@ -22,7 +22,7 @@ from bgtplanner.errors import ConfigError, MessageError
 from bgtplanner.federation.aggregation.roster import MOST_CLIENTS
 
 __all__ = ["Entry", "Message", "Reader", "array", "blob", "fixed", "form", "many", "nested"]
-__all__ += ["number", "optional", "place_form", "places_form", "real", "sized", "text"]
+__all__ += ["number", "optional", "place_form", "places_form", "real", "sized", "text", "texts"]
 
 _MOST_NUMBERS = 1 << 28  # in one array
 
@@ -41,11 +41,11 @@ class Reader:
         self._at += count
         return taken
 
-    def number(self, most: int, width: int = 4) -> int:
+    def number(self, most: int, width: int = 4, least: int = 0) -> int:
         """Return the next number, of as many bytes."""
         found = int.from_bytes(self.take(width), "big")
-        if found > most:
-            raise MessageError(f"{found} in a message; at most {most} fits")
+        if not least <= found <= most:
+            raise MessageError(f"{found} in a message: expected from {least:,} to {most:,}")
         return found
 
     def end(self) -> None:
@@ -106,18 +106,23 @@ def form(write: Callable[[Any], bytes], read: Callable[[Reader], Any], **default
     return field(metadata={"write": write, "read": read}, **default)
 
 
-def number(most: int, width: int = 4) -> Any:
-    """Return the form of a number of `width` bytes that is at most `most`."""
-    return form(lambda value: value.to_bytes(width, "big"), lambda got: got.number(most, width))
+def number(most: int, width: int = 4, least: int = 0) -> Any:
+    """Return the form of a number of `width` bytes, from `least` to `most`."""
+
+    def write(value: int) -> bytes:
+        _check(value, least, most)
+        return value.to_bytes(width, "big")
+
+    return form(write, lambda got: got.number(most, width, least))
 
 
-def real() -> Any:
-    """Return the form of a positive, finite number in double precision."""
+def real(*, positive: bool = True) -> Any:
+    """Return the form of a finite number in double precision."""
 
     def read(got: Reader) -> float:
         (value,) = struct.unpack(">d", got.take(8))
-        if not (math.isfinite(value) and value > 0):
-            raise MessageError("a number in a message is not positive, or not finite")
+        if not math.isfinite(value) or (positive and value <= 0):
+            raise MessageError("a number in a message is not finite, or not positive")
         return float(value)
 
     return form(lambda value: struct.pack(">d", value), read)
@@ -125,19 +130,26 @@ def real() -> Any:
 
 def fixed(length: int) -> Any:
     """Return the form of as many bytes."""
-    return form(bytes, lambda got: got.take(length))
+
+    def write(value: bytes) -> bytes:
+        _check(len(value), length, length)
+        return value
+
+    return form(write, lambda got: got.take(length))
 
 
 def sized(
-    most: int, write: Callable[[Any], bytes], read: Callable[[bytes], Any], **default: Any
-) -> Any:
-    """Return the form of a value that is written as at most `most` bytes."""
+    most: int, write: Callable[[Any], bytes], read: Callable[[bytes], Any], least: int = 0,
+    **default: Any,
+) -> Any:  # fmt: skip
+    """Return the form of a value that is written as `least` to `most` bytes."""
 
     def written(value: Any) -> bytes:
         content = write(value)
+        _check(len(content), least, most)
         return len(content).to_bytes(4, "big") + content
 
-    return form(written, lambda got: read(got.take(got.number(most))), **default)
+    return form(written, lambda got: read(got.take(got.number(most, least=least))), **default)
 
 
 def blob(most: int, **default: Any) -> Any:
@@ -147,17 +159,35 @@ def blob(most: int, **default: Any) -> Any:
 
 def text(most: int) -> Any:
     """Return the form of text of one to `most` bytes of UTF-8."""
+    return sized(most, str.encode, _decoded, least=1)
 
-    def read(content: bytes) -> str:
-        try:
-            decoded = content.decode()
-        except UnicodeDecodeError as error:
-            raise MessageError("text in a message that is not UTF-8") from error
-        if not decoded:
-            raise MessageError("an empty text in a message")
-        return decoded
 
-    return sized(most, str.encode, read)
+def _decoded(content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise MessageError("text in a message that is not UTF-8") from error
+
+
+def _check(value: int, least: int, most: int) -> None:
+    """Refuse to write what would not be read."""
+    if not least <= value <= most:
+        raise ConfigError(f"{value} in a message: expected from {least:,} to {most:,}")
+
+
+def texts(most: int, longest: int, **default: Any) -> Any:
+    """Return the form of at most as many texts, each of at most `longest` bytes of UTF-8."""
+
+    def write(value: tuple[str, ...]) -> bytes:
+        encoded = [each.encode() for each in value]
+        parts = [part for each in encoded for part in (len(each).to_bytes(4, "big"), each)]
+        return len(encoded).to_bytes(4, "big") + b"".join(parts)
+
+    def read(got: Reader) -> tuple[str, ...]:
+        count = range(got.number(most))
+        return tuple(_decoded(got.take(got.number(longest))) for _ in count)
+
+    return form(write, read, **default)
 
 
 def place_form() -> Any:
