@@ -256,6 +256,27 @@ def test_a_killed_server_goes_on_and_nobody_pays_twice(
     assert play(federation, grid, out) == summary  # and a third start has nothing to do
 
 
+def test_a_killed_server_goes_on_with_those_who_are_left(
+    federation: Federation, tmp_path: Path
+) -> None:
+    """The interrupted round is asked for again at the same charge, though others are asked."""
+
+    @only_in_training
+    def killing(node: int, request: Message, reply: Message) -> Iterable[Message]:
+        if Request.read(request.content).round == 1:
+            raise Killed
+        return [reply]
+
+    with pytest.raises(Killed):
+        play(federation, InProcessGrid(client_app, federation[1], killing), tmp_path / "run")
+    even = spent(federation[1][1])  # the second client has not been asked a second time
+    grid = InProcessGrid(client_app, federation[1])
+    grid.online = {1, 2}
+    play(federation, grid, tmp_path / "run")
+    assert [record["clients"] for record in rounds_of(tmp_path / "run")] == [3, 2, 2]
+    assert [spent(file) / even for file in federation[1]] == pytest.approx([3, 3, 1])
+
+
 def test_clients_that_come_and_go_and_come_back_elsewhere(
     federation: Federation, tmp_path: Path, few: Ratings
 ) -> None:

@@ -205,8 +205,7 @@ class Coordinator:
                 engine.withdraw()
             self.over = True
             return None if self.stops else engine.rest().planned(None, engine.seen)
-        inputs = self.ledger.fingerprint(self._mark, str(index).encode(), invited.tobytes())
-        plan = reserved(plan, self.ledger, self.run, inputs)
+        plan = reserved(plan, self.ledger, self.run, self._inputs(index, invited))
         record, late = self._played(plan, index, forecast)
         if plan.reservation is not None:
             self.ledger.settle(plan.reservation)
@@ -222,8 +221,12 @@ class Coordinator:
         self.policy.learn(plan, reward)
         return record.planned(
             plan, seen, reward=reward, paid=int(plan.participants.sum()) if paid else 0,
-            late=late, validated=self.validation.estimate,
+            late=record.late + late, validated=self.validation.estimate,
         )  # fmt: skip
+
+    def _inputs(self, index: int, invited: NDArray[np.bool_]) -> bytes:
+        """Return a hash of all that the uploads of a round follow from."""
+        return self.ledger.fingerprint(self._mark, str(index).encode(), invited.tobytes())
 
     def _planned(self, invited: NDArray[np.bool_], forecast: _Forecast) -> Plan | None:
         """Return what the policy proposes for the invited clients; None: it has stopped.

@@ -121,16 +121,12 @@ class Machines:
         Returns:
             The first answer of each place, and the number of useless answers by kind.
         """
-        by_node = {
-            self._node_of_place[place]: content
-            for place, content in contents.items()
-            if place in self._node_of_place
-        }
-        place_of_node = {node: place for place, node in self._node_of_place.items()}
-        answers, useless = self._send(by_node, kind, seconds)
-        found = {place_of_node[node]: answer for node, answer in answers.items()}
-        useless["late"] += len(contents) - len(found) - useless["unreadable"]
-        return found, useless
+        nodes = {place: self._node_of_place.get(place) for place in contents}
+        reached = {node: place for place, node in nodes.items() if node is not None}
+        sent = {node: contents[place] for node, place in reached.items()}
+        answers, useless = self._send(sent, kind, seconds)
+        useless["late"] += len(contents) - len(answers) - useless["unreadable"]
+        return {reached[node]: answer for node, answer in answers.items()}, useless
 
     def _introduce(self, nodes: Sequence[int]) -> None:
         """Ask machines who they are; those that do not answer are asked again, ever less often.
@@ -144,29 +140,32 @@ class Machines:
             self._ask_again[node] = (time.monotonic() + pause, 2 * pause)
         asked = {node: HelloRequest.fresh(self._run) for node in nodes}
         answers, _ = self._send(asked, HELLO, self._seconds)
-        before = len(self._place_of_name)
+        before = self.known
         for node, answer in sorted(answers.items()):
             try:
-                hello = read_answer(Hello, answer)
-                if hello is None:
-                    raise MessageError("it refused")
-                if self._roster is not None:
-                    check_proof(hello, self._roster, asked[node])
+                name = self._name_in(answer, asked[node])
             except MessageError as error:
-                _log.warning("a machine did not say who it is: %s", error)
+                _log.warning("a machine is left out: %s", error)
                 continue
-            name = hashlib.sha256(hello.name.encode()).hexdigest()
-            if hello.accountant != self.accountant:
-                _log.warning("a client's ledger uses %s: left out", quoted(hello.accountant))
-                continue
-            if name not in self._place_of_name and len(self._place_of_name) >= self.places:
-                _log.warning("a new client has no place: deployment.clients = %d", self.places)
-                continue
-            self._place_of_name.setdefault(name, len(self._place_of_name))
+            self._place_of_name.setdefault(name, self.known)
             self._name_of_node = {n: of for n, of in self._name_of_node.items() if of != name}
             self._name_of_node[node] = name
-        if len(self._place_of_name) > before:
+        if self.known > before:
             self._save(list(self._place_of_name))
+
+    def _name_in(self, answer: Message, asked: HelloRequest) -> str:
+        """Return the name, hashed, of a client that may take part."""
+        hello = read_answer(Hello, answer)
+        if hello is None:
+            raise MessageError("it did not say who it is")
+        if self._roster is not None:
+            check_proof(hello, self._roster, asked)
+        if hello.accountant != self.accountant:
+            raise MessageError(f"its ledger uses {quoted(hello.accountant)}")
+        name = hashlib.sha256(hello.name.encode()).hexdigest()
+        if name not in self._place_of_name and self.known >= self.places:
+            raise MessageError(f"it has no place: deployment.clients = {self.places}")
+        return name
 
     def _send(
         self, contents: Mapping[int, Sent], kind: str, seconds: float
@@ -175,8 +174,7 @@ class Machines:
             Message(content.record(), node, kind, ttl=seconds)
             for node, content in contents.items()
         ]
-        useless: Counter[str] = Counter()
-        sent: set[str] = set()
+        sent, useless = set[str](), Counter[str]()
         for start in range(0, len(messages), _AT_ONCE):
             sent.update(self.grid.push_messages(messages[start : start + _AT_ONCE]))
         node_of_message = {

@@ -173,10 +173,9 @@ class SentCatalogue(Sent):
     @classmethod
     def stored(cls, text: str, features: NDArray[np.float32]) -> SentCatalogue:
         """Return the catalogue that a client has stored; its digest says whether it is whole."""
-        about = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in json.loads(text).items()
-        }
+        about: dict[str, Any] = json.loads(text)
+        for name in ("items", "names", "titles"):
+            about[name] = tuple(about[name])
         return cls(**about, features=features)
 
     @classmethod

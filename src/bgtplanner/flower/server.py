@@ -108,12 +108,13 @@ class Group(NamedTuple):
         Raises:
             ConfigError: If all of them together cannot.
         """
-        for number in range(2, len(self.roster)):
+        most = len(self.roster)
+        for number in range(2, most):
             with contextlib.suppress(ConfigError):
                 degree_and_threshold(number, *self.tolerance.of(number))
                 return number
-        degree_and_threshold(len(self.roster), *self.tolerance.of(len(self.roster)))
-        return len(self.roster)
+        degree_and_threshold(most, *self.tolerance.of(most))
+        return most
 
 
 class Deployment:
@@ -204,29 +205,31 @@ class Deployment:
         self.seen = Seen(aggregate, float(released.noise_std), None)
         return self._record(int(accepted.sum()))
 
-    def _request(self, charge: float, clip: float, sent: SentModel) -> Request:
-        return Request(
-            run=self.run,
-            round=self.next_round,
-            accountant=self._rule.name,
-            trust=self.protection.trust,
-            unit=self.protection.unit,
-            charge=float(charge),
-            clip=float(clip),
-            model=sent,
-        )
+    def _requests(
+        self,
+        places: NDArray[np.int64],
+        charges: NDArray[Any],
+        clips: NDArray[Any],
+        sent: SentModel,
+    ) -> dict[int, Request]:
+        """Return what each place is asked for in this round, at a charge and a clip of its own."""
+        return {
+            place: Request(
+                run=self.run, round=self.next_round, accountant=self._rule.name,
+                trust=self.protection.trust, unit=self.protection.unit, charge=float(charge),
+                clip=float(clip), model=sent,
+            )
+            for place, charge, clip in zip(places.tolist(), charges, clips, strict=True)
+        }  # fmt: skip
 
     def _each_alone(
         self, places: NDArray[np.int64], terms: RoundParameters, plan: Plan
     ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
         """Return the sum of the uploads that could be used, by weight, and whose they are."""
-        classes, sent = np.asarray(terms.class_of_client), self._sent()
-        requests = {
-            int(place): self._request(
-                plan.charge_by_class[classes[place]], plan.largest_clip, sent
-            )
-            for place in places
-        }
+        classes = np.asarray(terms.class_of_client)
+        charges = np.asarray(plan.charge_by_class)[classes[places]]
+        clips = np.full(len(places), plan.largest_clip)
+        requests = self._requests(places, charges, clips, self._sent())
         uploads: dict[int, NDArray[np.float64]] = {}
         for place, answer in self._answers(requests, TRAIN, Upload).items():
             if answer.values.shape == (self._coordinates,):
@@ -259,16 +262,13 @@ class Deployment:
         charges = np.asarray(plan.charge_by_class, dtype=np.float64)
         noise = noise_of(self._rule, "secagg", plan.largest_clip, charges, group.neighbours)
         dropouts, colluders = group.tolerance.of(len(places))
-        scale = float(noise.scale[charges > 0].max())
-        largest = float(noise.clip.max())
+        scale, largest = float(noise.scale[charges > 0].max()), float(noise.clip.max())
         shares = Shares(
             scale=scale, clip=largest, invited=len(places),
             most_dropouts=dropouts, most_colluders=colluders,
         )  # fmt: skip
-        requests = {
-            int(place): self._request(charges[classes[place]], noise.clip[classes[place]], sent)
-            for place in places
-        }
+        own = classes[places]
+        requests = self._requests(places, charges[own], noise.clip[own], sent)
         context = SumStep.context(next(iter(requests.values())), scale, largest)
         agreed = SumRequest(
             run=self.run, round=self.next_round, roster=group.roster.digest,
@@ -278,10 +278,6 @@ class Deployment:
         messages = dict.fromkeys(requests, b"")
         try:
             summing = SumServer(agreed, group.roster)
-        except ConfigError as error:  # too few clients can pay for what is tolerated of them
-            _log.warning("nobody is asked for a sum: %s", error)
-            return None
-        try:
             while summing.step is not None:
                 steps = {
                     place: SumStep(
@@ -298,7 +294,7 @@ class Deployment:
                         self.useless["malformed"] += 1
                 messages = summing.close_step()
             found = summing.finish()
-        except MessageError as error:
+        except (MessageError, ConfigError) as error:  # or too few clients could be asked at all
             _log.warning("a sum was not opened: %s", error)
             return None
         accepted = np.zeros(self.n_clients, dtype=np.float32)
@@ -370,6 +366,10 @@ class Deployment:
             clients=clients,
             ratings=None,
             dropped=sum(self.useless.values()),
+            late=self.late,
+            asked=self.asked,
+            refused=self.refused,
+            dropped_by_kind=dict(self.useless),
         )
 
     def publish(self) -> int:
@@ -381,8 +381,7 @@ class Deployment:
 
     def rest(self) -> RoundResult:
         """Record a round in which nothing is asked of any client."""
-        self.asked = self.refused = self.late = 0
-        self.useless = Counter()
+        self.asked, self.refused, self.late, self.useless = 0, 0, 0, Counter()
         self.seen = Seen(np.zeros(0, dtype=np.float32), 0.0, None)
         return self._record(0)
 
@@ -426,21 +425,9 @@ class DeployedRounds(Coordinator):
     engine: Deployment
     everyone_joins = False  # ``deployment.clients`` is the most that can ever take part
 
-    def step(self) -> RoundResult | None:
-        """Play one round; None if the budget is used up, or the policy has stopped."""
-        played = super().step()
-        engine = self.engine
-        return played and replace(
-            played,
-            late=engine.late,
-            asked=engine.asked,
-            refused=engine.refused,
-            dropped_by_kind=dict(engine.useless),
-        )
-
-    def _inputs(self, index: int, asked: NDArray[np.bool_]) -> bytes:
+    def _inputs(self, index: int, invited: NDArray[np.bool_]) -> bytes:
         # A client repeats its answer whichever others are asked: it has paid for the round.
-        del asked
+        del invited
         return self.ledger.fingerprint(self._mark, str(index).encode())
 
 
