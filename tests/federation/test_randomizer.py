@@ -238,7 +238,7 @@ def test_a_reservation_buys_one_release() -> None:
     with pytest.raises(ConfigError, match="not used yet"):
         guard.protect(paid, UPLOADS, clip=1.0)
     foreign = Randomizer(ledger).reserve(0.5, run="a", round=1)
-    with pytest.raises(ConfigError, match="that this guard has made"):
+    with pytest.raises(ConfigError, match="that this randomizer has made"):
         guard.protect(foreign, UPLOADS, clip=1.0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -14,14 +15,20 @@ from numpy.typing import NDArray
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import deal_users
 from bgtplanner.errors import ConfigError
-from bgtplanner.federation.server import Aggregate, ExtraRows, Server, aggregate
+from bgtplanner.federation.server import Aggregate, ExtraRows, Server, sums_of
 from bgtplanner.models.interactions import Interactions, Shared, Upload
 from bgtplanner.models.optimizers import Noise, Shrunk
 
 Float = NDArray[np.float64]
 N_ITEMS, WIDTH, DENSE = 6, 2, 3
 QUICK = {"xla_backend_optimization_level": 0}
-aggregated = jax.jit(aggregate, static_argnums=3, compiler_options=QUICK)
+
+
+@partial(jax.jit, static_argnums=3, compiler_options=QUICK)
+def aggregated(
+    upload: Upload, known: Interactions, takes_part: Any, how: Any, extra: ExtraRows | None
+) -> Aggregate:
+    return sums_of(upload, known, takes_part, how, extra).mean(how)
 
 
 def some_edges(clients: int | None) -> Interactions:

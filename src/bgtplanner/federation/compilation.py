@@ -2,21 +2,15 @@
 
 Compiling is most of what a short run waits for. JAX's persistent compilation cache keeps programs
 in the user's cache folder, and small data get programs that are compiled sooner and run longer.
-
-A process keeps every program that it has compiled, too, and each of them holds memory maps: one to
-a few hundred per run. Linux lets a process have 65,530 maps (``vm.max_map_count``). Beyond that,
-the compiler dies of a segmentation fault: so would a process that compares hundreds of settings.
 """
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import os
-import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,17 +19,7 @@ from jax.sharding import Mesh, NamedSharding
 from bgtplanner.caches import user_cache, with_home
 from bgtplanner.models.interactions import COPIED
 
-__all__ = [
-    "FEW_RATINGS",
-    "SLOW",
-    "Program",
-    "clear_programs",
-    "map_limit",
-    "memory_maps",
-    "padding_of",
-    "telling_if_slow",
-    "use_compilation_cache",
-]
+__all__ = ["FEW_RATINGS", "Program", "begin_run", "padding_of", "use_compilation_cache"]
 
 FEW_RATINGS = 1 << 14
 """With at most so many ratings, compiling a round takes longer than all the rounds of a run."""
@@ -55,11 +39,9 @@ _QUICK: dict[str, Any] = {
 # No optimisation at all, for what computes little beside a round.
 _LIGHT: dict[str, Any] = _QUICK | {"xla_backend_optimization_level": 0}
 
-SLOW = 2.0
-"""Seconds that a program may take to compile before anyone is told."""
-
+_RUNS_KEPT = 40
 _FEWEST = 64
-_USUAL_LIMIT = 65_530
+_runs = itertools.count(1)
 
 
 def use_compilation_cache() -> None:
@@ -90,8 +72,20 @@ def use_compilation_cache() -> None:
         jax.config.update(name, value)  # type: ignore[no-untyped-call]
 
 
+def begin_run() -> None:
+    """Drop all compiled programs once in a while: call it at the beginning of each run.
+
+    Each program holds memory maps, up to a few hundred per run, of which Linux lets a process have
+    65,530 (``vm.max_map_count``). Beyond that, the compiler dies of a segmentation fault, and so
+    would a process that compares hundreds of settings. Dropped programs compute the same bits when
+    they are compiled again.
+    """
+    if next(_runs) % _RUNS_KEPT == 0:
+        jax.clear_caches()  # type: ignore[no-untyped-call]
+
+
 class Program:
-    """A pure function, compiled for each device, size and shape; its first argument is static.
+    """A pure function, compiled for each device, size and shape.
 
     Args:
         function: The function.
@@ -142,19 +136,6 @@ def _options(platform: str, small: bool, light: bool) -> dict[str, Any] | None:
     return options
 
 
-@contextlib.contextmanager
-def telling_if_slow(tell: Callable[[], None] | None) -> Iterator[None]:
-    """Call `tell` once if what is done meanwhile, such as compiling, takes more than `SLOW`."""
-    timer = threading.Timer(SLOW, tell or (lambda: None))
-    timer.daemon = True
-    if tell is not None:
-        timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
 def padding_of(number: int) -> int:
     """Return how many entries to add to make their number a power of two, and at least 64.
 
@@ -165,35 +146,3 @@ def padding_of(number: int) -> int:
         [64, 64, 128, 1024]
     """
     return max(_FEWEST, 1 << max(number - 1, 0).bit_length()) - number
-
-
-def memory_maps() -> int:
-    """Return how many memory maps this process has; 0 where the system does not count them."""
-    try:
-        return Path("/proc/self/maps").read_bytes().count(b"\n")
-    except OSError:  # this is not Linux, and there is no such limit
-        return 0
-
-
-def map_limit() -> int:
-    """Return how many memory maps the kernel allows a process."""
-    try:
-        return int(Path("/proc/sys/vm/max_map_count").read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return _USUAL_LIMIT
-
-
-def clear_programs(most: int | None = None) -> bool:
-    """Drop all compiled programs if they hold too many memory maps; return whether that was so.
-
-    It is called between two runs, when hardly any program is needed again. Those that are needed
-    are compiled again, and compute the same bits.
-
-    Args:
-        most: How many maps are allowed, by default a quarter of what the kernel allows: dozens of
-            runs of different shapes, whose programs fit into one or two gigabytes.
-    """
-    if memory_maps() <= (map_limit() // 4 if most is None else most):
-        return False
-    jax.clear_caches()  # type: ignore[no-untyped-call]
-    return True

@@ -94,7 +94,16 @@ def round_parameters(
     bounds, scales = _bounds_and_scales(accountant, trust, clip, charges, neighbours)
     pays = (charges > 0)[class_of_client]
     number = int(((granted if invited is None else invited) & pays).sum())
-    shares = _shares(accountant, trust, bounds, scales, number, tolerance)
+    shares = None
+    if _divides(accountant, trust) and number and scales.max(initial=0.0) > 0:
+        dropouts, colluders = (tolerance or Tolerance()).of(number)
+        shares = Shares(
+            scale=float(scales.max()),
+            clip=float(bounds.max()),
+            invited=number,
+            most_dropouts=dropouts,
+            most_colluders=colluders,
+        )
     return RoundParameters(
         granted=single(granted & pays),
         clip=single(bounds),
@@ -107,33 +116,11 @@ def round_parameters(
     )
 
 
-def _shares(
-    accountant: Accountant,
-    trust: str,
-    bounds: Floats,
-    scales: Floats,
-    invited: int,
-    tolerance: Tolerance | None,
-) -> Shares | None:
-    """Return the shares of the noise in a round's sum, if it is drawn in shares.
-
-    Only noise that has shares can be added where no one is trusted with it. Other noise is
-    simulated as if someone were.
-    """
-    if not _divides(accountant, trust) or invited < 1 or scales.max(initial=0.0) <= 0:
-        return None
-    dropouts, colluders = (tolerance or Tolerance()).of(invited)
-    return Shares(
-        scale=float(scales.max()),
-        clip=float(bounds.max()),
-        invited=invited,
-        most_dropouts=dropouts,
-        most_colluders=colluders,
-    )
-
-
 def _divides(accountant: Accountant, trust: str) -> bool:
-    """Return whether the noise of a sum is drawn in shares."""
+    """Return whether the noise of a sum is drawn in shares, so that no one holds all of it.
+
+    Other noise is simulated under ``secagg`` as if someone were trusted to add it.
+    """
     return trust == "secagg" and mechanism_named(accountant.mechanism).has_shares
 
 

@@ -1,7 +1,7 @@
 """How a client protects itself: reserve in its ledger, bound, randomise, release, settle.
 
-Everything that leaves a client passes the guard. The charge is booked before an upload is even
-looked at, so whether something is refused depends on the ledger and on the request, which are
+Everything that leaves a client passes the randomizer. The charge is booked before an upload is
+even looked at, so whether something is refused depends on the ledger and on the request, which are
 public, and never on the upload. Every release has its own noise: what has to be sent twice is
 stored (:mod:`bgtplanner.federation.answers`) and never computed twice.
 """
@@ -23,17 +23,16 @@ from bgtplanner.privacy.shares import Shares
 __all__ = ["Randomizer", "Release", "SharedUpload"]
 
 Floats = NDArray[np.float64]
-Words = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, eq=False)
 class Release:
-    """What leaves the clients, and the reservation that paid for it.
+    """What leaves the clients.
 
     Attributes:
         values: With trust ``local`` one noised upload per client, zeros for refused clients; with
             ``secagg`` one noised sum per group.
-        reservation: To be settled once the values have been sent.
+        reservation: What paid for it; to be settled once the values have been sent.
         noise_scale: Scale of the noise on every coordinate.
     """
 
@@ -48,10 +47,10 @@ class SharedUpload:
 
     Attributes:
         values: Whole numbers below 2^bits; their sum over the clients is modulo 2^bits.
-        reservation: To be settled once the masked values have been sent.
+        reservation: What paid for it; to be settled once the masked values have been sent.
     """
 
-    values: Words
+    values: NDArray[np.uint64]
     reservation: Reservation
 
 
@@ -65,7 +64,7 @@ class Randomizer:
             and each sum is noised once.
         unit: ``client``: one clip over the whole upload, which is sound. Other units clip each
             block of it, each at the full charge.
-        noise: Source of the noise; by default the operating system. Use a seeded source in
+        noise: Source of the noise; by default the operating system. A seeded source is for
             simulations only.
     """
 
@@ -99,11 +98,12 @@ class Randomizer:
         Raises:
             BudgetExceeded: If no client can pay. Nothing was computed.
         """
-        array = self._checked(uploads)
-        index = _checked_groups(groups, len(array))
-        self._scale(charge, clip)  # a bad charge or clip is refused before it costs anything
+        # Bad arguments are refused before they cost anything.
+        self._checked(uploads)
+        _checked_groups(groups, len(self.ledger))
+        self._scale(charge, clip)
         reservation = self.reserve(charge, run=run, round=round)
-        return self.protect(reservation, array, clip=clip, groups=index)
+        return self.protect(reservation, uploads, clip=clip, groups=groups)
 
     def reserve(
         self,
@@ -113,17 +113,12 @@ class Randomizer:
         round: int,  # noqa: A002 - the word of the domain
         rising: bool = False,
     ) -> Reservation:
-        """Book the charge of one release before anything is computed for it.
-
-        Args:
-            charge: What each client pays.
-            run: Name of the run.
-            round: Index of the round.
-            rising: Whether to refuse a round that is not above all earlier ones of its run.
+        """Book the charge that each client pays for one release, before anything is computed.
 
         Raises:
             BudgetExceeded: If no client can pay.
-            StaleRoundError: If `rising` is set and the round is not above all earlier ones.
+            StaleRoundError: If `rising` is set and the round is not above all earlier ones of its
+                run.
         """
         reservation = self.ledger.reserve(charge, run=run, round=round, rising=rising)
         self._paid[reservation.number] = float(charge)
@@ -140,14 +135,14 @@ class Randomizer:
         """Clip and noise the uploads that a reservation has paid for. Each pays for one release.
 
         Args:
-            reservation: From :meth:`reserve` of this guard.
+            reservation: From :meth:`reserve` of this randomizer.
             uploads: One upload per client, ``[n_clients, size]``, over a fixed public set of
                 coordinates; if the unit is a block, ``[n_clients, blocks, size]``.
             clip: Bound on the norm of an upload, or of a block.
             groups: With trust ``secagg``, the group of each client; by default one for all.
 
         Raises:
-            ConfigError: If the reservation is not from this guard, or was used before.
+            ConfigError: If the reservation is not from this randomizer, or was used before.
         """
         array = self._checked(uploads)
         index = _checked_groups(groups, len(array))
@@ -156,32 +151,33 @@ class Randomizer:
         clipped = self.mechanism.clip(array.reshape(-1, array.shape[-1]), clip)
         clipped = clipped.reshape(array.shape)
         clipped[~reservation.granted] = 0.0
-        secagg = self.trust == "secagg"
-        if secagg:
-            clipped = _sums(self.mechanism.on_grid(clipped, scale), index)
+        if self.trust == "secagg":
+            on_grid = self.mechanism.on_grid(clipped, scale)
+            clipped = np.zeros((int(index.max()) + 1, *on_grid.shape[1:]))
+            np.add.at(clipped, index, on_grid)
         values = self.mechanism.randomise(
             clipped, self._noise, scale=scale, bound=clip, charge=charge
         )
-        if not secagg:
+        if self.trust != "secagg":
             values[~reservation.granted] = 0.0
         return Release(values, reservation, scale)
 
     def check_shares(self, shares: Shares, *, charge: float, clip: float) -> None:
-        """Refuse shares that are too small for a charge, or that this guard does not add.
+        """Refuse shares that are too small for a charge, or that this randomizer does not add.
 
-        To be called before the charge is reserved, so that a bad request costs nothing.
+        It is called before the charge is reserved, so that a bad request costs nothing.
 
         Raises:
             ConfigError: If the trust, the mechanism, the clip or the shares do not fit.
         """
-        check = ConfigError.unless
-        check(self.trust == "secagg", "trust", self.trust, "secagg, for a share of the noise")
+        unless = ConfigError.unless
+        unless(self.trust == "secagg", "trust", self.trust, "secagg, for a share of the noise")
         expected = "gaussian: other noise is not drawn in shares"
-        check(self.mechanism.has_shares, "mechanism", self.mechanism.name, expected)
-        check(len(self.ledger) == 1, "clients", len(self.ledger), "1: each adds its own share")
-        check(clip <= shares.clip, "clip", clip, f"at most that of the shares, {shares.clip:g}")
+        unless(self.mechanism.has_shares, "mechanism", self.mechanism.name, expected)
+        unless(len(self.ledger) == 1, "clients", len(self.ledger), "1: each adds its own share")
+        unless(clip <= shares.clip, "clip", clip, f"at most that of the shares, {shares.clip:g}")
         least = self._scale(charge, clip)
-        check(shares.scale >= least, "scale", shares.scale, f"at least {least!r}")
+        unless(shares.scale >= least, "scale", shares.scale, f"at least {least!r}")
 
     def share(
         self, reservation: Reservation, upload: ArrayLike, *, clip: float, shares: Shares
@@ -189,32 +185,27 @@ class Randomizer:
         """Return one client's upload, bounded and cut to the grid, with its share of the noise.
 
         It is not private on its own: it must not leave the client except under a mask that hides
-        it in a sum of at least ``shares.fewest`` clients.
-
-        Args:
-            reservation: From :meth:`reserve` of this guard, which pays for this one share.
-            upload: The client's upload, flat, over a fixed public set of coordinates.
-            clip: Bound on its norm.
-            shares: The shares of the round; :meth:`check_shares` says whether they fit.
+        it in a sum of at least ``shares.fewest`` clients. The upload is flat, over a fixed public
+        set of coordinates.
 
         Raises:
-            ConfigError: If the shares do not fit, or the reservation is not from this guard or was
-                used before.
+            ConfigError: If the shares do not fit, or the reservation is not from this randomizer
+                or was used before.
         """
         charge = self._used(reservation)
         self.check_shares(shares, charge=charge, clip=clip)
         return SharedUpload(shares.encode(upload, self._noise, clip=clip), reservation)
 
-    def _used(self, reservation: Reservation) -> float:
-        """Return the charge of a reservation, which pays for one release only."""
-        known = reservation.number in self._paid
-        expected = "one that this guard has made and not used yet"
-        ConfigError.unless(known, "reservation", reservation.number, expected)
-        return self._paid.pop(reservation.number)
-
     def settle(self, release: Release | SharedUpload) -> None:
         """Record that a release was sent."""
         self.ledger.settle(release.reservation)
+
+    def _used(self, reservation: Reservation) -> float:
+        """Return the charge of a reservation, which pays for one release only."""
+        known = reservation.number in self._paid
+        expected = "one that this randomizer has made and not used yet"
+        ConfigError.unless(known, "reservation", reservation.number, expected)
+        return self._paid.pop(reservation.number)
 
     def _scale(self, charge: float, clip: float) -> float:
         multiplier = float(self.ledger.accountant.noise_multiplier(charge))
@@ -232,19 +223,8 @@ class Randomizer:
 
 
 def _checked_groups(groups: ArrayLike | None, n_clients: int) -> NDArray[np.int64]:
-    if groups is None:
-        return np.zeros(n_clients, dtype=np.int64)
-    index = np.asarray(groups)
+    index = np.zeros(n_clients, dtype=np.int64) if groups is None else np.asarray(groups)
     whole = index.shape == (n_clients,) and np.issubdtype(index.dtype, np.integer)
-    whole = whole and index.min() >= 0 and index.max() < n_clients
-    expected = f"one number below {n_clients} per client"
-    ConfigError.unless(bool(whole), "groups", groups, expected)
+    whole = bool(whole and index.min() >= 0 and index.max() < n_clients)
+    ConfigError.unless(whole, "groups", groups, f"one number below {n_clients} per client")
     return index.astype(np.int64)
-
-
-def _sums(clipped: Floats, groups: NDArray[np.int64]) -> Floats:
-    if not groups.any():
-        return np.asarray(clipped.sum(axis=0, keepdims=True))
-    total = np.zeros((int(groups.max()) + 1, *clipped.shape[1:]))
-    np.add.at(total, groups, clipped)
-    return total

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ from bgtplanner.federation.chunks import Computed, Heldout, Pairs, by_chunk
 from bgtplanner.federation.client import as_shared, first_parameters
 from bgtplanner.federation.parameters import RoundParameters
 from bgtplanner.federation.protection import Protection, Released, clipped_sum, release_sum
-from bgtplanner.federation.server import ExtraRows, aggregate, sums_of
+from bgtplanner.federation.server import ExtraRows, How, sums_of
 from bgtplanner.federation.validation import errors_of_clients
 from bgtplanner.models.interactions import (
     Interactions,
@@ -181,7 +181,7 @@ class Federation:
         return self.extras is None and (self.protection is None or self.protection.adds_up)
 
     @property
-    def _how(self) -> Literal["item-usage", "ratings", "clients"]:
+    def _how(self) -> How:
         """How the server averages uploads that are not protected as whole clients."""
         return "clients" if self.model.plain_mean else self.server.aggregation
 
@@ -221,15 +221,9 @@ class Federation:
     ) -> tuple[State, Uploaded, Outcome]:
         """Compute one round, a pure function: the same arguments give the same bits.
 
-        Args:
-            state: The state after the previous round.
-            interactions: The training ratings.
-            heldout: Ratings to evaluate on.
-            index: Index of the round.
-            key: Key of the run.
-            parameters: Who may release, and how; required with a protection.
-            validation: Ratings to validate on once the server has stepped: a second release.
-            shows: Whether a third party also sees part of the upload.
+        `key` is that of the run, `parameters` are required with a protection, and `shows` says
+        whether a third party also sees part of the upload. The server may ask for the error on
+        the ratings in `validation`, once it has stepped: that is a second release.
         """
         sent = self.uploaded(state, interactions, index, key, parameters, shows)
         after = self.stepped(state, sent, parameters)
@@ -262,7 +256,8 @@ class Federation:
             own = self.extras.own(self.model, local) if shows else None
 
         def combine(upload: Upload) -> Any:
-            return aggregate(upload, interactions, takes_part, self._how, extra)
+            sums = sums_of(upload, interactions, takes_part, self._how, extra)
+            return sums.mean(self._how)
 
         if self.protection is None or parameters is None:
             released = Released(combine(trained.upload), jnp.zeros(()), jnp.zeros(()), own)
@@ -380,13 +375,9 @@ class Federation:
     def received(
         self, state: State, total: Array, parameters: RoundParameters
     ) -> tuple[State, Released]:
-        """Compute the server's part of a round whose uploads were made elsewhere.
+        """Compute the server's part of a round from the flat sum of uploads made elsewhere.
 
-        Args:
-            state: The state after the previous round; clients keep their local part.
-            total: Sum of the uploads that were accepted, flat.
-            parameters: What the uploads were made under; granted are the clients whose upload is
-                in the sum.
+        In the parameters, those clients are granted whose upload is in the sum.
 
         Raises:
             ConfigError: If uploads are not protected client by client.

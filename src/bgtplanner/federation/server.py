@@ -1,4 +1,4 @@
-"""The server's part of a round in which it sees single uploads: their mean."""
+"""The mean of uploads that the server sees one by one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jax import Array
 from bgtplanner.models.interactions import Interactions, Shared, Upload
 from bgtplanner.models.optimizers import Aggregate, Server
 
-__all__ = ["Aggregate", "ExtraRows", "Server", "Sums", "aggregate", "sums_of"]
+__all__ = ["Aggregate", "ExtraRows", "How", "Server", "Sums", "sums_of"]
 
 
 class ExtraRows(NamedTuple):
@@ -24,6 +24,12 @@ class ExtraRows(NamedTuple):
 
     item: Array
     rows: Array
+
+
+How = Literal["item-usage", "ratings", "clients"]
+"""How uploads are weighed. ``clients``: all clients the same. ``ratings``: by the number of a
+client's ratings and further rows (the authors' rule). ``item-usage``: the same for the dense part,
+while each item row is averaged over the ratings of that item (the paper's step 5, FedGNN)."""
 
 
 class Sums(NamedTuple):
@@ -39,44 +45,30 @@ class Sums(NamedTuple):
     usage: Array
     weight: Array
 
-    def mean(self, how: Literal["item-usage", "ratings", "clients"]) -> Aggregate:
-        """Return the mean; see :func:`aggregate`."""
+    def mean(self, how: How) -> Aggregate:
+        """Return the mean."""
         total = jnp.maximum(self.weight, 1.0)
         per_row = jnp.maximum(self.usage, 1.0)[:, None] if how == "item-usage" else total
         gradient = Shared(self.total.items / per_row, self.total.dense / total)
         return Aggregate(gradient, self.usage)
 
 
-def aggregate(
+def sums_of(
     upload: Upload,
     interactions: Interactions,
     takes_part: Array,
-    how: Literal["item-usage", "ratings", "clients"],
+    how: How,
     extra: ExtraRows | None = None,
-) -> Aggregate:
-    """Return the mean upload of the clients that take part.
+) -> Sums:
+    """Return the weighted sums of the uploads of the clients that take part.
 
     Args:
         upload: Every client's statistics.
         interactions: The training ratings.
         takes_part: 1 for a client that takes part, ``[n_clients]``.
-        how: The weighting. ``"clients"``: all clients the same. ``"ratings"``: by the number of a
-            client's ratings and further rows (the authors' rule). ``"item-usage"``: the same for
-            the dense part, while each item row is averaged over the ratings of that item (the
-            paper's step 5, FedGNN).
+        how: The weighting.
         extra: Further rows.
     """
-    return sums_of(upload, interactions, takes_part, how, extra).mean(how)
-
-
-def sums_of(
-    upload: Upload,
-    interactions: Interactions,
-    takes_part: Array,
-    how: Literal["item-usage", "ratings", "clients"],
-    extra: ExtraRows | None = None,
-) -> Sums:
-    """Return the sums that :func:`aggregate` divides."""
     uploaded = interactions.ratings_of_clients
     active = takes_part * (uploaded > 0)
     if extra is not None:

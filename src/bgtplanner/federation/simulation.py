@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, NamedTuple, cast
 
@@ -21,7 +21,7 @@ from bgtplanner.data.split import Pairs as NamedPairs
 from bgtplanner.data.split import Split
 from bgtplanner.errors import ConfigError, RunFolderError
 from bgtplanner.federation.chunks import Heldout, Pairs, by_chunk
-from bgtplanner.federation.compilation import FEW_RATINGS, Program, padding_of, telling_if_slow
+from bgtplanner.federation.compilation import FEW_RATINGS, Program, padding_of
 from bgtplanner.federation.parameters import RoundParameters
 from bgtplanner.federation.protection import Released
 from bgtplanner.federation.result import RoundResult
@@ -77,25 +77,22 @@ def pick_device(name: str) -> jax.Device:
 
 
 def use_all_cores() -> None:
-    """Have JAX take every core of a CPU for a device, which then computes on its own clients.
+    """Have JAX take every core of a CPU for a device, unless it has begun to compute.
 
-    Only before JAX has begun to compute, and unless someone has decided on it; else nothing
-    changes, nor where JAX is too old to know how.
+    Nothing changes if someone has decided on it already.
     """
     decided = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
-    if decided or getattr(jax.config, "jax_num_cpu_devices", None) != -1:
-        return
-    given = os.environ.get("NPROC", "")  # as XLA reads it
-    number = int(given) if given.isdecimal() and int(given) else cores()
-    with contextlib.suppress(RuntimeError):
-        jax.config.update("jax_num_cpu_devices", number)  # type: ignore[no-untyped-call]
+    if not decided and getattr(jax.config, "jax_num_cpu_devices", None) == -1:
+        given = os.environ.get("NPROC", "")  # as XLA reads it
+        number = int(given) if given.isdecimal() and int(given) else cores()
+        with contextlib.suppress(RuntimeError):
+            jax.config.update("jax_num_cpu_devices", number)  # type: ignore[no-untyped-call]
 
 
 def pick_devices(name: str, number: int | None, ratings: int) -> list[jax.Device]:
     """Return so many devices of the kind called ``auto``, ``cpu`` or ``gpu``.
 
-    By default as many as get a million ratings each: fewer are not worth dividing. A core of a
-    CPU is a device, as long as JAX had not begun to compute before.
+    By default there are as many as get a million ratings each: fewer are not worth dividing.
 
     Raises:
         ConfigError: If the machine has fewer.
@@ -105,13 +102,11 @@ def pick_devices(name: str, number: int | None, ratings: int) -> list[jax.Device
         use_all_cores()
     first = pick_device(name)
     found: list[jax.Device] = jax.local_devices(backend=first.platform)
-    if number is None:
-        return found[:wanted]
     fewer = f"at most {len(found)}, the devices that JAX finds ({first.platform})"
     if first.platform == "cpu":
         fewer += f"; JAX_NUM_CPU_DEVICES={number} makes more of a CPU"
-    ConfigError.unless(number <= len(found), "run.devices", number, fewer)
-    return found[:number]
+    ConfigError.unless(number is None or number <= len(found), "run.devices", number, fewer)
+    return found[:wanted]
 
 
 class Simulation:
@@ -121,7 +116,6 @@ class Simulation:
         state: Parameters, local state and optimizer memory after the last round.
         next_round: Index of the next round.
         seen: What the server saw in the last round.
-        on_compiling: Is called when a program takes more than two seconds to compile.
 
     Args:
         federation: What is learned and how.
@@ -152,8 +146,6 @@ class Simulation:
         self.next_round = 0
         self.seen = Seen(np.zeros(0, dtype=np.float32), 0.0, None)
         self._arrivals = np.sort(split.arrival)
-        self._compiled: set[Program] = set()
-        self.on_compiling: Callable[[], None] | None = None
         if not federation.adds_up:
             expected = "1: this run does not only add up its uploads, so they cannot be divided"
             ConfigError.unless(devices in (None, 1), "run.devices", devices, expected)
@@ -177,12 +169,9 @@ class Simulation:
 
     def _run(self, program: Program, *arguments: Any) -> Any:
         """Run a program on the devices of this simulation, compiled for its size."""
-        tell = None if program in self._compiled else self.on_compiling
-        with jax.default_device(self._device), telling_if_slow(tell):
+        with jax.default_device(self._device):
             where = self._device if self._mesh is None else self._mesh
-            found = program(where, self._small, self.federation, *arguments)
-        self._compiled.add(program)
-        return found
+            return program(where, self._small, self.federation, *arguments)
 
     @cached_property
     def _first_round(self) -> NDArray[np.int64] | None:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError, InterruptedRunError, RunFolderError, SchemaError
-from bgtplanner.federation.compilation import clear_programs
+from bgtplanner.federation.compilation import begin_run
 from bgtplanner.federation.coordinator import Coordinator, Engine
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.privacy.ledger import Head
@@ -44,7 +44,7 @@ class Run:
         observer: RoundObserver | None,
         stop: Callable[[], bool] | None = None,
     ) -> None:
-        clear_programs()  # compiled by earlier runs
+        begin_run()
         self.config, self.simulation, self.observer = config, simulation, observer
         self.stop = stop  # asked after every round, besides signals
         self.checkpoint_every = config.run.checkpoint_every

@@ -552,7 +552,6 @@ class _Run(Run):
             devices=config.run.devices,
             validation=config.planning.validation_share if config.validates else 0.0,
         )
-        simulation.on_compiling = getattr(observer, "compiling", None)
         super().__init__(config, simulation, observer, stop)
         ranks = lists and _LISTS in shown(config.preset)
         self._ranked_in = set(rounds_to_rank(config.federation.rounds) if ranks else ())
