@@ -764,7 +764,7 @@ def test_forecasts_come_from_releases_and_public_numbers_alone(
         played(rounds, 2)
     assert said(_Forecast(one))["gain"] != said(_Forecast(other))["gain"]  # of what they were told
     assert isinstance(other.engine, Simulation)
-    other.engine._state = other.engine.state._replace(memory=one.engine.state.memory)
+    other.engine.state = other.engine.state._replace(memory=one.engine.state.memory)
     assert said(_Forecast(one)) == said(_Forecast(other))
 
 

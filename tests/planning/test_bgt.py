@@ -172,7 +172,7 @@ def test_the_radius_comes_from_all_rounds_of_the_initial_stage() -> None:
         inputs = np.append(float(plan.level or 0) + 1, context)
         if at >= 25:
             contexts.append(context)
-            errors.append((float(before.predict(inputs, time=at).mean[0]) - reward) ** 2)
+            errors.append((float(before.predict(inputs, time=at)[0]) - reward) ** 2)
         radii.append(planner.constrainer.radius)
         planner.tell(plan, reward)
         before.observe(inputs, time=at, reward=reward)
@@ -180,7 +180,7 @@ def test_the_radius_comes_from_all_rounds_of_the_initial_stage() -> None:
         float(np.mean(errors)), levels=5, rounds=100, clients=943, initial_rounds=5
     )
     asked = np.array([[level + 1.0, *context] for context in contexts for level in range(5)])
-    predicted = before.predict(asked, time=30).mean.reshape(5, 5)
+    predicted = before.predict(asked, time=30).reshape(5, 5)
     costs = planner.charges[0] / planner.charges[0, -1]
     limit = planner.charges[0, 0] / planner.charges[0, -1]  # an even share, in the dearest level
     best = solve_programme(predicted, costs, limit + 2 * margin / planner._unit[0])

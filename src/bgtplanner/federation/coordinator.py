@@ -25,7 +25,7 @@ from bgtplanner.federation.validation import Validation, rmse_of
 from bgtplanner.models.learner import Learner
 from bgtplanner.models.metrics import Metrics
 from bgtplanner.models.optimizers import Memory
-from bgtplanner.planning.given import context_of
+from bgtplanner.planning.arguments import context_of
 from bgtplanner.planning.plan import GROUPS, in_groups, reserved
 from bgtplanner.planning.policy import Plan, Policy
 from bgtplanner.planning.registry import CONTEXTS
@@ -171,7 +171,6 @@ class Coordinator:
         same = policy.ledger is None or policy.ledger is self.ledger
         ConfigError.unless(same, "ledger of the policy", "one of its own", expected)
         policy.run, policy.replays = self.run, True
-        policy.own_clips = self._own_clips
         return policy
 
     @property

@@ -27,9 +27,9 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from bgtplanner.planning.allocator import LevelPolicy, probabilities
+from bgtplanner.planning.arguments import number, whole
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.constrainer import Constrainer, solve_programme
-from bgtplanner.planning.given import number, whole
 from bgtplanner.planning.plan import Floats, Plan
 from bgtplanner.planning.policy import Choice
 
@@ -96,7 +96,7 @@ class Repaired(BGTPlanner):
         if trial:  # the error of the prediction made before the reward was seen
             context = self._contexts.get(plan.round, np.zeros(0))
             inputs = np.append(self._position[level], context)
-            expected = float(self.process.predict(inputs, time=plan.round).mean[0])
+            expected = float(self.process.predict(inputs, time=plan.round)[0])
             seen = min(max(reward or 0.0, -_LARGEST), _LARGEST)
             self._trials.append((context, (expected - seen) ** 2))
         super().learn(plan, reward)

@@ -14,8 +14,8 @@ from scipy.sparse import csr_array, issparse
 from scipy.sparse.linalg import svds
 
 from bgtplanner.errors import ConfigError
+from bgtplanner.planning.arguments import whole
 from bgtplanner.planning.context import Context
-from bgtplanner.planning.given import whole
 
 __all__ = ["UsageContext"]
 

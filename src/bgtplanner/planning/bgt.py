@@ -33,9 +33,9 @@ import numpy as np
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.allocator import LevelPolicy, gamma_growing, probabilities, said
+from bgtplanner.planning.arguments import number
 from bgtplanner.planning.constrainer import Constrainer
 from bgtplanner.planning.forecasting import Agenda, Forecast, Programme
-from bgtplanner.planning.given import number
 from bgtplanner.planning.objective import Kind, Objective
 from bgtplanner.planning.plan import Floats, Plan, Why
 from bgtplanner.planning.policy import Choice

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import linprog
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.given import Floats
+from bgtplanner.planning.arguments import Floats
 
 __all__ = ["Constrainer", "Programme", "solve_programme"]
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.given import floats, number
+from bgtplanner.planning.arguments import floats, number
 from bgtplanner.planning.plan import Floats
 
 __all__ = ["Context", "ReleasedContext"]
@@ -141,10 +141,9 @@ class ReleasedContext(Context):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from what :meth:`state_dict` returned."""
-        known = {name: number(name, state["known"][name]) for name in self._known}
         direction = state["direction"]
-        self._direction = None if direction is None else floats("direction", direction).ravel()
-        self._known = known
+        self._direction = None if direction is None else np.array(direction, dtype=np.float64)
+        self._known = dict(state["known"])
 
 
 def _log_signal_to_noise(log_norm: float, noise_std: float, coordinates: int) -> float:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bgtplanner.planning.given import Floats
+from bgtplanner.planning.arguments import Floats
 from bgtplanner.planning.objective import Objective
 
 __all__ = ["Agenda", "Forecast", "Offers", "Payment", "Programme", "Schedules"]

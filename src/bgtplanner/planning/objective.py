@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.given import Floats, floats
+from bgtplanner.planning.arguments import Floats, floats
 
 __all__ = ["OBJECTIVES", "Objective"]
 

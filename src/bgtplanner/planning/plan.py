@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgtplanner.errors import BudgetExceeded
-from bgtplanner.planning.given import Floats, whole
+from bgtplanner.planning.arguments import Floats, whole
 from bgtplanner.privacy.accountants import TICK, Accountant, accountant_named
 from bgtplanner.privacy.ledger import Ledger, Reservation
 from bgtplanner.privacy.mechanisms import Neighbours, mechanism_named

@@ -6,35 +6,28 @@ Every policy is used in the same way, in the simulator, on a real federation and
         reward = train_one_round(clip=plan.clip, noise_std=plan.noise_std)
         policy.tell(plan, reward=reward)
 
-`ask` reserves the round's charge in a ledger; `tell` settles it. A plan that is never told counts
-as spent. Whatever a policy asks for, it gets no more than the ledger grants. Where clients have
-different budgets, each client has its own clip and noise (:mod:`bgtplanner.planning.plan`).
+A policy only says how much (:meth:`Policy.plan`). `ask` also reserves the charge in a ledger and
+`tell` settles it, by the same code with which a run does so; a plan that is never told counts as
+spent. Whatever a policy asks for, it gets no more than the ledger grants.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bgtplanner.errors import (
-    BGTPlannerError,
-    ConfigError,
-    LedgerError,
-    LedgerTamperedError,
-)
+from bgtplanner.errors import ConfigError
+from bgtplanner.planning.arguments import Floats, context_of, number, reward_of, whole
 from bgtplanner.planning.forecasting import Forecast
-from bgtplanner.planning.given import context_of, number, reward_of, whole
-from bgtplanner.planning.plan import Floats, Mask, Plan, Trust, Why, in_groups, reserved
+from bgtplanner.planning.plan import Mask, Plan, Trust, Why, in_groups, reserved
+from bgtplanner.planning.states import STATE_VERSION, reading_state, sealed
 from bgtplanner.privacy.accountants import TICK, Accountant, accountant_named, default_accountant
 from bgtplanner.privacy.allowed import neighbours_of
 from bgtplanner.privacy.budget import Budget, Budgets
@@ -42,21 +35,14 @@ from bgtplanner.privacy.ledger import Head, Ledger, Spending, Ticks
 from bgtplanner.privacy.mechanisms import Neighbours, mechanism_named
 
 __all__ = [
-    "STATE_VERSION",
     "Choice",
     "Floats",
     "LedgerPolicy",
     "Plan",
     "Policy",
     "Why",
-    "reading_state",
-    "sealed",
 ]
 
-STATE_VERSION = 3
-"""Version of what :meth:`LedgerPolicy.state_dict` returns; any other version is refused."""
-
-_ZERO, _ONE = np.zeros(1), np.ones(1)  # twice as fast as plain numbers, with a few classes
 _TOO_LITTLE = 1e-3  # share of an even charge: with the noise of less a round can only do harm
 
 
@@ -65,12 +51,12 @@ class Choice(NamedTuple):
 
     Attributes:
         charges: Charge per class of budgets; all zero: skip the round.
-        own_charges: What each client pays, where those of a class have different amounts left;
-            None: all of them pay the same, or as much of it as is left.
         level: The level that this is, if there are levels.
         clip: Bound on the norm of an upload, if the policy changes it.
         own_clip: Each client's own bound over `clip`, if they differ (trust ``local`` only).
         why: The numbers behind the choice.
+        own_charges: What each client pays, where those of a class have different amounts left;
+            None: all of them pay the same, or as much of it as is left.
     """
 
     charges: Floats
@@ -86,6 +72,9 @@ class Policy(Protocol):
     """What decides how much a round may cost. Inherit from it to get the defaults of the hooks.
 
     Attributes:
+        rounds: The most rounds that there can be.
+        clip: Bound on the norm of an upload.
+        pending: The tokens of the plans that were asked for and not told yet, by their rounds.
         learns: Whether it uses contexts and rewards; if not, none are computed for it.
         follows_norms: Whether it is to be given the norms of what was released; see `saw`.
         forecasts: Whether it is to be given forecasts; see `forecast`.
@@ -96,13 +85,9 @@ class Policy(Protocol):
         note: What it has decided, in a sentence, for the summary.
         ledger: The ledger that it spends from, if it spends.
         run: Set by the caller: the name of the run in the ledger.
-        replays: Set by callers that give fingerprints to `ask`: after a crash, rounds are played
+        replays: Set by callers that reserve with fingerprints: after a crash, rounds are played
             again, so later rounds of this run that the ledger already has do not count as spent.
-        own_clips: Set by the caller: False where clients cannot have clips of their own.
         present: Set by the caller: the clients that can be reached; None for all of them.
-        pending: The tokens of the plans that were asked for and not told yet, by their rounds.
-        rounds: The most rounds that there can be.
-        clip: Bound on the norm of an upload.
     """
 
     rounds: int
@@ -117,7 +102,6 @@ class Policy(Protocol):
     ledger: Ledger | None = None
     run: str = "run"
     replays: bool = False
-    own_clips: bool = True
     present: Mask | None = None
 
     @abstractmethod
@@ -136,6 +120,15 @@ class Policy(Protocol):
     def learn(self, plan: Plan, reward: float | None) -> None:
         """Learn from what a round brought; the reward is None if that is not known."""
 
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Return its whole state, as plain data that JSON can hold, with a version."""
+
+    @classmethod
+    @abstractmethod
+    def from_state(cls, state: Mapping[str, Any], *, ledger: Ledger | None = None) -> Self:
+        """Restore a policy from what :meth:`state_dict` returned; refuse anything else."""
+
     def ask(
         self,
         context: ArrayLike | None = None,
@@ -146,15 +139,11 @@ class Policy(Protocol):
         """The plan for the next round, already reserved; None: there is no further round.
 
         Args:
-            context: What the policy may look at, as a row of numbers.
+            context: What the policy may look at, as a row of finite numbers.
             clients: The clients that are invited to this round, by default all. Those that cannot
                 pay do not take part.
             fingerprint: A hash of all inputs of the round's uploads, where the same round may be
-                played again after a crash: it is then not charged again (see
-                :meth:`Ledger.reserve`).
-
-        Raises:
-            ConfigError: If the context is not a row of finite numbers.
+                played again after a crash: it is then not charged again.
         """
         plan = self.plan(context_of(context), clients)
         if plan is not None:
@@ -169,13 +158,9 @@ class Policy(Protocol):
 
         Args:
             plan: From :meth:`ask` of this policy, or of the one that it was restored from.
-            reward: By how much the model improved; None if that is not known.
+            reward: By how much the model improved, a finite number; None if that is not known.
             participants: The clients that did take part, by default all that were planned. All
                 of the planned ones have paid in either case.
-
-        Raises:
-            ConfigError: If the reward is not a finite number, or the plan was told before or is
-                that of another policy.
         """
         del participants  # what was reserved is spent, whether or not an upload arrived
         if not isinstance(plan, Plan):
@@ -188,15 +173,6 @@ class Policy(Protocol):
             self.ledger.settle(plan.reservation)
         del self.pending[plan.round]
         self.learn(plan, brought)
-
-    @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
-        """Return its whole state, as plain data that JSON can hold, with a version."""
-
-    @classmethod
-    @abstractmethod
-    def from_state(cls, state: Mapping[str, Any], *, ledger: Ledger | None = None) -> Self:
-        """Restore a policy from what :meth:`state_dict` returned; refuse anything else."""
 
     def left(self) -> Floats:
         """Return the most that the mean client of each class can still pay; empty if unknown."""
@@ -241,11 +217,10 @@ class LedgerPolicy(Policy):
             aggregation shows the server only a sum, which carries the noise once; where budgets
             differ, a client that pays less has a smaller clip instead of more noise.
         neighbours: The neighbouring relation that the budget is a promise about, and that the
-            noise of every plan is scaled for. By default the ledger's; without a ledger, the one
-            that goes with the trust. With ``local`` that is always ``replace-one``: one client's
-            data against any other, sensitivity 2 * clip. With ``secagg`` it is
-            ``replace-special``: one client's upload against nothing in its place, sensitivity
-            clip, which is what the epsilon of Opacus and of other implementations of DP-SGD means.
+            noise of every plan is scaled for; by default the ledger's, or the one that goes with
+            the trust. ``local``: always ``replace-one``, one client's data against any other,
+            sensitivity 2 * clip. ``secagg``: ``replace-special``, one client's upload against
+            nothing in its place, sensitivity clip, as in Opacus and other DP-SGD.
         participation: Share of the clients that are invited to a round. A client's budget then
             has to last for this share of the rounds only, so that its charges may be larger.
         ledger: The ledger to spend from; by default a new one in memory.
@@ -282,43 +257,32 @@ class LedgerPolicy(Policy):
         self.rounds = whole("rounds", self.rounds, 1, 10**9)
         self.seed = whole("seed", self.seed, 0)
         self.clip = number("clip", self.clip, 1e-80, 1e80)  # so that its noise is finite, too
-        trust, share = self.trust, number("participation", self.participation, 5e-324, 1.0)
-        ConfigError.unless(trust in ("local", "secagg"), "trust", trust, "local or secagg")
+        self.participation = number("participation", self.participation, 5e-324, 1.0)
+        fits = self.trust in ("local", "secagg")
+        ConfigError.unless(fits, "trust", self.trust, "local or secagg")
         if self.ledger is None:
             self.ledger = _ledger_of(self)
-        elif self.neighbours not in (None, self.ledger.neighbours):
-            expected = f"{self.ledger.neighbours}, the relation of the ledger"
-            raise ConfigError(f"neighbours = {self.neighbours!r}: expected {expected}")
-        self.neighbours = neighbours_of(trust, self.ledger.neighbours)
         self.budgets, self.accountant = self.ledger.budgets, self.ledger.accountant
-        self.participation = share
         _check_ledger(self)
-        fits = trust == "local" or trust in mechanism_named(self.accountant.mechanism).trusts
-        expected = f"local, with mechanism {self.accountant.mechanism}"
-        ConfigError.unless(fits, "trust", trust, expected)
+        self.neighbours = neighbours_of(self.trust, self.ledger.neighbours)
         self.round = 0
         self.pending = {}
         self._even = self.even_charges(self.rounds)
         self._smallest = _TOO_LITTLE * self._even
-        self._limits = np.stack(
-            [self.accountant.limit_ticks(b) for b in self.budgets.classes], axis=1
-        )
+        classes, self._class_of = self.budgets.classes, self.budgets.class_of_client
+        self._limits = np.stack([self.accountant.limit_ticks(one) for one in classes], axis=1)
         # Of an accountant with two sums, the one that lasts longer at an even pace is the limit.
         paces = self._limits[:, 0] / self.accountant.sum_ticks(self._even[0])
         self._binding = int(paces.argmax())
-        sizes = np.bincount(self.budgets.class_of_client, minlength=len(self.budgets.classes))
-        whole_budgets = [self.accountant.capacity(budget) for budget in self.budgets.classes]
-        self._of_nobody = np.where(sizes > 0, 0.0, whole_budgets)  # what empty classes have left
+        members = np.bincount(self._class_of, minlength=len(classes))
+        capacities = [self.accountant.capacity(one) for one in classes]
+        self._of_nobody = np.where(members > 0, 0.0, capacities)  # left in classes without clients
 
     def spending_from(self, ledger: Ledger, trust: Trust | None = None) -> Self:
         """Return a copy of a policy that has not begun, which spends from another ledger.
 
         The copy plans for the ledger's neighbouring relation, and for another trust if one is
-        given.
-
-        Raises:
-            ConfigError: If it has begun, or was made for other clients, another accountant, or
-                expressly for another relation.
+        given. The ledger must be for as many clients, by the same accountant.
         """
         fits = self.round == 0
         ConfigError.unless(fits, "policy", f"in round {self.round}", "one that has not begun")
@@ -327,13 +291,9 @@ class LedgerPolicy(Policy):
         )
         ConfigError.unless(theirs == wanted, "policy", f"made for {theirs}", wanted)
         return dataclasses.replace(
-            self,
-            budget=None,
-            clients=None,
-            ledger=ledger,
-            trust=self.trust if trust is None else trust,
+            self, budget=None, clients=None, ledger=ledger, trust=trust or self.trust,
             neighbours=self._options["neighbours"],
-        )
+        )  # fmt: skip
 
     @abstractmethod
     def choose(self, context: Floats, left: Floats) -> Choice | None:
@@ -349,35 +309,33 @@ class LedgerPolicy(Policy):
 
     def plan(self, context: Floats, clients: Mask | None = None) -> Plan | None:
         """Return what the policy chooses, as far as the invited clients can pay it."""
-        if self.round >= self.rounds:
-            return None
         own = self._spending().left()
         left = self._most(own, self.present)
+        others = self.present is not None and self._enough(self._most(own, None))
+        if self.round >= self.rounds or not (self._enough(left) or others):
+            return None
         if self._enough(left):
             if clients is not None:
                 left = self._most(own, clients)
             choice = self.choose(context, left)
-        elif self.present is not None and self._enough(self._most(own, None)):
+        else:  # others may join, or come back
             why = Why("no one who can be reached has any budget left")
-            choice = Choice(0.0 * left, why=why)  # others may join, or come back
-        else:
-            return None
+            choice = Choice(0.0 * left, why=why)
         if choice is None:
             return None
-        fits = choice.own_clip is None or self.own_clips
-        ConfigError.unless(fits, "own_clip", "one per client", "none, unless privacy.unit = row")
         invited = np.ones(len(own), dtype=bool) if clients is None else clients
         # The last charge is capped at what is left.
         if choice.own_charges is None:
             wished = np.asarray(choice.charges, dtype=np.float64)
-            charges, classes = np.minimum(wished, left), self.budgets.class_of_client
+            charges, classes = np.minimum(wished, left), self._class_of
         else:
             wished = choice.own_charges
             charges, classes = in_groups(np.minimum(wished, own), invited)
         if clients is None and wished.any() and not charges.any():
             return None
-        plan = Plan(
-            round=self.round,
+        self.round += 1
+        return Plan(
+            round=self.round - 1,
             accountant=self.accountant.name,
             largest_clip=self.clip if choice.clip is None else choice.clip,
             charge_by_class=charges,
@@ -389,8 +347,8 @@ class LedgerPolicy(Policy):
             level=choice.level,
             why=choice.why,
         )
-        self.round += 1
-        return plan
+
+    # ---- what there is to spend
 
     def expected(self, rounds: int) -> int:
         """Return in how many of `rounds` rounds a client takes part, rounded up; at least 1."""
@@ -399,9 +357,7 @@ class LedgerPolicy(Policy):
     def even_charges(self, rounds: int) -> Floats:
         """Return the charge of one of `rounds` equal rounds, per class of budgets."""
         lasts = self.expected(rounds)
-        return np.array(
-            [self.accountant.even_charge(budget, lasts) for budget in self.budgets.classes]
-        )
+        return np.array([self.accountant.even_charge(one, lasts) for one in self.budgets.classes])
 
     def left(self) -> Floats:
         """Return the most that the mean client of each class can still pay; 0 if none."""
@@ -417,7 +373,7 @@ class LedgerPolicy(Policy):
         spent = self._spending().spent()
         if self._alike(spent) is not None:
             return None
-        rest = np.maximum(self._limits[:, self.budgets.class_of_client] - spent, 0) // parts
+        rest = np.maximum(self._limits[:, self._class_of] - spent, 0) // parts
         return self.accountant.largest_fitting(spent, spent + rest)
 
     def share_of(self, charges: Floats) -> Floats:
@@ -429,18 +385,50 @@ class LedgerPolicy(Policy):
         """Return the share of its budget that the mean client of each class has left."""
         # Of two sums, one may be used up: what the other has left can still be paid.
         spent = self._mean_spent().astype(np.float64) / self._limits
-        least = spent[0] if len(spent) == 1 else spent.min(axis=0)
-        left: Floats = np.maximum(_ONE - least, _ZERO)
-        return left
+        return np.asarray(np.maximum(1.0 - spent.min(axis=0), 0.0))
+
+    def _spending(self) -> Spending:
+        """Return what every client spent before this round."""
+        if self.replays:
+            return self.ledger.spending(self.run, self.round)
+        return self.ledger.spending()
+
+    def _enough(self, left: Floats) -> bool:
+        """Return whether a round can be paid for that does not only do harm."""
+        return bool((left >= self._smallest).any())
+
+    def _most(self, left: Floats, clients: Mask | None) -> Floats:
+        """Return the largest charge that any of these clients can still pay, per class."""
+        most = self._of_nobody.copy() if clients is None else np.zeros_like(self._of_nobody)
+        there = slice(None) if clients is None else clients
+        np.maximum.at(most, self._class_of[there], left[there])
+        return most
+
+    def _alike(self, spent: Ticks) -> Ticks | None:
+        """Return the sums per class, if all clients of a class have spent the same."""
+        by_class = np.zeros_like(self._limits)
+        by_class[:, self._class_of] = spent
+        return by_class if (by_class[:, self._class_of] == spent).all() else None
+
+    def _mean_spent(self) -> Ticks:
+        """Return the mean sums per class, in whole ticks, over the clients within reach."""
+        spent = self._spending().spent()
+        alike = self._alike(spent)
+        if alike is not None:
+            return alike
+        there = slice(None) if self.present is None else self.present
+        index, classes = self._class_of[there], len(self._even)
+        members = np.maximum(np.bincount(index, minlength=classes), 1)
+        sums = [np.bincount(index, row, classes) for row in spent[:, there]]
+        return np.asarray(np.ceil(np.stack(sums) / members).astype(np.int64))
+
+    # ---- its state
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything it is and has learned, as plain data that JSON can hold.
 
         A ledger in memory is part of the state. Of a durable ledger only the newest row is: the
         ledger itself must be given to :meth:`from_state`, and must still have that row.
-
-        Raises:
-            ConfigError: If the policy's options are not the fields of a dataclass.
         """
         kind = type(self).__name__
         expected = "none: declare its options as fields of a dataclass; its state then holds them"
@@ -464,11 +452,8 @@ class LedgerPolicy(Policy):
 
         Args:
             state: From :meth:`state_dict`.
-            ledger: The ledger that it spends from; may be left out if it was one in memory.
-
-        Raises:
-            LedgerError: If the ledger is missing, or has lost an entry since.
-            ConfigError: If the state is not a state, or that of another version or policy.
+            ledger: The ledger that it spends from, which must not have lost an entry since; may be
+                left out if it was one in memory.
         """
         with reading_state(state):
             kind = state["kind"]
@@ -476,14 +461,7 @@ class LedgerPolicy(Policy):
             if ledger is None:
                 ledger = Ledger.from_state(state["ledger"])
             else:
-                try:
-                    ledger.check_head(Head.parse(state["ledger"]["head"]))
-                except LedgerTamperedError as error:
-                    if "rows" not in state["ledger"]:
-                        raise
-                    raise LedgerError(
-                        "ledger: this policy had one in memory, which is part of its state"
-                    ) from error
+                ledger.check_head(Head.parse(state["ledger"]["head"]))
             policy = cls(ledger=ledger, **state["options"])
             policy._load(state)
         return policy
@@ -492,87 +470,6 @@ class LedgerPolicy(Policy):
         """Restore what :meth:`state_dict` holds beyond the options and the ledger."""
         self.round = state["round"]
         self.pending = {int(at): token for at, token in state["pending"].items()}
-
-    def _spending(self) -> Spending:
-        """Return what every client spent before this round."""
-        if self.replays:
-            return self.ledger.spending(self.run, self.round)
-        return self.ledger.spending()
-
-    def _most(self, left: Floats, clients: Mask | None) -> Floats:
-        """Return the largest charge that any of these clients can still pay, per class."""
-        if clients is None:
-            most = self._of_nobody.copy()
-            np.maximum.at(most, self.budgets.class_of_client, left)
-            return most
-        most = np.zeros(len(self.budgets.classes))
-        np.maximum.at(most, self.budgets.class_of_client[clients], left[clients])
-        return most
-
-    def _enough(self, left: Floats) -> bool:
-        """Return whether a round can be paid for that does not only do harm."""
-        return bool(np.count_nonzero(left >= self._smallest))
-
-    def _alike(self, spent: Ticks) -> Ticks | None:
-        """Return the sums per class, if all clients of a class have spent the same."""
-        index = self.budgets.class_of_client
-        by_class = np.zeros_like(self._limits)
-        by_class[:, index] = spent
-        return by_class if (by_class[:, index] == spent).all() else None
-
-    def _mean_spent(self) -> Ticks:
-        """Return the mean sums per class, in whole ticks, over the clients within reach."""
-        spent = self._spending().spent()
-        alike = self._alike(spent)
-        if alike is not None:
-            return alike
-        there = slice(None) if self.present is None else self.present
-        index, classes = self.budgets.class_of_client[there], len(self.budgets.classes)
-        sizes = np.maximum(np.bincount(index, minlength=classes), 1)
-        sums = [np.bincount(index, row, classes) for row in spent[:, there]]
-        return np.asarray(np.ceil(np.stack(sums) / sizes).astype(np.int64))
-
-
-def sealed(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a state with a checksum, so that a damaged or edited one is not read."""
-    return state | {"seal": _seal(state, sorted(state))}
-
-
-def _seal(state: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
-    text = json.dumps({name: state[name] for name in names}, sort_keys=True)
-    return {"of": names, "sha256": hashlib.sha256(text.encode()).hexdigest()}
-
-
-@contextmanager
-def reading_state(state: object) -> Iterator[None]:
-    """Refuse a state of another version, and one that is not as ``state_dict`` returned it.
-
-    What a class of one's own has added to the state is not covered by the checksum; an error while
-    it is read is a refusal, too.
-
-    Raises:
-        ConfigError: If it is not what this version's ``state_dict`` returned.
-    """
-    mapping = isinstance(state, Mapping)
-    expected = "a mapping, as state_dict returns it"
-    ConfigError.unless(mapping, "state", type(state).__name__, expected)
-    version = state.get("version") if isinstance(state, Mapping) else None
-    fits = type(version) is int and version == STATE_VERSION
-    expected = (
-        f"{STATE_VERSION}, the only one that this release of bgtplanner can read; continue with "
-        "the release that wrote it, or start again with the same ledger"
-    )
-    ConfigError.unless(fits, "state: version", version, expected)
-    try:
-        if state["seal"] != _seal(state, state["seal"]["of"]):  # type: ignore[index,arg-type]
-            raise ValueError("seal")
-        yield
-    except BGTPlannerError:
-        raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"state: edited, damaged, or of another policy ({type(error).__name__})"
-        ) from error
 
 
 def _plain(value: Any) -> Any:
@@ -583,32 +480,36 @@ def _plain(value: Any) -> Any:
 
 
 def _ledger_of(policy: LedgerPolicy) -> Ledger:
-    budget, clients = policy.budget, policy.clients
+    """Return a new ledger in memory for a policy's budgets."""
+    budget, accountant = policy.budget, policy.accounting
     if isinstance(budget, Budget):
-        ConfigError.unless(clients is not None, "clients", clients, "the number of clients")
-        budget = Budgets.same(budget, clients or 0)
+        known = policy.clients is not None
+        ConfigError.unless(known, "clients", None, "the number of clients")
+        budget = Budgets.same(budget, policy.clients or 0)
     if not isinstance(budget, Budgets):
         raise ConfigError(f"budget = {budget!r}: expected a Budget, or Budgets")
-    named = policy.accounting is not None
-    accountant = (
-        policy.accounting if named else default_accountant(policy.mechanism or "gaussian").name
-    )
+    if accountant is None:
+        accountant = default_accountant(policy.mechanism or "gaussian")
     relation = neighbours_of(policy.trust, policy.neighbours)
-    return Ledger.in_memory(budget, accountant, neighbours=relation)  # type: ignore[arg-type]
+    return Ledger.in_memory(budget, accountant, neighbours=relation)
 
 
 def _check_ledger(policy: LedgerPolicy) -> None:
     """Refuse a ledger that does not fit the arguments."""
-    unless, accountant, clients = ConfigError.unless, policy.accountant, policy.clients
-    same = clients is None or clients == len(policy.budgets)
-    unless(same, "clients", clients, f"{len(policy.budgets)}, the number of budgets")
-    fits = policy.mechanism in (None, accountant.mechanism)
-    expected = f"{accountant.mechanism}, which {accountant.name} is for"
-    unless(fits, "mechanism", policy.mechanism, expected)
-    name = _plain(policy.accounting)
-    known = name is None or accountant_named(name).name == accountant.name
-    unless(known, "accounting", name, f"{accountant.name}, the accountant of the ledger")
-    budget = policy.budget
+    ledger, accountant, clients = policy.ledger, policy.accountant, len(policy.budgets)
+    budget, named = policy.budget, _plain(policy.accounting)
     if isinstance(budget, Budget):
-        budget = Budgets.same(budget, len(policy.budgets))
-    unless(budget is None or budget == policy.budgets, "budget", budget, "the ledger's own")
+        budget = Budgets.same(budget, clients)
+    named = named if named is None else accountant_named(named).name
+    trusts = ("local", *mechanism_named(accountant.mechanism).trusts)
+    for name, given, only, expected in (
+        ("neighbours", policy.neighbours, ledger.neighbours, "the relation of the ledger"),
+        ("clients", policy.clients, clients, "the number of budgets"),
+        ("mechanism", policy.mechanism, accountant.mechanism, f"which {accountant.name} is for"),
+        ("accounting", named, accountant.name, "the accountant of the ledger"),
+    ):
+        ConfigError.unless(given in (None, only), name, given, f"{only}, {expected}")
+    fits = budget is None or budget == policy.budgets
+    ConfigError.unless(fits, "budget", budget, "the ledger's own")
+    expected = f"local, with mechanism {accountant.mechanism}"
+    ConfigError.unless(policy.trust in trusts, "trust", policy.trust, expected)

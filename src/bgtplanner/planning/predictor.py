@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.linalg import LinAlgError
@@ -23,7 +23,7 @@ from scipy.spatial.distance import cdist
 
 from bgtplanner.errors import ConfigError
 
-__all__ = ["Prediction", "Predictor", "negative_likelihood"]
+__all__ = ["Predictor", "negative_likelihood"]
 
 Floats = NDArray[np.float64]
 
@@ -37,18 +37,6 @@ _LARGEST = 1e100  # larger rewards and inputs count as this much: squares must b
 _PULL = 0.5  # how far, in logarithms, fitted scales typically lie from where they began
 _FARTHEST = 1e6  # length scales: larger distances make no difference
 _ROOM = 16  # rows that the factor has room for at first
-
-
-class Prediction(NamedTuple):
-    """The prediction of the process at some inputs.
-
-    Attributes:
-        mean: Expected reward.
-        variance: Variance of the expected reward, without the noise of a single observation.
-    """
-
-    mean: Floats
-    variance: Floats
 
 
 class Predictor:
@@ -72,7 +60,7 @@ class Predictor:
         >>> predictor = Predictor(standardize=False)
         >>> for x in (0.0, 0.2, 0.4):
         ...     predictor.observe([x], time=0, reward=x)
-        >>> round(float(predictor.predict([[0.4]], time=0).mean[0]), 1)
+        >>> round(float(predictor.predict([[0.4]], time=0)[0]), 1)
         0.4
     """
 
@@ -167,29 +155,24 @@ class Predictor:
             self._rebuild(number)
         self._extend(number)
 
-    def predict(self, inputs: ArrayLike, *, time: float) -> Prediction:
-        """Return the expected reward and its variance at several inputs, one per row."""
+    def predict(self, inputs: ArrayLike, *, time: float) -> Floats:
+        """Return the expected reward at several inputs, one per row."""
         rows = np.atleast_2d(np.asarray(inputs, dtype=np.float64))
-        centre, spread = self.reward_scale()
+        centre, _ = self.reward_scale()
         number = len(self)
         if not number:
-            return Prediction(np.full(len(rows), centre), np.full(len(rows), spread**2))
-        kernel = self._kernel(rows, time, number)
-        half = solve_triangular(self._factor[:number, :number], kernel.T, lower=True)
-        variance = np.maximum(1.0 - (half * half).sum(axis=0), 0.0)
-        return Prediction(centre + kernel @ self._solved(centre), spread**2 * variance)
+            return np.full(len(rows), centre)
+        if self._weights is None:
+            factor = self._factor[:number, :number]
+            self._weights = cho_solve((factor, True), self._rewards - centre)
+        return np.asarray(centre + self._kernel(rows, time, number) @ self._weights)
 
     def expect(self, levels: Floats, contexts: Floats, *, time: float) -> Floats:
-        """Return the mean of :meth:`predict` at all levels, one row per context."""
-        centre, _ = self.reward_scale()
-        number, shape = len(self), (len(contexts), len(levels))
-        if not number:
-            return np.full(shape, centre)
+        """Return the expected reward at all levels in all contexts, one row per context."""
         rows = np.column_stack(
             [np.tile(levels, len(contexts)), np.repeat(contexts, len(levels), axis=0)]
         )
-        means = centre + self._kernel(rows, time, number) @ self._solved(centre)
-        return np.asarray(means.reshape(shape))
+        return self.predict(rows, time=time).reshape(len(contexts), len(levels))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the whole state, as plain data."""
@@ -239,13 +222,6 @@ class Predictor:
         squares = cdist(self._scaled(rows), self._scaled(self._inputs[:number]), "sqeuclidean")
         ages = np.abs(np.reshape(times, (-1, 1)) - self._times[:number])
         return np.asarray(np.exp(0.5 * (math.log1p(-self.forgetting) * ages - squares)))
-
-    def _solved(self, centre: float) -> Floats:
-        """Return what a kernel is multiplied by to give a mean above the centre."""
-        if self._weights is None:
-            factor = self._factor[: len(self), : len(self)]
-            self._weights = cho_solve((factor, True), self._rewards - centre)
-        return self._weights
 
     def _extend(self, number: int) -> None:
         """Add rows to the Cholesky factor until it covers so many observations."""

@@ -15,16 +15,10 @@ from numpy.typing import ArrayLike
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.allocator import LevelPolicy
-from bgtplanner.planning.given import whole
+from bgtplanner.planning.arguments import whole
 from bgtplanner.planning.plan import Floats, Mask, Plan, Why
-from bgtplanner.planning.policy import (
-    STATE_VERSION,
-    Choice,
-    LedgerPolicy,
-    Policy,
-    reading_state,
-    sealed,
-)
+from bgtplanner.planning.policy import Choice, LedgerPolicy, Policy
+from bgtplanner.planning.states import STATE_VERSION, reading_state, sealed
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 
