@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bgtplanner.data.csvtext import DELIMITERS_OF_ITEMS, TextTable, open_file
+from bgtplanner.data.textfile import DELIMITERS_OF_ITEMS, TextTable, bytes_of
 from bgtplanner.errors import ConfigError, DataError
 from bgtplanner.text import LONGEST_LABEL, MOST_LABELS
 
@@ -326,10 +326,9 @@ def read_items(path: Path | str, items_format: ItemsFormat | None = None) -> Cat
         ConfigError: If the format names a column that is not there.
     """
     path, wanted = Path(path), items_format or ItemsFormat()
-    with open_file(path) as file:
-        packed = file.peek(4)[:4] == b"PAR1"
-    if packed:
-        return Catalogue.from_frame(_parquet(path), wanted, where=str(path))
+    content = bytes_of(path)
+    if content[:4] == b"PAR1":
+        return Catalogue.from_frame(_parquet(content, path), wanted, where=str(path))
     least = len(wanted.columns or ("item", "title"))
     table = TextTable.open(path, columns=least, among=DELIMITERS_OF_ITEMS, older=True)
     if table is None:
@@ -338,12 +337,10 @@ def read_items(path: Path | str, items_format: ItemsFormat | None = None) -> Cat
     if len(table.first) != len(names):
         problem = f"expected {len(names)} columns, found {len(table.first)}"
         raise DataError(problem, path=path, line=table.line)
-    columns: dict[str, list[str]] = {name: [] for name in names}
-    for batch in table.batches(range(len(names)), header=header):
-        for cells, column in zip(columns.values(), batch.columns, strict=True):
-            cells += column.to_pylist()
-        if len(cells) > MOST_LABELS:
-            raise DataError(f"has more than {MOST_LABELS:,} items", path=path)
+    cells = table.columns(range(len(names)), header=header)
+    if len(cells[0]) > MOST_LABELS:
+        raise DataError(f"has more than {MOST_LABELS:,} items", path=path)
+    columns = {name: column.to_pylist() for name, column in zip(names, cells, strict=True)}
     return Catalogue.from_frame(columns, wanted, where=str(path))
 
 
@@ -365,12 +362,12 @@ def _header(table: TextTable, wanted: ItemsFormat) -> tuple[list[str], bool]:
     return first, True
 
 
-def _parquet(path: Path) -> Any:
+def _parquet(content: bytes, path: Path) -> Any:
     import pyarrow as pa
     from pyarrow import parquet
 
     try:
-        return parquet.read_table(path)
+        return parquet.read_table(pa.BufferReader(content))
     except (pa.ArrowException, OSError):
         raise DataError("cannot be read as Parquet", path=path) from None
 

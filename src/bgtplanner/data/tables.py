@@ -6,8 +6,7 @@ What is not given is detected. Messages name the file and the line, never the co
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bgtplanner.data.csvtext import TextTable, open_file
+from bgtplanner.data.textfile import TextTable, bytes_of
 from bgtplanner.errors import ConfigError, DataError
 from bgtplanner.text import LONGEST_LABEL, MOST_BYTES_OF_A_CATALOGUE, MOST_LABELS, read_bytes
 
@@ -35,12 +34,12 @@ _KNOWN_NAMES = {
     "time": ("timestamp", "time", "date"),
     "client": ("client", "clientid"),
 }
-_PARQUET_ROWS = 1 << 20
 _MOST_DIGITS = 18
 _WHOLE = re.compile(f"(0|[1-9][0-9]{{0,{_MOST_DIGITS - 1}}})")  # written as it is read
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE | re.ASCII)
-_Ids = NDArray[Any] | tuple[NDArray[np.str_], NDArray[Any]]
+_Fault = Callable[[int, str, str], DataError]
+_Refuse = Callable[[NDArray[np.bool_], str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +96,7 @@ class Table:
 
 
 def read_table(path: Path | str, table_format: TableFormat | None = None) -> Table:
-    r"""Read a table of ratings, in memory proportional to the number of rows.
+    r"""Read a table of ratings.
 
     Args:
         path: The file. Gzip is detected by the first bytes, whatever the name.
@@ -117,93 +116,77 @@ def read_table(path: Path | str, table_format: TableFormat | None = None) -> Tab
         ([0, 1], ['ann', 'bob'], [4.5, 2.0])
     """
     path, wanted = Path(path), table_format or TableFormat()
-    ids: dict[str, list[_Ids]] = {}
-    numbers: dict[str, list[NDArray[np.float64]]] = {}
-    for part in (_parquet_parts if wanted.parquet else _text_parts)(path, wanted):
-        for role in part.columns:
-            if role in _IDS:
-                ids.setdefault(role, []).append(part.ids(role, wanted.whole_ids))
-            else:
-                numbers.setdefault(role, []).append(part.numbers(role, wanted.bounds))
-    if not ids:
+    columns, fault = (_parquet if wanted.parquet else _text)(path, wanted)
+    if not len(columns["user"]):
         raise DataError("the file has a header and no ratings", path=path)
-    columns: dict[str, Any] = dict.fromkeys(_ROLES)
-    columns |= {role: np.concatenate(parts) for role, parts in numbers.items()}
+    found: dict[str, Any] = dict.fromkeys(_ROLES)
     labels: dict[str, Any] = {}
-    for role in list(ids):
-        columns[role], labels[role] = _joined(ids.pop(role))  # pop: they are large
-        if labels[role] is not None and len(labels[role]) > MOST_LABELS:
-            raise DataError(f"names more than {MOST_LABELS:,} {role}s", path=path)
-    return Table(**columns, user_labels=labels["user"], item_labels=labels["item"])
+    for role in list(columns):
+        column = columns.pop(role)  # they are large
 
+        def refuse(bad: NDArray[np.bool_], problem: str, role: str = role) -> None:
+            if bad.any():
+                raise fault(int(bad.argmax()), role, problem)
 
-@dataclass(frozen=True)
-class _Part:
-    """Some rows of a table.
-
-    Attributes:
-        columns: Arrow arrays by role: text, or numbers.
-        fault: Makes the error about a cell, from its row, its role and the problem.
-    """
-
-    columns: Mapping[str, Any]
-    fault: Callable[[int, str, str], DataError]
-
-    def _refuse(self, role: str, bad: NDArray[np.bool_], problem: str) -> None:
-        if bad.any():
-            raise self.fault(int(bad.argmax()), role, problem)
-
-    def ids(self, role: str, whole_only: bool) -> _Ids:
-        """The ids as integers, if all of them are; else the distinct labels, and their places."""
-        from pyarrow import compute
-
-        column = self.columns[role]
-        self._refuse(role, _numpy(column.is_null()), "is empty")
-        if (whole := _as_integers(column)) is not None:
-            return whole
-        coded = column.cast("string").dictionary_encode()
-        rows, labels = _numpy(coded.indices), compute.utf8_trim_whitespace(coded.dictionary)
-        texts = labels.to_pylist()
-        length = _numpy(compute.binary_length(labels))
-        for bad, problem in (
-            (length == 0, "is empty"),
-            (length > LONGEST_LABEL, f"is longer than {LONGEST_LABEL} bytes"),
-            (
-                [whole_only and not _WHOLE.fullmatch(text) for text in texts],
-                "is not a whole number",
-            ),
-            (["\0" in text for text in texts], "holds a zero byte"),
-            (
-                _numpy(compute.match_substring_regex(coded.dictionary, r'^\s+"')),
-                "has a blank before its quote; remove it",
-            ),
-        ):
-            self._refuse(role, np.asarray(bad, dtype=bool)[rows], problem)
-        return np.array(texts), rows
-
-    def numbers(self, role: str, bounds: tuple[float, float] | None) -> NDArray[np.float64]:
-        """The numbers, exactly as ``float`` reads them; times may be ISO dates, in seconds."""
-        import pyarrow as pa
-
-        column = self.columns[role]
-        self._refuse(role, _numpy(column.is_null()), "is empty")
-        try:
-            value = _numpy(column.cast(pa.float64()))
-        except pa.ArrowInvalid:
-            value = np.array([np.nan])
-        if not np.isfinite(value).all():  # some cell is a date, or invalid
-            value = np.empty(len(column))
-            for row, cell in enumerate(column.to_pylist()):
-                try:
-                    value[row] = _number(str(cell), dates=role == "time")
-                except ValueError as error:
-                    raise self.fault(row, role, str(error)) from None
-        if role == "rating" and bounds is not None:
-            low, high = bounds
+        refuse(_numpy(column.is_null()), "is empty")
+        if role in _IDS:
+            found[role], labels[role] = _ids(column, refuse, wanted.whole_ids)
+        else:
+            found[role] = _values(column, refuse, dates=role == "time")
+        if role == "rating" and wanted.bounds is not None:
+            low, high = wanted.bounds
             expected = f"from {low:g} to {high:g}" if np.isfinite(high) else f"at least {low:g}"
-            problem = f"is out of range: expected a rating {expected}"
-            self._refuse(role, ~((value >= low) & (value <= high)), problem)
+            outside = ~((found[role] >= low) & (found[role] <= high))
+            refuse(outside, f"is out of range: expected a rating {expected}")
+        if labels.get(role) is not None and len(labels[role]) > MOST_LABELS:
+            raise DataError(f"names more than {MOST_LABELS:,} {role}s", path=path)
+    return Table(**found, user_labels=labels["user"], item_labels=labels["item"])
+
+
+def _ids(
+    column: Any, refuse: _Refuse, whole_only: bool
+) -> tuple[NDArray[Any], NDArray[np.str_] | None]:
+    """Return ids as integers, if all of them are; else as places among the sorted labels."""
+    from pyarrow import compute
+
+    if (whole := _as_integers(column)) is not None:
+        return whole, None
+    coded = column.cast("string").dictionary_encode()
+    rows, labels = _numpy(coded.indices), compute.utf8_trim_whitespace(coded.dictionary)
+    texts = labels.to_pylist()
+    length = _numpy(compute.binary_length(labels))
+    blank = compute.match_substring_regex(coded.dictionary, r'^\s+"')
+    for bad, problem in (
+        (length == 0, "is empty"),
+        (length > LONGEST_LABEL, f"is longer than {LONGEST_LABEL} bytes"),
+        ([whole_only and not _WHOLE.fullmatch(text) for text in texts], "is not a whole number"),
+        (["\0" in text for text in texts], "holds a zero byte"),
+        (_numpy(blank), "has a blank before its quote; remove it"),
+    ):
+        refuse(np.asarray(bad, dtype=bool)[rows], problem)
+    if all(map(_WHOLE.fullmatch, texts)):  # such as numbers with blanks around them
+        return _narrow(np.array(texts).astype(np.int64))[rows], None
+    names, place = np.unique(np.array(texts), return_inverse=True)
+    return place[rows], names
+
+
+def _values(column: Any, refuse: _Refuse, *, dates: bool) -> NDArray[np.float64]:
+    """Return numbers, exactly as ``float`` reads them; times may be ISO dates, in seconds."""
+    import pyarrow as pa
+
+    try:
+        value = _numpy(column.cast(pa.float64()))
+    except pa.ArrowInvalid:
+        value = np.array([np.nan])
+    if np.isfinite(value).all():
         return value
+    value = np.empty(len(column))
+    for row, cell in enumerate(column.to_pylist()):  # some cell is a date, or invalid
+        try:
+            value[row] = _number(str(cell), dates=dates)
+        except ValueError as error:
+            refuse(np.arange(len(column)) == row, str(error))
+    return value
 
 
 def _numpy(array: Any) -> NDArray[Any]:
@@ -226,10 +209,14 @@ def _as_integers(column: Any) -> NDArray[Any] | None:
     else:
         return None
     found = _numpy(numbers)
-    high = int(found.max(initial=0))
-    if found.min(initial=0) < 0 or high >= 10**_MOST_DIGITS:
+    if found.min(initial=0) < 0 or int(found.max(initial=0)) >= 10**_MOST_DIGITS:
         return None
-    return found.astype(np.int32 if high < 2**31 else np.int64, copy=False)
+    return _narrow(found)
+
+
+def _narrow(numbers: NDArray[Any]) -> NDArray[Any]:
+    small = int(numbers.max(initial=0)) < 2**31
+    return numbers.astype(np.int32 if small else np.int64, copy=False)
 
 
 def _number(cell: str, *, dates: bool) -> float:
@@ -251,29 +238,8 @@ def _number(cell: str, *, dates: bool) -> float:
     raise ValueError("is not finite")
 
 
-def _joined(parts: list[_Ids]) -> tuple[NDArray[Any], NDArray[np.str_] | None]:
-    """The ids as integers if all of them are; else as indices, with the sorted labels."""
-    whole = [part for part in parts if isinstance(part, np.ndarray)]
-    if len(whole) == len(parts):
-        return np.concatenate(whole), None
-    labels: list[NDArray[np.str_]] = []
-    rows: list[NDArray[Any]] = []
-    for part in parts:
-        if isinstance(part, np.ndarray):
-            distinct, of_part = np.unique(part, return_inverse=True)
-            part = distinct.astype(str), of_part
-        rows.append(part[1] + sum(map(len, labels)))
-        labels.append(part[0])
-    names, place = np.unique(np.concatenate(labels), return_inverse=True)
-    index = place[np.concatenate(rows)]
-    if all(map(_WHOLE.fullmatch, names.tolist())):
-        numbers = names.astype(np.int64)
-        small = numbers.max(initial=0) < 2**31
-        return numbers.astype(np.int32 if small else np.int64)[index], None
-    return index, names
-
-
-def _text_parts(path: Path, wanted: TableFormat) -> Iterator[_Part]:
+def _text(path: Path, wanted: TableFormat) -> tuple[dict[str, Any], _Fault]:
+    """Return the columns of a text table by role, and what makes the error about a cell."""
     table = TextTable.open(path, wanted.delimiter)
     if table is None:
         raise DataError("the file is empty; expected a header and ratings", path=path)
@@ -282,48 +248,36 @@ def _text_parts(path: Path, wanted: TableFormat) -> Iterator[_Part]:
         raise DataError(problem + "'::', ';', ',', '|' or space", path=path, line=table.line)
     header = _has_header(table.first, wanted, path)
     place = _places(table.first, wanted, header, path, table.line)
-    row = int(header)
-    for batch in table.batches(list(place.values()), header=header):
+    columns = table.columns(list(place.values()), header=header)
 
-        def fault(at: int, role: str, problem: str, before: int = row) -> DataError:
-            return table.fault(before + at, place[role], problem)
+    def fault(row: int, role: str, problem: str) -> DataError:
+        return table.fault(row + header, place[role], problem)
 
-        yield _Part(dict(zip(place, batch.columns, strict=True)), fault)
-        row += len(batch)
+    return dict(zip(place, columns, strict=True)), fault
 
 
-def _parquet_parts(path: Path, wanted: TableFormat) -> Iterator[_Part]:
+def _parquet(path: Path, wanted: TableFormat) -> tuple[dict[str, Any], _Fault]:
+    import pyarrow as pa
     from pyarrow import parquet
 
-    with open_file(path) as file, _readable(path):
-        table = parquet.ParquetFile(file)
+    try:
+        table = parquet.ParquetFile(pa.BufferReader(bytes_of(path)))
         names = table.schema_arrow.names
         place = _places(names, wanted, True, path)
         if len(set(names)) < len(names):
             raise DataError("has two columns of the same name", path=path)
-        row, chosen = 1, [names[at] for at in place.values()]
-        for batch in table.iter_batches(_PARQUET_ROWS, columns=chosen):
-            columns = {role: _as_text(batch[names[at]], role) for role, at in place.items()}
-
-            def fault(at: int, role: str, problem: str, before: int = row) -> DataError:
-                return DataError(
-                    f"row {before + at}: column {place[role] + 1} {problem}", path=path
-                )
-
-            yield _Part(columns, fault)
-            row += len(batch)
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """Say of what Arrow cannot read that it cannot be read."""
-    import pyarrow as pa
-
-    try:
-        yield
-    except pa.ArrowException:
+        read = table.read(columns=[names[at] for at in place.values()])
+        columns = {
+            role: _as_text(read[names[at]].combine_chunks(), role) for role, at in place.items()
+        }
+    except (pa.ArrowException, OSError):
         problem = "cannot be read; expected Parquet, with ids and ratings in text or numbers"
         raise DataError(problem, path=path) from None
+
+    def fault(row: int, role: str, problem: str) -> DataError:
+        return DataError(f"row {row + 1}: column {place[role] + 1} {problem}", path=path)
+
+    return columns, fault
 
 
 def _as_text(column: Any, role: str) -> Any:
