@@ -1,8 +1,7 @@
 """Plan the privacy budget of federated recommenders, round by round.
 
-The names in ``__all__`` are public, each with a label in ``STABILITY``; everything else may change
-without notice. They are loaded on first use, so that importing the package needs only NumPy and
-SciPy.
+The names in ``__all__`` are public; the Python reference says which of them are stable. They are
+loaded on first use, so that importing the package needs only NumPy and SciPy.
 """
 
 from __future__ import annotations
@@ -67,40 +66,6 @@ _HOMES = {
     "resume": "bgtplanner.runs.run",
     "simulate": "bgtplanner.runs.run",
 }
-
-
-STABILITY = {
-    "BGTPlanner": "stable",
-    "Budget": "stable",
-    "Budgets": "stable",
-    "Catalogue": "provisional",
-    "Comparison": "provisional",
-    "Learner": "provisional",
-    "Ledger": "stable",
-    "Plan": "stable",
-    "Policy": "provisional",
-    "Ratings": "stable",
-    "Result": "stable",
-    "compare": "provisional",
-    "errors": "stable",
-    "load": "stable",
-    "load_ratings": "stable",
-    "load_study": "provisional",
-    "resume": "stable",
-    "simulate": "stable",
-    "bgtplanner.testing": "provisional",
-    "bgtplanner.planning.policy": "provisional",
-    "bgtplanner.federation.randomizer": "experimental",
-    "bgtplanner.federation.aggregation": "experimental",
-    "bgtplanner.flower": "experimental",
-    "bgtplanner.trackers": "experimental",
-}
-"""What may be relied on: the public names, and modules that the documentation tells to import.
-
-``stable`` names change after a release that warns; ``provisional`` ones may change in any minor
-release, which the changelog says; ``experimental`` ones may change or go at any time. Names of a
-module that has no label here are as stable as a provisional one if the documentation uses them.
-"""
 
 
 def __getattr__(name: str) -> Any:

@@ -39,34 +39,22 @@ def refuse_unless(fits: bool, name: str, value: object, expected: str) -> None:
 
 
 def as_path(name: str, value: object) -> Path:
-    """Return a path that was given as text or as a path.
-
-    Raises:
-        ConfigError: If it is something else; names the argument.
-    """
+    """Return a path that was given as text or as a path; an error names the argument."""
     fits = isinstance(value, str | os.PathLike) and isinstance(os.fspath(value), str)
     refuse_unless(fits, name, value, "a path, as text or as a pathlib.Path")
     return Path(value)  # type: ignore[arg-type]
 
 
 def as_whole(name: str, value: object, least: int) -> int:
-    """Return a whole number of at least `least`.
-
-    Raises:
-        ConfigError: If it is something else; names the argument.
-    """
+    """Return a whole number of at least `least`; an error names the argument."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    expected = f"a whole number, at least {least}"
-    refuse_unless(whole and int(value) >= least, name, value, expected)  # type: ignore[call-overload]
-    return int(value)  # type: ignore[call-overload,no-any-return]
+    number: Any = value
+    refuse_unless(whole and number >= least, name, value, f"a whole number, at least {least}")
+    return int(number)
 
 
 def as_settings(value: object) -> dict[str, Any]:
-    """Return config keys with their values; none if nothing was given.
-
-    Raises:
-        ConfigError: If it is not a mapping, or a key is not text.
-    """
+    """Return config keys with their values; none if nothing was given."""
     if value is None:
         return {}
     expected = "a mapping of config keys, such as {'server.learning_rate': 0.02}"

@@ -1,25 +1,7 @@
 """Every error this package raises on purpose.
 
-::
-
-    BGTPlannerError             the command line exits with 1
-    ├── InputError              what the caller gave is wrong; the command line exits with 2
-    │   ├── ConfigError           a flag, a config key or an argument
-    │   ├── DataError             a ratings file or array (names the file and the line)
-    │   ├── MissingExtraError     an optional dependency is not installed
-    │   ├── RunFolderError        the run folder cannot be used as asked
-    │   │   ├── RunLockedError      another process is writing to it
-    │   │   └── SchemaError         written by a version that this one cannot read
-    │   └── LedgerError           the file is not a ledger, or not the expected one
-    ├── BudgetExceeded          a charge does not fit; nothing was released
-    ├── StaleRoundError         a round is not above the run's earlier ones; nothing was charged
-    ├── LedgerTamperedError     its rows were edited, removed or cut, or a backup was restored
-    ├── DownloadError           a data set could not be fetched or failed its checksum
-    ├── StorageError            the disk refused to write: full, read-only, no permission
-    ├── MessageError            what came over the network is not what was agreed
-    ├── NothingLearnedError     there is nothing to rank items by
-    ├── TrainingDivergedError   the model's loss is no longer a number
-    └── InterruptedRunError     a run was stopped from outside; it can be resumed
+The command line exits with 2 for an :class:`InputError`: what the caller gave is wrong, and
+nothing was started. It exits with 1 for all others: trouble on the way.
 
 Messages quote the name, the value and what was expected, and never hold a rating, an item id
 or a gradient without noise. Whatever they quote is escaped, so that a terminal only displays it.

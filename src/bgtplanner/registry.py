@@ -17,7 +17,7 @@ from functools import cache
 from importlib import metadata
 from typing import Any, TypeVar, cast
 
-from bgtplanner.errors import ConfigError
+from bgtplanner.errors import ConfigError, quoted
 
 __all__ = ["Registry", "load_plugins"]
 
@@ -78,14 +78,14 @@ class Registry(Mapping[str, T]):
         address = self._entries.get(self.former.get(name, name), name)
         if not isinstance(address, str):
             return cast(T, address)
-        module, _, attribute = address.partition(":")
         if name in self._gone:
             raise ConfigError(f"{self.kind} = {name!r}: {self._gone[name]}")
+        module, _, attribute = address.partition(":")
         if not (module and attribute):
             near = difflib.get_close_matches(name, list(self), n=1, cutoff=0.5)
             hint = f"; did you mean '{near[0]}'?" if near else ""
             every = f"one of {', '.join(self)}, or package.module:Name for your own{hint}"
-            ConfigError.unless(False, self.kind, name, every)
+            raise ConfigError(f"{self.kind} = {quoted(name)}: expected {every}")
         try:
             found = getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError) as error:
@@ -119,11 +119,6 @@ class Registry(Mapping[str, T]):
                 return address
         self._entries[address] = thing
         return address
-
-    def entries(self) -> dict[str, Any]:
-        """Return all objects, or their addresses, as they were added."""
-        load_plugins()
-        return dict(self._entries)
 
     def __contains__(self, name: object) -> bool:
         load_plugins()

@@ -2,14 +2,8 @@
 
 Names of runs, users, items, policies, folders and files come from files and messages that someone
 else may have written. On a terminal a name can contain codes that erase lines; in a spreadsheet it
-can be a formula; it can run from right to left and read as another name. Everything that is shown
-goes through one of these:
-
-* :func:`visible` for a terminal, a log, a message or a page,
-* :func:`csv_text` for a table that a spreadsheet may open,
-* :func:`bgtplanner.report.screen.words` for terminal lines with colours.
-
-Nothing is read without a limit, and the limits are here.
+can be a formula; it can run from right to left and read as another name. What is shown goes
+through :func:`visible`, or :func:`csv_text` for a table; nothing is read without a limit.
 """
 
 from __future__ import annotations
@@ -25,7 +19,6 @@ from typing import Any
 __all__ = [
     "LONGEST_LABEL",
     "LONGEST_NAME",
-    "MOST_BLANK_LINES",
     "MOST_BYTES_OF_A_CATALOGUE",
     "MOST_BYTES_OF_ROUNDS",
     "MOST_BYTES_OF_SETTINGS",
@@ -41,9 +34,6 @@ LONGEST_LABEL = 256
 
 MOST_LABELS = 10_000_000
 """The most items, or users, in one table or catalogue."""
-
-MOST_BLANK_LINES = 1_000_000
-"""The most blank lines in a table: each takes time and holds nothing."""
 
 LONGEST_NAME = 1000
 """The most characters in any other name, or in a note, in a file of a run."""
