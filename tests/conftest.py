@@ -164,9 +164,9 @@ def command_line(
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports without their pictures, which take most of the time, for tests of anything else."""
-    from bgtplanner.report import drawing
+    from bgtplanner.report import page
 
-    monkeypatch.setattr(drawing, "as_page", lambda _: "")
+    monkeypatch.setattr(page, "as_page", lambda _: "")
 
 
 @pytest.fixture(scope="session")

@@ -88,7 +88,7 @@ def safe_page(file: Path) -> None:
     plain(text)
     found = Tags()
     found.feed(text)
-    assert found.tags.count("script") == 1, "our own"
+    assert "script" not in found.tags
     assert found.tags.count("body") == 1
     assert not {name for name in found.attributes if name.startswith("on")}
     assert "49" not in re.findall(r"<title>(.*?)</title>", text, re.DOTALL)[0]

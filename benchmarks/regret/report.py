@@ -14,7 +14,7 @@ from scipy.stats import t as student
 
 from benchmarks.regret.environments import KINDS, SEEDS
 from benchmarks.regret.play import POLICIES, Cell, Results
-from bgtplanner.report.looks import look_of
+from bgtplanner.report.style import look_of
 
 TARGET_SLOPE, TARGET_RATIO = 0.75, 0.90
 RIVALS = ("random", "uniform", "greedy")

@@ -11,8 +11,7 @@ from matplotlib.ticker import FuncFormatter
 
 from bgtplanner import Budget
 from bgtplanner.privacy.quotes import quotes
-from bgtplanner.report.drawing import Picture, as_file, shades
-from bgtplanner.report.looks import BLUE, VERMILLION
+from bgtplanner.report.style import BLUE, VERMILLION, Picture, as_file, shades
 from writing.blocks import DOCS
 
 if TYPE_CHECKING:

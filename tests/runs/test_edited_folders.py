@@ -23,9 +23,8 @@ import pytest
 
 from bgtplanner import simulate
 from bgtplanner.errors import BGTPlannerError, RunFolderError
-from bgtplanner.report import drawing
 from bgtplanner.report.page import render
-from bgtplanner.report.view import read_run
+from bgtplanner.report.run import read_facts
 from bgtplanner.runs.run import load, resume
 from bgtplanner.runs.statistics import mean_curves, read_study
 from bgtplanner.runs.study import Study
@@ -177,14 +176,12 @@ def swap(folder: Path, generator: random.Random) -> None:
 
 
 def reports(folder: Path) -> None:
-    story = read_run(folder)
-    story.headline(), story.tiles(), story.promises(), story.epsilon(), story.class_epsilons()
     render(folder)
 
 
 def reports_live(folder: Path) -> None:
     (folder / "summary.json").unlink(missing_ok=True)
-    render(folder, live="events")
+    render(folder, state="running")
 
 
 def loads(folder: Path) -> None:
@@ -229,12 +226,6 @@ def let_loose(
             raise
         shutil.rmtree(folder)
     return said
-
-
-@pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages without their pictures, which take most of the time."""
-    monkeypatch.setattr(drawing, "as_page", lambda _: "")
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -360,16 +351,16 @@ class TestOldFolders:
     def test_it_can_be_shown(self, tmp_path: Path) -> None:
         folder = Path(shutil.copytree(self.OLD, tmp_path / "run"))
         assert "noise comes from a seed" in render(folder)
-        assert read_run(folder).summary["simulated_noise"] is True
+        assert read_facts(folder).summary["simulated_noise"] is True
 
     def test_what_it_left_unsaid_is_taken_for_the_worst(self, tmp_path: Path) -> None:
         folder = Path(shutil.copytree(self.OLD, tmp_path / "run"))
         file = folder / "config.toml"
         assert tomllib.loads(file.read_text())["data"]["dataset"] == "synthetic"
         file.write_text(file.read_text().replace('"synthetic"', '"csv:mine.csv"', 1))
-        story = read_run(folder)
+        story = read_facts(folder)
         assert story.summary["not_accounted"] == ["scale", "catalogue"]
-        assert story.tiles()[-1].rest.endswith("and scale and catalogue were public")
+        assert story.tiles[-1].rest.endswith("and scale and catalogue were public")
 
 
 def test_a_grid_with_edited_cells(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from bgtplanner.errors import ConfigError, LedgerError
 from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.report.guarantee import guarantee
-from bgtplanner.report.view import read_run
+from bgtplanner.report.run import read_facts
 from bgtplanner.runs.assembly import promise_of
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.folder import RunFolder
@@ -162,7 +162,7 @@ def test_runs_of_earlier_versions_read_as_replace_one(name: str, tmp_path: Path)
     folder = Path(shutil.copytree(ASSETS / name, tmp_path / "run"))
     config = RunFolder(folder).config()
     assert config.privacy.relation == "replace-one"
-    summary = read_run(folder).summary
+    summary = read_facts(folder).summary
     assert summary["neighbours"] == "replace-one"
     assert 0 < summary["epsilon_other_reading"] < summary["epsilon"]
 
@@ -181,9 +181,9 @@ def test_every_guarantee_has_both_readings(
         "24.4."
     )
     assert promised in guarantee(result.summary)
-    view = read_run(folder)
-    assert "to each whole client (replace-special)" in view.tiles()[-1].rest
-    assert promised in view.promises()
+    view = read_facts(folder)
+    assert "to each whole client (replace-special)" in view.tiles[-1].rest
+    assert any(promised in section.words for section in view.sections)
     said = "epsilon 10 (replace-special); 24.4 if one client's data are replaced by another's"
     shown = command_line("ledger", "show", folder)
     assert said in " ".join(shown.out.split())

@@ -15,7 +15,7 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.models.metrics import METRICS, lists_of
 from bgtplanner.models.references import references
 from bgtplanner.planning.objective import Objective
-from bgtplanner.report.outcome import about_scores, planned_key
+from bgtplanner.report.verdict import about_scores, planned_key
 from bgtplanner.runs.config import BEFORE, identifying, load_config, to_toml
 from bgtplanner.runs.reproduce import command_of
 from bgtplanner.runs.run import ratings_of, resume, split_of
@@ -206,11 +206,14 @@ class TestStudies:
             assert found.as_json()["objective"] == kind
             assert "rmse_served" in found.as_csv()
             assert "rmse_final" in found.as_csv()
-            from bgtplanner.report.study import headline, tiles
+            from bgtplanner.report.study import facts_of_comparison, headline
             from bgtplanner.runs.tables import markdown
 
             best[kind] = headline(found)
-            assert f"{'1 better' if kind == 'served' else '0 better'}" in tiles(found, 4)[2].value
+            assert (
+                f"{'1 better' if kind == 'served' else '0 better'}"
+                in facts_of_comparison(found).tiles[2].value
+            )
             text = markdown(found)
             order = [text.index(f"({of})") for of in ("mean over all rounds, as served",
                                                       "last round")]  # fmt: skip

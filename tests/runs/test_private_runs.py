@@ -17,7 +17,7 @@ from bgtplanner.errors import ConfigError, InterruptedRunError, RunFolderError
 from bgtplanner.paper.accounting import client_level
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.report.guarantee import guarantee
-from bgtplanner.report.outcome import target_in_words
+from bgtplanner.report.verdict import target_in_words
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.run import load, ratings_of, split_of

@@ -19,7 +19,7 @@ import pytest
 from bgtplanner import simulate
 from bgtplanner.errors import ConfigError, RunFolderError, SchemaError
 from bgtplanner.report.page import render
-from bgtplanner.report.view import read_run
+from bgtplanner.report.run import read_facts
 from bgtplanner.runs.compare import run_study
 from bgtplanner.runs.folder import SCHEMA, RunFolder
 from bgtplanner.runs.run import load, resume, split_of
@@ -38,8 +38,8 @@ class TestRun:
         page = render(RUN)
         assert "By budget class" in page
         assert "budget ε 3" in page
-        view = read_run(RUN)
-        assert view.finished
+        view = read_facts(RUN)
+        assert view.state == "finished"
         assert [record["round"] for record in view.rounds] == [0, 1, 2, 3]
         assert view.summary["rmse_final"] == view.rounds[-1]["rmse"]
 
@@ -91,7 +91,7 @@ class TestRun:
         text = file.read_text().replace("\nschema = 1\n", f"\nschema = {schema}\n")
         file.write_text(text)
         words = f"written by a newer version .schema {schema}, version 0.1.0.; this one reads"
-        for reader in (render, read_run, load, RunFolder.open):
+        for reader in (render, read_facts, load, RunFolder.open):
             with pytest.raises(SchemaError, match=words):
                 reader(folder)
 

@@ -184,6 +184,10 @@ class TestUnknownLabels:
         assert "shapes (3,) and (2,)" in problem(result.predict, [1, 2, 3], [1, 2])
 
 
+_BEGUN = {"dataset": "x", "model": "tastes", "policy": "bgt", "mechanism": "gaussian"}
+"""Part of what is known before the first round."""
+
+
 class TestShown:
     def test_short_repr(self, result: Result) -> None:
         said = repr(result)
@@ -197,7 +201,7 @@ class TestShown:
         assert 'src="data:image/svg+xml;base64,' in page
 
     def test_without_matplotlib(self, result: Result, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(__import__("sys").modules, "bgtplanner.report.run_plots", None)
+        monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
         page = result._repr_html_()
         assert "<table>" in page
         assert "<img" not in page
@@ -208,7 +212,7 @@ class TestShown:
         assert "<b>" not in named._repr_html_()
 
     def test_unfinished(self, result: Result) -> None:
-        begun = replace(result, unfinished=(1, 9), summary={"dataset": "x"})
+        begun = replace(result, unfinished=(1, 9), summary=_BEGUN)
         assert "round 1 of 9" in repr(begun)
         assert "<p>" in begun._repr_html_()
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from bgtplanner.commands.options import Json, answer, need_simulator
+from bgtplanner.commands.options import Json, answer, need_simulator, say
 from bgtplanner.errors import ConfigError, MissingExtraError
 
 __all__ = ["report", "report_writer"]
@@ -23,39 +23,45 @@ def report(
     ] = None,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     live: Annotated[
-        bool, typer.Option("--live", help="Serve the page while a run goes on, until Ctrl-C.")
+        bool, typer.Option("--live", help="Write the page again and again while a run goes on.")
     ] = False,
-    port: Annotated[int, typer.Option(help="For --live; 0 for any free port.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Write the report of a run or a study: one page that also opens offline.
 
     Example: `bgtplanner report runs/first --open`
 
-    With --live the page is served to this machine only (127.0.0.1) and follows the run; nothing
-    is written. With --figures only the figures are written, ready for a paper.
+    With --live the page reloads itself until the run is finished, or you press Ctrl-C; a folder
+    that is not there yet is waited for. With --figures only the figures are written, for a paper.
     """
     need_simulator()
     write = report_writer()
     ConfigError.unless(folder != "", "FOLDER", folder, "a run folder")
     ConfigError.unless(figures != "", "--figures", figures, "a folder to write pictures into")
-    if figures is not None and (live or open_page):
-        raise ConfigError("--figures writes no page; leave out --live and --open")
-    if live:
-        _serve(Path(folder), port, open_page, as_json)
-        return
     if figures is not None:
-        from bgtplanner.report.drawing import write_pictures
+        if live or open_page:
+            raise ConfigError("--figures writes no page; leave out --live and --open")
         from bgtplanner.report.page import pictures_of
+        from bgtplanner.report.style import write_pictures
 
         written = write_pictures(pictures_of(folder), Path(figures))
         said = f"Pictures: {len(written) // 2} in {figures}, each as .svg and .png"
         answer(as_json, {"figures": [str(path) for path in written]}, said)
         return
-    page = write(Path(folder))
-    answer(as_json, {"report": str(page)}, f"Report: {page}")
-    if open_page:
-        typer.launch(str(page))
+
+    def show(page: Path) -> None:
+        answer(as_json, {"report": str(page)}, f"Report: {page}")
+        if open_page:
+            typer.launch(str(page))
+
+    if not live:
+        show(write(Path(folder)))
+        return
+    from bgtplanner.report.page import follow
+
+    if not Path(folder).exists():
+        say(f"waiting for {folder}", err=True)
+    follow(Path(folder), show)
 
 
 def report_writer() -> Callable[[Path], Path]:
@@ -64,31 +70,11 @@ def report_writer() -> Callable[[Path], Path]:
     Raises:
         MissingExtraError: If what it needs is not installed.
     """
-
-    def write(folder: Path) -> Path:
-        try:
-            return write_report(folder)
-        except ModuleNotFoundError as error:  # what is installed lacks something itself
-            raise MissingExtraError("report", "A report") from error
-
     try:
         from bgtplanner.report.page import write_report
 
-        for name in ("jinja2", "matplotlib"):  # imported when they are needed
-            if importlib.util.find_spec(name) is None:
-                raise ModuleNotFoundError(name)
+        if importlib.util.find_spec("matplotlib") is None:  # imported when it is needed
+            raise ModuleNotFoundError("matplotlib")
     except ModuleNotFoundError as error:
         raise MissingExtraError("report", "A report") from error
-    return write
-
-
-def _serve(folder: Path, port: int, open_page: bool, as_json: bool) -> None:
-    from bgtplanner.report.live import LivePage, LiveServer
-
-    page = LivePage(folder)
-    page.page()  # report a bad folder now, not in the browser
-    server = LiveServer(page, port)
-    answer(as_json, {"address": server.address}, f"Live: {server.address}  (Ctrl-C ends it)")
-    if open_page:
-        typer.launch(server.address)
-    server.serve()
+    return write_report

@@ -22,7 +22,7 @@ from bgtplanner.commands.options import (
 )
 from bgtplanner.commands.train import new_folder
 from bgtplanner.errors import ConfigError
-from bgtplanner.report.screen import Screen, words
+from bgtplanner.report.screen import Screen, print_table, words
 
 if TYPE_CHECKING:
     from bgtplanner.runs.study import Study
@@ -186,12 +186,14 @@ def _varied(
 
 def _carry_out(study: Study, folder: Path, jobs: int, as_json: bool, quiet: bool) -> None:
     """Run the cells that are not finished, write the tables, and show them."""
-    from bgtplanner.report.study import StudyView, need_pictures, tables, write_files
+    from bgtplanner.report.study import as_rows, need_pictures, write_files
+    from bgtplanner.report.terminal import StudyProgress
     from bgtplanner.runs.compare import run_study
     from bgtplanner.runs.statistics import summed_up
+    from bgtplanner.runs.tables import tables_of
 
     need_pictures(study)
-    view = StudyView(Screen(stderr=as_json), quiet or as_json)
+    view = StudyProgress(Screen(stderr=as_json), -1 if quiet or as_json else 0)
     try:
         outcomes = run_study(study, folder, jobs=jobs, observer=view)
     finally:
@@ -202,8 +204,8 @@ def _carry_out(study: Study, folder: Path, jobs: int, as_json: bool, quiet: bool
         print_json(found.as_json())
     else:
         console, place = Screen(), shlex.quote(str(folder))
-        for table in tables(found, planned=True):
-            console.print(table)
+        for table in tables_of(found, planned=True):
+            print_table(console, as_rows(table))
             console.print()
         for outcome in found.failed:
             said = words(("failed", "red"), f": {outcome.cell.name}: {outcome.error or ''}")

@@ -170,7 +170,7 @@ def _view(as_json: bool, verbose: bool, quiet: bool) -> RunProgress:
 def _in_a_line(summary: Mapping[str, Any]) -> str:
     """What was planned for, in a few words."""
     from bgtplanner.models.metrics import METRICS, shown
-    from bgtplanner.report.outcome import is_served, planned_key
+    from bgtplanner.report.verdict import is_served, planned_key
 
     named = [name for name in ("rmse", "ndcg_at_10") if name in shown(summary["preset"])]
     figures = {name: summary.get(planned_key(summary, name)) for name in named}

@@ -9,7 +9,7 @@ from bgtplanner.privacy.accountants import ACCOUNTANTS
 from bgtplanner.privacy.mechanisms import MECHANISMS
 from bgtplanner.privacy.quotes import rounded_up
 
-__all__ = ["guarantee", "in_short", "is_sound", "not_covered", "relation_in_words", "shared_noise"]
+__all__ = ["guarantee", "is_sound", "not_covered", "relation_in_words", "shared_noise"]
 
 _NOT_ACCOUNTED = {
     "item-ids": "which items each client rated",
@@ -23,31 +23,8 @@ _NOT_ACCOUNTED = {
     "catalogue": "which items occur in the ratings at all",
     "arrival": "when each client joined, which is when its first rating came",
 }
-
 _TAKEN_AS_PUBLIC = frozenset({"scale", "catalogue", "arrival"})
 """What is often public, but was read off the ratings here: the guarantee holds if it is."""
-
-
-def is_sound(summary: Mapping[str, Any]) -> bool:
-    """Whether the printed epsilon holds for whole clients and for everything that left them.
-
-    The scale, the list of items and when clients joined may have been assumed to be public.
-    """
-    if summary.get("mechanism", "none") == "none":
-        return False
-    paid = set(summary["not_accounted"]) <= _TAKEN_AS_PUBLIC
-    return _adds_up(summary) and summary["unit"] == "client" and paid
-
-
-def not_covered(summary: Mapping[str, Any]) -> list[str]:
-    """A sentence on what left the clients without being paid for; empty if nothing did."""
-    if not summary["not_accounted"]:
-        return []
-    named = "; ".join(_NOT_ACCOUNTED.get(name, name) for name in summary["not_accounted"])
-    if is_sound(summary):
-        return [f"This assumes that what was read off the ratings is public: {named}."]
-    return [f"Not covered, so that no finite epsilon holds: {named}."]
-
 
 _ABOUT = {
     "replace-special": "what a client sends is exchanged for nothing",
@@ -56,23 +33,48 @@ _ABOUT = {
 """What the two neighbouring relations let an adversary compare."""
 
 
-def relation_in_words(summary: Mapping[str, Any]) -> str | None:
-    """What the promised epsilon is about, and how large it is about the other relation.
+def is_sound(summary: Mapping[str, Any]) -> bool:
+    """Return whether the printed epsilon holds for whole clients and all that left them.
 
-    None if a summary names no relation.
+    The scale, the list of items and when clients joined may have been assumed to be public.
+    """
+    if summary.get("mechanism", "none") == "none" or not _adds_up(summary):
+        return False
+    return summary["unit"] == "client" and set(summary["not_accounted"]) <= _TAKEN_AS_PUBLIC
+
+
+def _adds_up(summary: Mapping[str, Any]) -> bool:
+    accountant = ACCOUNTANTS.get(summary["accounting"])
+    return accountant is not None and accountant.sound
+
+
+def not_covered(summary: Mapping[str, Any]) -> list[str]:
+    """Return a sentence on what left the clients without being paid for, if anything did."""
+    if not summary["not_accounted"]:
+        return []
+    named = "; ".join(_NOT_ACCOUNTED.get(name, name) for name in summary["not_accounted"])
+    if is_sound(summary):
+        return [f"This assumes that what was read off the ratings is public: {named}."]
+    return [f"Not covered, so that no finite epsilon holds: {named}."]
+
+
+def relation_in_words(summary: Mapping[str, Any]) -> list[str]:
+    """Return what the promised epsilon is about, and how large it is about the other relation.
+
+    Nothing if a summary names no relation.
     """
     neighbours, other = summary.get("neighbours"), summary.get("epsilon_other_reading")
     if not neighbours:
-        return None
+        return []
     said = f"Epsilon {summary['epsilon']:g} bounds what can be told if {_ABOUT[neighbours]} "
     if other is None:
-        return f"{said}({neighbours})"
+        return [f"{said}({neighbours})."]
     name, means = next((name, of) for name, of in _ABOUT.items() if name != neighbours)
-    return f"{said}({neighbours}); if {means} ({name}), it is {rounded_up(other)}"
+    return [f"{said}({neighbours}); if {means} ({name}), it is {rounded_up(other)}."]
 
 
 def shared_noise(summary: Mapping[str, Any]) -> list[str]:
-    """Sentences on who may drop out or collude where clients share the noise in a sum."""
+    """Return who may drop out or collude where clients share the noise in a sum."""
     if summary.get("trust") != "secagg":
         return []
     mechanism = MECHANISMS.get(summary["mechanism"])
@@ -89,84 +91,60 @@ def shared_noise(summary: Mapping[str, Any]) -> list[str]:
         f"{_of_clients(dropouts)} dropping out of a round and at most {_of_clients(colluders)} "
         "colluding with the server; if more drop out, the sum is not opened."
     )
-    surplus = summary.get("noise_surplus")
-    if surplus:
+    if surplus := summary.get("noise_surplus"):
         said += f" The noise was {100 * surplus:.2g} % above what that takes."
-    if summary.get("rounds_aborted"):
-        said += f" Rounds that were paid for and not opened: {summary['rounds_aborted']}."
+    if aborted := summary.get("rounds_aborted"):
+        said += f" Rounds that were paid for and not opened: {aborted}."
     return [said]
 
 
 def _of_clients(number: float) -> str:
-    """A share of the clients, or a number of them, in words."""
+    """Return a share of the clients, or a number of them, in words."""
     if 0 < number < 1:
         return f"{100 * number:g} % of the clients"
     return "1 client" if number == 1 else f"{number:g} clients"
 
 
-def _adds_up(summary: Mapping[str, Any]) -> bool:
-    accountant = ACCOUNTANTS.get(summary["accounting"])
-    return accountant is not None and accountant.sound
+def guarantee(summary: Mapping[str, Any], *, short: bool = False) -> list[str]:
+    """Return sentences on the guarantee, on what was spent, and on what is not covered.
 
-
-def in_short(summary: Mapping[str, Any]) -> list[str]:
-    """The guarantee in two sentences; if it does not hold, all there is to say."""
-    if not is_sound(summary):
-        return guarantee(summary)
-    epsilon, delta, spent = summary["epsilon"], summary["delta"], summary.get("epsilon_spent_max")
-    seen = "only the sum of all uploads" if summary["trust"] == "secagg" else "every upload"
-    secret = ", if the noise were secret: this is a simulation" * summary.get("simulated_noise", 1)
-    used = "an unknown part" if spent is None else f"{spent:.3g}"
-    return [
-        f"Guarantee: ({epsilon:g}, {delta:g})-differential privacy for each whole client, against "
-        f"a server that sees {seen}{secret}. Spent: {used} of this epsilon, in "
-        f"{summary['rounds_paid']} of {summary['rounds_run']} rounds.",
-        *not_covered(summary),
-    ]
-
-
-def guarantee(summary: Mapping[str, Any]) -> list[str]:
-    """One sentence each on the guarantee, on what was spent, and on what is not covered."""
+    Args:
+        summary: The figures of the run.
+        short: Whether to leave out how a guarantee that holds is to be read.
+    """
     if summary.get("mechanism", "none") == "none":
         return ["Guarantee: none. Uploads were neither clipped nor noised."]
     epsilon, delta = summary["epsilon"], summary["delta"]
-    secret = (
-        ", if the noise were secret; this run is simulated, and its noise comes from a seed"
-        if summary.get("simulated_noise", True)
-        else ""
-    )
-    seen = "only the sum of all uploads" if summary["trust"] == "secagg" else "every upload"
-    lines, read = [], relation_in_words(summary)
-    means = [] if read is None else [f"{read}."]
+    drawn = ", if the noise were secret; this run is simulated, and its noise comes from a seed"
+    drawn *= bool(summary.get("simulated_noise", True))
+    rest = relation_in_words(summary) + shared_noise(summary) + not_covered(summary)
     if is_sound(summary):
-        lines.append(
+        seen = "only the sum of all uploads" if summary["trust"] == "secagg" else "every upload"
+        spent = summary.get("epsilon_spent_max")
+        return [
             f"Guarantee: ({epsilon:g}, {delta:g})-differential privacy for each whole client, "
             f"over the whole run, against a server that sees {seen} ({summary['accounting']})"
-            f"{secret}."
-        )
-        lines += means + shared_noise(summary) + not_covered(summary)
-        spent = summary.get("epsilon_spent_max")
-        said = "an unknown part" if spent is None else f"{spent:.3g}"
-        lines.append(f"Spent at most {said} of this epsilon, in {summary['rounds_paid']} rounds.")
-        return [*lines, "Who takes part, and when, is not hidden."]
+            f"{drawn}.",
+            *(not_covered(summary) if short else rest),
+            f"Spent at most {'an unknown part' if spent is None else f'{spent:.3g}'} of this "
+            f"epsilon, in {summary['rounds_paid']} rounds.",
+            *["Who takes part, and when, is not hidden."] * (not short),
+        ]
     if summary["unit"] == "row":
         pure = summary.get("epsilon_client_level_pure")
         without = "" if pure is None else f" ({pure:,.0f} as pure epsilon)"
-        lines.append(
+        said = (
             f"Guarantee: epsilon {epsilon:g} is booked, but for each tensor and item row on its "
             f"own. For the whole client it is {summary['epsilon_client_level_median']:,.0f}"
             f"{without} at delta 1e-5 for the median client, "
-            f"{summary['epsilon_client_level']:,.0f} for the most exposed one{secret}."
+            f"{summary['epsilon_client_level']:,.0f} for the most exposed one"
         )
     elif not _adds_up(summary):
-        lines.append(
+        said = (
             f"Guarantee: epsilon {epsilon:g} is booked by {summary['accounting']}, which does not "
             f"bound it. It amounts to {summary['epsilon_client_level']:.3g} at delta 1e-5 for "
-            f"the uploads of the most exposed client{secret}."
+            "the uploads of the most exposed client"
         )
     else:
-        lines.append(
-            f"Guarantee: ({epsilon:g}, {delta:g})-differential privacy of the uploads alone"
-            f"{secret}."
-        )
-    return lines + means + shared_noise(summary) + not_covered(summary)
+        said = f"Guarantee: ({epsilon:g}, {delta:g})-differential privacy of the uploads alone"
+    return [f"{said}{drawn}.", *rest]

@@ -7,16 +7,14 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from bgtplanner.privacy.accountants import from_ticks
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.quotes import both_readings
-from bgtplanner.report.blocks import bar
-from bgtplanner.report.screen import words
+from bgtplanner.report.facts import Table
+from bgtplanner.report.screen import bar, print_table
 
 __all__ = ["ledger_facts", "ledger_view", "quotes_view"]
-
 
 _SENSITIVITY = {
     "replace-special": "clip for replace-special (against nothing)",
@@ -38,19 +36,22 @@ def quotes_view(console: Console, rounds: int, quotes: Mapping[str, Mapping[str,
     given = any("at_noise_multiplier" in quote for quote in quotes.values())
     if given:  # eighty columns hold no more
         del columns[f"{rounds + 1:,}"]
-    table = _table(["accountant", *columns, *["rounds", "epsilon"] * given], left="accountant")
+    rows = []
     for name, quote in quotes.items():
         texts = ["–" if quote[key] is None else f"{quote[key]:.4g}" for key in columns.values()]
         if given:
             at = quote["at_noise_multiplier"]
             texts += [f"{at['rounds_affordable']:,}", f"{at['epsilon']:.4g}"]
-        table.add_row(name + ("" if quote["sound"] else " (!)"), *texts)
-    console.print(table)
+        rows.append(("", [name + ("" if quote["sound"] else " (!)"), *texts]))
+    heads = ["accountant", *columns, *["rounds", "epsilon"] * given]
+    print_table(console, Table("", heads, rows))
+    lines = ["noise: scale over sensitivity of a round, if all are equal. The sensitivity is"]
+    for relation in sorted({quote["neighbours"] for quote in quotes.values()}, reverse=True):
+        names = (name for name, quote in quotes.items() if quote["neighbours"] == relation)
+        mechanisms = dict.fromkeys(name.split("/")[0] for name in names)
+        lines.append(f"  {_SENSITIVITY[relation]}: {', '.join(mechanisms)}.")
     after = ", ".join(name for name in columns if name[0].isdigit())
-    relations = sorted({quote["neighbours"] for quote in quotes.values()}, reverse=True)
-    lines = [
-        "noise: scale over sensitivity of a round, if all are equal. The sensitivity is",
-        *(f"  {_SENSITIVITY[name]}: {_of(quotes, name)}." for name in relations),
+    lines += [
         f"{after}: epsilon after that many rounds with that noise.",
         f"other: epsilon of {rounds:,} rounds under the other relation, at most.",
     ]
@@ -62,19 +63,6 @@ def quotes_view(console: Console, rounds: int, quotes: Mapping[str, Mapping[str,
     console.print("\n".join(lines), highlight=False, markup=False)
 
 
-def _of(quotes: Mapping[str, Mapping[str, Any]], neighbours: str) -> str:
-    """Return the mechanisms that are quoted for a relation."""
-    every = (name.split("/")[0] for name in quotes if quotes[name]["neighbours"] == neighbours)
-    return ", ".join(dict.fromkeys(every))
-
-
-def _table(headings: list[str], left: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading == left else "right")
-    return table
-
-
 def ledger_facts(ledger: Ledger) -> dict[str, Any]:
     """Return what a ledger says, class by class, as plain values."""
     spent, left, epsilon = ledger.spent(), ledger.left(), ledger.epsilon_spent()
@@ -84,6 +72,7 @@ def ledger_facts(ledger: Ledger) -> dict[str, Any]:
         members = np.flatnonzero(ledger.budgets.class_of_client == index)
         if not len(members):
             continue
+        unknown = np.isnan(other[members]).any()
         classes.append(
             {
                 "epsilon": budget.epsilon,
@@ -96,9 +85,7 @@ def ledger_facts(ledger: Ledger) -> dict[str, Any]:
                 "left_most": float(left[members].max()),
                 "epsilon_spent_median": float(np.median(epsilon[members])),
                 "epsilon_spent_most": float(epsilon[members].max()),
-                "epsilon_spent_other_reading": (
-                    None if np.isnan(other[members]).any() else float(other[members].max())
-                ),
+                "epsilon_spent_other_reading": None if unknown else float(other[members].max()),
                 "exhausted": int((left[members] <= 0).sum()),
             }
         )
@@ -116,22 +103,17 @@ def ledger_facts(ledger: Ledger) -> dict[str, Any]:
 def ledger_view(console: Console, facts: Mapping[str, Any], history: list[dict[str, Any]]) -> None:
     """Print a ledger's facts with one bar per class, and its latest rounds."""
     promise = "promised" if facts["sound"] else "booked (no promise)"
-    lines = [
-        f"{facts['clients']:,} clients, accountant {facts['rule']}, head {facts['head'][:20]}…"
-    ]
-
-    def means(entry: Mapping[str, Any]) -> list[str]:
-        other = entry["epsilon_other_reading"]
-        text = both_readings(entry["epsilon"], facts["neighbours"], other)
-        return text.replace("; ", ";\n").split("\n")
-
+    head = f"{facts['clients']:,} clients, accountant {facts['rule']}, head {facts['head'][:20]}…"
+    lines = [head]
     for entry in facts["classes"]:
-        share = entry["epsilon_spent_most"] / entry["epsilon"]
+        other = entry["epsilon_other_reading"]
+        means = both_readings(entry["epsilon"], facts["neighbours"], other)
         lines += [
             f"({entry['epsilon']:g}, {entry['delta']:g}) {promise} to {entry['clients']:,} "
             "clients",
-            *(f"  {line}" for line in means(entry)),
-            f"  spent {bar(share, 30)} epsilon {entry['epsilon_spent_most']:.4g} at most, "
+            *(f"  {line}" for line in means.replace("; ", ";\n").split("\n")),
+            f"  spent {bar(entry['epsilon_spent_most'] / entry['epsilon'], 30)} epsilon "
+            f"{entry['epsilon_spent_most']:.4g} at most, "
             f"{entry['epsilon_spent_median']:.4g} median",
             f"  left  a charge of {entry['left_least']:.4g} at least; {entry['exhausted']:,} "
             "clients have no budget left",
@@ -140,18 +122,15 @@ def ledger_view(console: Console, facts: Mapping[str, Any], history: list[dict[s
         lines.append(f"{facts['unsettled']} reservations were never settled; they count as spent")
     console.print("\n".join(lines), highlight=False, markup=False)
     reserves = [entry for entry in history if entry["kind"] in ("reserve", "loss")]
-    if not reserves:
-        return
-    table = _table(["row", "run", "round", "clients", "charge", "settled"], left="run")
+    rows = []
     for entry in reserves[-10:]:
-        lost = entry["kind"] == "loss"
-        table.add_row(
-            str(entry["number"]),
-            "(stated loss)" if lost else words(entry["run"]),
-            "" if lost else str(entry["round"]),
-            "all" if lost else f"{entry['clients']:,}",
-            f"{entry['charge_most']:.4g}",
-            "" if lost else "yes" if entry["settled"] else "no",
-        )
-    console.print(f"the last {min(10, len(reserves))} of {len(reserves)} reservations:")
-    console.print(table)
+        charge, number = f"{entry['charge_most']:.4g}", str(entry["number"])
+        if entry["kind"] == "loss":
+            rows.append(("", ["(stated loss)", number, "", "all", charge, ""]))
+            continue
+        where = [entry["run"], number, str(entry["round"]), f"{entry['clients']:,}"]
+        rows.append(("", [*where, charge, "yes" if entry["settled"] else "no"]))
+    if rows:
+        title = f"the last {len(rows)} of {len(reserves)} reservations:"
+        columns = ["run", "row", "round", "clients", "charge", "settled"]
+        print_table(console, Table(title, columns, rows))

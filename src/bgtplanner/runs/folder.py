@@ -173,6 +173,20 @@ class RunFolder:
             self.close()
             raise
 
+    def in_use(self) -> bool:
+        """Whether a run is going on in this folder, here or in another process."""
+        try:
+            handle = os.open(self.path / ".lock", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(handle)
+        return False
+
     def check_free(self, overwrite: bool) -> list[str]:
         """Return the names of the files of an old run, which may be replaced.
 

@@ -1,0 +1,99 @@
+"""Everything that a reader shall see of a run or a study, as one object.
+
+:mod:`bgtplanner.report.run` and :mod:`bgtplanner.report.study` compute it; page, terminal and
+notebook only lay it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from bgtplanner.report.style import Picture
+
+__all__ = ["Facts", "Section", "Table", "Tile"]
+
+
+class Tile(NamedTuple):
+    """One of the key figures at the top of a page."""
+
+    name: str
+    value: str
+    rest: str
+    warn: bool = False
+
+
+class Table(NamedTuple):
+    """A table, independent of where it is shown.
+
+    Attributes:
+        title: What it shows.
+        columns: Headings; the first column is text, the others are figures.
+        rows: For each row the name of its group, or nothing, and its cells.
+        note: How to read it.
+        bold: The name of the row that counts.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[str]]]
+    note: str = ""
+    bold: str = ""
+
+
+class Section(NamedTuple):
+    """A part of a report: heading, paragraphs, pictures, tables.
+
+    Attributes:
+        promise: Whether its words are a promise that is kept (True) or less than one (False).
+        code: What to type.
+        unfold: Something long that is shown on request.
+    """
+
+    heading: str
+    words: Sequence[str] = ()
+    pictures: Sequence[Picture] = ()
+    tables: Sequence[Table] = ()
+    promise: bool | None = None
+    code: str = ""
+    unfold: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """All that is shown of a run or a study.
+
+    Attributes:
+        kind: ``run``, ``comparison`` or ``sweep``.
+        about: What was run, in a line.
+        headline: The result in one sentence.
+        lead: What has to be said right after it.
+        tiles: Key figures.
+        sections: All the rest, in order.
+        state: ``finished``, ``running`` or ``stopped``.
+        progress: How many rounds or cells are done, and how many there will be.
+        summary: The figures of a run, or those of an unfinished one so far.
+        rounds: The records of its rounds.
+    """
+
+    kind: str
+    about: str
+    headline: str
+    lead: Sequence[str] = ()
+    tiles: Sequence[Tile] = ()
+    sections: Sequence[Section]
+    state: str
+    progress: tuple[int, int]
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    rounds: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def pictures(self) -> list[Picture]:
+        """Every picture, in order."""
+        return [picture for section in self.sections for picture in section.pictures]
+
+    @property
+    def tables(self) -> list[Table]:
+        """Every table, in order."""
+        return [table for section in self.sections for table in section.tables]

@@ -1,0 +1,68 @@
+"""A ledger and quotes on a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from bgtplanner import Budget, Budgets, Ledger
+from bgtplanner.privacy.quotes import quotes
+from bgtplanner.report.ledgers import ledger_facts, ledger_view, quotes_view
+from bgtplanner.report.screen import Screen, bar
+
+
+def printed(view: Any, *arguments: Any) -> str:
+    screen = Screen(file=io.StringIO(), width=80)
+    view(screen, *arguments)
+    text = str(screen.file.getvalue())  # type: ignore[attr-defined]
+    assert max(map(len, text.splitlines())) <= 80
+    return text
+
+
+def test_a_client_with_nothing_left_is_exhausted() -> None:
+    """Nothing left is not less than nothing."""
+    budgets = Budgets.same(Budget(5, 1e-5), clients=3)
+    ledger = Ledger.in_memory(budgets, "gaussian/gdp")
+    whole = ledger_facts(ledger)["classes"][0]["capacity"]
+    assert ledger_facts(ledger)["classes"][0]["exhausted"] == 0
+    for charge in (whole, whole / 4):
+        which = [charge == whole, charge != whole, False]
+        ledger.settle(ledger.reserve(charge, run="x", round=0 if which[0] else 1, clients=which))
+    facts = ledger_facts(ledger)
+    (entry,) = facts["classes"]
+    assert entry["left_least"] == 0
+    assert (entry["exhausted"], entry["clients"]) == (1, 3)
+    assert entry["left_most"] == pytest.approx(whole)
+    assert entry["spent_most"] == pytest.approx(whole)
+    assert entry["epsilon_spent_most"] == pytest.approx(5, abs=1e-3)
+    assert 0 < entry["epsilon_spent_median"] < entry["epsilon_spent_most"]
+    text = printed(ledger_view, facts, ledger.history())
+    assert "a charge of 0 at least; 1 clients have no budget left" in text
+    assert "the last 2 of 2 reservations" in text
+
+
+def test_two_classes() -> None:
+    budgets = Budgets([Budget(2, 1e-5), Budget(8, 1e-5)], [0, 1, 1])
+    facts = ledger_facts(Ledger.in_memory(budgets, "gaussian/gdp"))
+    assert [(of["epsilon"], of["clients"]) for of in facts["classes"]] == [(2, 1), (8, 2)]
+    assert "(8, 1e-05) promised to 2 clients" in printed(ledger_view, facts, [])
+
+
+@pytest.mark.parametrize("noise", [None, 4.0])
+def test_quotes(noise: float | None) -> None:
+    found = quotes(Budget(10, 1e-5), 100, noise_multiplier=noise)
+    text = printed(quotes_view, 100, found)
+    row = next(line for line in text.splitlines() if line.startswith("gaussian/gdp"))
+    quote = found["gaussian/gdp"]
+    assert row.split()[1] == f"{quote['noise_multiplier']:.4g}"
+    assert f"{quote['epsilon']:.4g}" in row.split()
+    if noise is not None:
+        at = quote["at_noise_multiplier"]
+        assert row.split()[-2:] == [f"{at['rounds_affordable']:,}", f"{at['epsilon']:.4g}"]
+
+
+@pytest.mark.parametrize(("share", "drawn"), [(0, "····"), (0.5, "██··"), (7, "████")])
+def test_bar(share: float, drawn: str) -> None:
+    assert bar(share, 4) == drawn

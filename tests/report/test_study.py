@@ -1,0 +1,267 @@
+"""A study as it is shown: facts, tables of 80 columns, files, pictures."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from matplotlib.figure import Figure
+
+from bgtplanner.errors import MissingExtraError, RunFolderError
+from bgtplanner.report.page import pictures_of, render, write_report
+from bgtplanner.report.screen import Screen, print_table
+from bgtplanner.report.study import as_rows, facts_of_comparison, need_pictures, write_files
+from bgtplanner.runs.statistics import Comparison, Outcome, summed_up
+from bgtplanner.runs.study import Study, Variation
+from bgtplanner.runs.sweeps import parse_axis
+from bgtplanner.runs.tables import tables_of
+from made_runs import make_study
+
+SHORT = {"federation.rounds": 12}
+LEVELS = {"bgt": 0.31, "uniform": 0.33, "late": 0.3301, "unlimited": 0.2}
+
+
+def summary_of(policy: str, seed: int) -> dict[str, Any]:
+    value = LEVELS.get(policy, 0.4) + 0.001 * seed**2 + 0.004 * (seed == 1) * (policy == "late")
+    return {
+        "objective": "served",
+        "scale": [1, 5],
+        "rmse_served": value,
+        "rmse_final": value + 0.01,
+        "rmse_best": value - 0.01,
+        "f1_final": 0.64 - 0.001 * seed,
+        "f1_best": 0.65 - 0.001 * seed,
+        "ndcg_at_10": 0.21 + 0.01 * seed,
+        "ndcg_at_10_popularity": 0.17,
+        "rmse_constant": 0.26 + 0.002 * seed,
+        "rmse_user_mean": 0.25,
+        "rmse_client_alone": 0.24,
+        "rmse_client_alone_served": 0.35,
+        "f1_constant": 0.81,
+        "f1_user_mean": 0.82,
+        "f1_client_alone": 0.83,
+        "seconds_total": 1.0,
+    }
+
+
+def comparison(*axes: str, lost: str = "nothing", **changes: Any) -> Comparison:
+    """A study with made-up figures; what has `lost` in its name has failed."""
+    given: dict[str, Any] = {"datasets": ("ml-100k",), "seeds": (0, 1, 2)}
+    given |= {"policies": ("bgt", "uniform", "late", "unlimited")}
+    varied = (Variation(axes=tuple(map(parse_axis, axes))),) if axes else ()
+    study = Study(**(given | changes), variations=varied)
+    outcomes = [
+        Outcome(cell=cell, error="training diverged | in round 3")
+        if lost in cell.name
+        else Outcome(cell=cell, summary=summary_of(cell.policy, cell.seed))
+        for cell in study.cells()
+    ]
+    return summed_up(study, outcomes)
+
+
+def printed(found: Comparison, **options: Any) -> list[list[str]]:
+    """The lines of the tables on a terminal, each split at its blanks."""
+    screen = Screen(file=io.StringIO(), width=80)
+    for table in tables_of(found, **options):
+        print_table(screen, as_rows(table))
+    text = str(screen.file.getvalue())  # type: ignore[attr-defined]
+    assert max(map(len, text.splitlines())) <= 80
+    return [line.split() for line in text.splitlines()]
+
+
+class TestFacts:
+    def test_the_best_and_what_could_be_chance(self) -> None:
+        facts = facts_of_comparison(comparison())
+        assert facts.headline == (
+            "bgt has the lowest mean error of 3 policies on ml-100k, gaussian: RMSE 0.3117 as "
+            "served (1.25 stars), 11.0 % below a client alone."
+        )
+        cells, seeds, against = facts.tiles
+        assert (cells.value, cells.warn, seeds.value) == ("12 of 12", False, "3")
+        assert against.value == "1 better, 0 worse", "late differs by less than its interval"
+        assert against.rest.startswith("of 2 differences")
+        worse = facts_of_comparison(comparison(baseline="bgt"))
+        assert worse.tiles[2].value == "0 better, 2 worse"
+
+    def test_above_a_client_alone(self) -> None:
+        found = comparison(policies=("adap", "hong"), seeds=(0,))
+        facts = facts_of_comparison(found)
+        assert "14.3 % above a client alone" in facts.headline
+        assert facts.tiles[1].warn, "one seed"
+
+    def test_several_places(self) -> None:
+        found = comparison(datasets=("ml-100k", "demo"), mechanisms=("gaussian", "laplace"))
+        facts = facts_of_comparison(found)
+        assert facts.headline == "bgt has the lowest mean error in 4 of 4 settings."
+        names = [section.heading for section in facts.sections if section.pictures]
+        assert names == [f"{of}, {by}" for of in ("ml-100k", "demo") for by in found.study.noisy]
+
+    def test_failed(self) -> None:
+        facts = facts_of_comparison(comparison(lost="uniform seed 1"))
+        assert facts.tiles[-1][:2] == ("Failed", "1")
+        (section,) = [of for of in facts.sections if of.heading == "What failed"]
+        assert section.words == ["ml-100k gaussian uniform seed 1: training diverged | in round 3"]
+
+    def test_a_sweep(self) -> None:
+        facts = facts_of_comparison(comparison("privacy.epsilon=5,20", lost="epsilon=20"))
+        assert facts.kind == "sweep"
+        assert facts.headline.endswith("is that of bgt at privacy.epsilon = 5.")
+        assert facts.tiles[2][:2] == ("Combinations", "2")
+        nothing = facts_of_comparison(comparison("privacy.epsilon=5", lost="ml"))
+        assert nothing.headline == "Effect of privacy.epsilon: no cell is finished yet."
+
+
+class TestTables:
+    def test_means_and_differences(self) -> None:
+        lines = printed(comparison())
+        assert ["bgt", "3/3", "0.3117", "0.0021", "0.0052"] in lines
+        assert ["unlimited", "†", "3/3", "0.2017", "0.0021", "0.0052"] in lines
+        assert ["each", "client", "alone", "3/3", "0.3500", "0.0000", "0.0000"] in lines
+        assert ["bgt", "3", "-0.0200", "0.0000*"] in lines
+        assert ["late", "3", "+0.0014", "0.0057"] in lines, "no star: it could be chance"
+        assert len(printed(comparison(), planned=True)) < len(lines)
+
+    def test_beside_the_paper(self) -> None:
+        lines = printed(comparison(preset="paper"))
+        ours = ["0.3017", "0.3223", "-0.0206", "0.6490", "0.6444", "+0.0046"]
+        assert ["bgt", "(OURS)", *ours] in lines
+
+    def test_failed_cells(self) -> None:
+        lines = printed(comparison(lost="bgt"))
+        assert ["bgt", "0/3", "failed"] in lines
+        assert ["bgt", "0", "–", "–"] in lines
+
+    def test_never_wider_than_80(self) -> None:
+        long = "csv:/home/somebody/with/a/long/path/[red]ratings[/red].csv"
+        for preset in ("paper", "recommended"):
+            policies = ("bgtplanner.planning.schedules:Hong", "bgt")
+            found = comparison(datasets=("filmtrust", long), policies=policies, preset=preset)
+            text = "\n".join(" ".join(line) for line in printed(found))
+            assert "schedules:Hong" in text
+            assert "[/red].csv, gaussian" in text
+        lines = printed(comparison("planning.options.initial_rounds=3,5", "privacy.epsilon=5,20"))
+        assert ["bgt", "3", "20", "3/3", "0.3117", "0.0021"] in lines
+
+
+class TestFiles:
+    def test_comparison(self, tmp_path: Path) -> None:
+        found = comparison(preset="paper", lost="uniform seed 2")
+        assert write_files(found, tmp_path) == []
+        tree = json.loads((tmp_path / "comparison.json").read_text())
+        assert (tree["baseline"], tree["reported"]) == ("uniform", ["rmse_best", "f1_best"])
+        assert tree["failed"][0]["folder"] == "ml-100k/gaussian/uniform/seed-2"
+        row = found.rows[0].figures["rmse_best"]
+        assert row is not None
+        rows = list(csv.DictReader(io.StringIO((tmp_path / "comparison.csv").read_text())))
+        (first,) = (
+            of
+            for of in rows
+            if (of["kind"], of["policy"], of["metric"]) == ("policy", "bgt", "rmse_best")
+        )
+        for name in ("mean", "std", "low", "high"):
+            assert float(first[name]) == getattr(row, name)
+        assert (float(first["paper"]), first["seeds"]) == (0.3223, "3")
+        lines = (tmp_path / "comparison.md").read_text().splitlines()
+        assert "| data set | policy | n | RMSE | sd | ±95 % | F1 | sd | ±95 % |" in lines
+        assert "- ml-100k gaussian uniform seed 2: training diverged | in round 3" in lines
+
+    def test_sweep(self, tmp_path: Path) -> None:
+        found = comparison("privacy.epsilon=5,20", mechanisms=("gaussian", "laplace"))
+        assert write_files(found, tmp_path) == ["ml-100k-gaussian.svg", "ml-100k-laplace.svg"]
+        assert "(ml-100k-laplace.svg)" in (tmp_path / "sweep.md").read_text()
+        text = (tmp_path / "ml-100k-laplace.svg").read_text()
+        assert {"unlimited", "RMSE", "privacy.epsilon", "20"} <= set(words(text))
+
+    def test_extra(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+        with pytest.raises(MissingExtraError, match=r"pictures of a sweep .*bgtplanner\[report\]"):
+            need_pictures(comparison("privacy.epsilon=5").study)
+
+
+def words(svg: str) -> list[str]:
+    tree = ElementTree.fromstring(svg)
+    return ["".join(entry.itertext()).strip() for entry in tree.iter() if entry.tag[-4:] == "text"]
+
+
+class TestPictures:
+    def drawn(self, found: Comparison) -> Figure:
+        picture = facts_of_comparison(found).pictures[0]
+        picture.draw(figure := Figure())
+        return figure
+
+    def test_comparison(self) -> None:
+        found = comparison()
+        levels, apart = self.drawn(found).axes
+        alone = [line for line in levels.lines if line.get_label() == "each client alone"]
+        assert float(alone[0].get_xdata()[0]) == pytest.approx(0.35)
+        names = [text.get_text() for text in levels.get_yticklabels()]
+        assert names == ["unlimited", "late", "uniform", "bgt"]
+        bgt = levels.containers[-1].lines[0].get_xdata()[0]
+        assert bgt == pytest.approx(0.31 + 0.005 / 3)
+        ends = apart.containers[-1].lines[0].get_xdata()[0]
+        assert ends == pytest.approx(-0.02), "bgt minus uniform"
+        picture = facts_of_comparison(found).pictures[0]
+        assert "bgt 0.3117 ± 0.0052" in picture.alt
+        assert "bgt -0.0200 ± 0.0000" in picture.alt
+
+    def test_sweep_of_two_settings(self) -> None:
+        found = comparison("privacy.epsilon=5,20", "planning.min_rounds=2,3", policies=("bgt",))
+        (axes,) = self.drawn(found).axes
+        handles, labels = axes.get_legend_handles_labels()
+        assert labels == ["min_rounds 2", "min_rounds 3"]
+        assert list(axes.containers[0].lines[0].get_xdata()) == [5, 20]
+        assert len({bars.lines[0].get_color() for bars in axes.containers}) == 2
+        assert len(handles) == 2
+
+    @pytest.mark.parametrize(
+        ("axis", "scale"),
+        [("planning.context=none,released", "linear"), ("privacy.clip=0.001,0.01,1", "log")],
+    )
+    def test_values(self, axis: str, scale: str) -> None:
+        (axes,) = self.drawn(comparison(axis)).axes
+        assert axes.get_xscale() == scale
+        names = [text.get_text() for text in axes.get_xticklabels()]
+        assert names == axis.partition("=")[2].split(",")
+
+
+GRID = Study(
+    datasets=("demo", "csv:a <b>.csv"),
+    mechanisms=("gaussian", "laplace"),
+    policies=("bgt", "uniform", "unlimited"),
+    seeds=(0, 1),
+    settings=SHORT,
+)
+
+
+class TestFolders:
+    def test_page(self, tmp_path: Path) -> None:
+        text = write_report(make_study(tmp_path / "grid", GRID, leave_out=1)).read_text()
+        assert text.count("<svg") == 2 * 2 * 2
+        for said in (
+            "19 of 20",
+            "csv:a &lt;b&gt;.csv, gaussian",
+            "† differs in more than the policy: unlimited has privacy.mechanism none",
+            "bgtplanner compare --dataset demo --dataset",
+        ):
+            assert said in text
+        assert "<b>" not in text
+
+    def test_state(self, tmp_path: Path) -> None:
+        folder = make_study(tmp_path / "grid", replace(GRID, datasets=("demo",)), leave_out=1)
+        assert "reload every" in render(folder, state="running")
+        write_files(comparison(), folder)  # all that came is written
+        assert "reload every" not in render(folder, state="running")
+
+    def test_nothing_is_finished(self, tmp_path: Path) -> None:
+        asked = Study(policies=("uniform", "adap"), seeds=(0,), settings=SHORT)
+        folder = make_study(tmp_path / "grid", asked, leave_out=2)
+        assert "0 of 2" in render(folder)
+        with pytest.raises(RunFolderError, match="no cell is finished; continue with: bgtplanner"):
+            pictures_of(folder)
