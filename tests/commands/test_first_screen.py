@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from bgtplanner.commands import train
-from bgtplanner.federation import compilation
 from command_line import Call
 
 pytestmark = pytest.mark.usefixtures("compiled_once", "undrawn")
@@ -20,7 +19,6 @@ def test_on_one_screen(
     command_line: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(compilation, "SLOW", 3600.0)  # a slow machine says a line more
     done = command_line("run", "--rounds", 4, "--out", "runs/first")
     lines = done.out.splitlines()
     assert (done.code, done.err) == (0, "")

@@ -117,18 +117,24 @@ def guarantee(summary: Mapping[str, Any], *, short: bool = False) -> list[str]:
     epsilon, delta = summary["epsilon"], summary["delta"]
     drawn = ", if the noise were secret; this run is simulated, and its noise comes from a seed"
     drawn *= bool(summary.get("simulated_noise", True))
-    rest = relation_in_words(summary) + shared_noise(summary) + not_covered(summary)
+    unpaid = not_covered(summary)
+    rest = relation_in_words(summary) + shared_noise(summary) + unpaid
     if is_sound(summary):
         seen = "only the sum of all uploads" if summary["trust"] == "secagg" else "every upload"
-        spent = summary.get("epsilon_spent_max")
+        known = summary.get("epsilon_spent_max")
+        spent = (
+            f"Spent at most {'an unknown part' if known is None else f'{known:.3g}'} of this "
+            f"epsilon, in {summary['rounds_paid']} rounds."
+        )
+        promise = f"Guarantee: ({epsilon:g}, {delta:g})-differential privacy for each whole client"
+        if short:
+            return [f"{promise}, against a server that sees {seen}{drawn}. {spent}", *unpaid]
         return [
-            f"Guarantee: ({epsilon:g}, {delta:g})-differential privacy for each whole client, "
-            f"over the whole run, against a server that sees {seen} ({summary['accounting']})"
-            f"{drawn}.",
-            *(not_covered(summary) if short else rest),
-            f"Spent at most {'an unknown part' if spent is None else f'{spent:.3g}'} of this "
-            f"epsilon, in {summary['rounds_paid']} rounds.",
-            *["Who takes part, and when, is not hidden."] * (not short),
+            f"{promise}, over the whole run, against a server that sees {seen} "
+            f"({summary['accounting']}){drawn}.",
+            *rest,
+            spent,
+            "Who takes part, and when, is not hidden.",
         ]
     if summary["unit"] == "row":
         pure = summary.get("epsilon_client_level_pure")
