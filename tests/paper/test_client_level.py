@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.paper.accounting import client_level
+from bgtplanner.paper.accounting import Spent, client_level
 from bgtplanner.privacy.accountants import accountant_named, to_ticks
 from bgtplanner.privacy.conversions import filter_epsilon, gdp_epsilon, laplace_renyi_epsilon
-from bgtplanner.privacy.mechanisms import Spent
 
 RANGE = "from 1e-100 to 1e100"
 

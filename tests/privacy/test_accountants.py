@@ -6,6 +6,7 @@ import functools
 import itertools
 import math
 import re
+from dataclasses import FrozenInstanceError
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,6 @@ NAMES = ["gaussian/gdp", "gaussian/rdp", "laplace/basic", "laplace/filter", "lap
          "laplace/zcdp", "privunit/either", "privunit/zcdp", "gaussian/authors"]  # fmt: skip
 SOUND = NAMES[:-1]
 RANGE = "a number from 5.7e-14 to 131,072"
-MULTIPLIERS_AT_100_ROUNDS = {1.0: 37.3063, 5.0: 8.91868, 10.0: 4.99889, 20.0: 2.90041}
 
 quick = settings(deadline=None, derandomize=True, max_examples=30)
 charges = st.floats(-10, 2.4).map(lambda power: 10.0**power)
@@ -114,13 +114,6 @@ def test_a_plugin_adds_a_rule_of_its_own_by_name(
     ACCOUNTANTS.add("laplace/none", "fractions:Fraction")
     with pytest.raises(ConfigError, match=r"expected a .*\.Accountant"):
         accountant_named("laplace/none")
-
-
-@pytest.mark.parametrize(("epsilon", "multiplier"), MULTIPLIERS_AT_100_ROUNDS.items())
-def test_noise_of_100_gaussian_rounds(epsilon: float, multiplier: float) -> None:
-    accountant = accountant_named("gaussian/gdp")
-    charge = accountant.even_charge(Budget(epsilon, 1e-5), 100)
-    assert float(accountant.noise_multiplier(charge)) == pytest.approx(multiplier, rel=2e-6)
 
 
 @pytest.mark.parametrize(
@@ -203,15 +196,6 @@ def test_a_senseless_multiplier_is_refused(name: str, multiplier: float) -> None
     for asked in (multiplier, [1.0, multiplier]):
         with refused(f"noise_multiplier = {multiplier!r}: expected a positive number"):
             accountant_named(name).charge(asked)
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("multiplier", [5e-324, 1e-200, 1e-7, 1e15, 1e200, 1.7e308])
-def test_a_multiplier_whose_charge_cannot_be_counted_is_refused(
-    name: str, multiplier: float
-) -> None:
-    with pytest.raises(ConfigError, match=r"^charge = .*: expected a number from 5.7e-14"):
-        accountant_named(name).charge([2.0, multiplier])
 
 
 @given(value=st.floats(TICK, 131072.0))
@@ -312,16 +296,6 @@ def test_laplace_rules_do_without_a_delta() -> None:
 
 
 @pytest.mark.parametrize("name", SOUND)
-@given(budget=budgets, more=st.floats(1.01, 3.0))
-@quick
-def test_a_larger_budget_buys_no_less(name: str, budget: Budget, more: float) -> None:
-    accountant = accountant_named(name)
-    base = accountant.capacity(budget)
-    assert accountant.capacity(Budget(budget.epsilon * more, budget.delta)) >= base
-    assert accountant.capacity(Budget(budget.epsilon, min(0.9, budget.delta * more))) >= base
-
-
-@pytest.mark.parametrize("name", SOUND)
 @given(budget=budgets)
 @quick
 def test_the_whole_capacity_reads_as_at_most_the_budget(name: str, budget: Budget) -> None:
@@ -348,32 +322,6 @@ def test_either_fits_exactly_while_one_of_its_sums_does() -> None:
     spent = np.array([[9, 9, 10, 10], [19, 20, 19, 20]])
     adds = np.ones((2, 4), dtype=np.int64)
     assert accountant.fits(spent, adds, limits).tolist() == [True, True, True, False]
-
-
-@given(budget=budgets, sizes=st.lists(st.floats(0.001, 1.0), min_size=1, max_size=60))
-@quick
-def test_either_against_the_two_sums_kept_apart(budget: Budget, sizes: list[float]) -> None:
-    accountant = accountant_named("laplace/either")
-    capacity = Fraction(float(filter_capacity(budget.epsilon, budget.delta)))
-    limits = accountant.limit_ticks(budget)[:, None]
-    spent = np.zeros((2, 1), dtype=np.int64)
-    total, squares = Fraction(0), Fraction(0)
-    for size in sizes:
-        charge = size * budget.epsilon
-        if charge < TICK:
-            continue
-        adds = accountant.sum_ticks(charge)[:, None]
-        granted = bool(accountant.fits(spent, adds, limits)[0])
-        exact = Fraction(int(adds[0, 0])) * Fraction(TICK)
-        one = total + exact <= Fraction(budget.epsilon)
-        two = squares + exact**2 <= capacity
-        near = abs(squares + exact**2 - capacity) <= capacity / 10**9 + 100 * Fraction(TICK)
-        near |= abs(total + exact - Fraction(budget.epsilon)) <= Fraction(TICK)
-        assert granted == (one or two) or near
-        if granted:
-            spent += adds
-            total, squares = total + exact, squares + exact**2
-        assert total <= Fraction(budget.epsilon) or squares <= capacity
 
 
 def worst(epsilon: float, squares: float, unit: float, sizes: tuple[int, ...]) -> float:
@@ -461,39 +409,6 @@ def test_the_largest_fitting_charge_of_many_clients() -> None:
     assert gdp.largest_fitting([[7, 9]], [[9, 7]]).tolist() == [2 * TICK, 0.0]
 
 
-@pytest.mark.parametrize("name", ["gaussian/gdp", "laplace/either"])
-@given(left=st.integers(-5, 5) | st.integers(2**53 - 3, 2**53 + 3) | st.integers(0, CEILING))
-@quick
-def test_one_client_can_pay_what_it_could_among_many(name: str, left: int) -> None:
-    accountant = accountant_named(name)
-    limits = np.full((len(accountant.powers), 2), CEILING)
-    spent = limits - left
-    many = accountant.largest_fitting(spent, limits)
-    one = accountant.largest_fitting(spent[:, :1], limits[:, :1])
-    alone = accountant.largest_fitting(spent[:, 0], limits[:, 0])
-    assert one.tolist() == many[:1].tolist()
-    assert alone.shape == ()
-    assert float(alone) == many[0]
-    assert one.dtype == alone.dtype == np.float64
-
-
-def test_a_single_sum_may_be_one_of_squares() -> None:
-    squares: Any = type(
-        "Squares", (Accountant,), {"powers": (2,), "sums": ((None, None),), "name": "of/squares"}
-    )()
-    assert squares.largest_fitting([[0]], [[2**46]]).tolist() == [2.0]
-
-
-@given(ticks=st.integers(0, CEILING - 256))
-@quick
-def test_the_root_of_a_limit_is_the_largest_whose_square_fits(ticks: int) -> None:
-    accountant = accountant_named("laplace/either")
-    charge = float(accountant.largest_fitting(np.zeros(2), np.array([0, ticks])))
-    if charge > 0:
-        assert accountant.sum_ticks(charge)[1] <= ticks
-    assert accountant.sum_ticks(max(charge + 2 * TICK, TICK))[1] > ticks or charge >= 362
-
-
 # ---- even rounds
 
 
@@ -572,18 +487,6 @@ def test_noise_for_a_charge_costs_no_more_than_the_charge(name: str, charge: flo
     assert (cost / 2 if name == "gaussian/rdp" else cost) <= Fraction(paid)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_noise_and_charge_take_arrays(name: str) -> None:
-    accountant = accountant_named(name)
-    asked = np.array([[0.1, 0.2, 0.3], [1.0, 2.0, 3.0]])
-    multipliers = accountant.noise_multiplier(asked)
-    assert multipliers.shape == (2, 3)
-    assert accountant.charge(multipliers).shape == (2, 3)
-    for index in np.ndindex(2, 3):
-        assert multipliers[index] == accountant.noise_multiplier(asked[index])
-        assert accountant.charge(multipliers)[index] == accountant.charge(multipliers[index])
-
-
 # ---- readings
 
 
@@ -598,16 +501,6 @@ def test_readings_of_each_rule() -> None:
     )
     both = accountant_named("laplace/either").epsilon([[10 * half, half], [half, half]], 1e-5)
     assert both.tolist() == [pytest.approx(filtered), 0.5]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_nothing_spent_reads_as_nothing(name: str) -> None:
-    accountant = accountant_named(name)
-    assert accountant.epsilon(np.zeros((len(accountant.powers), 3), np.int64), 1e-5).tolist() == [
-        0,
-        0,
-        0,
-    ]
 
 
 @pytest.mark.parametrize("name", SOUND)
@@ -650,3 +543,31 @@ def test_what_the_ledger_would_not_call_cannot_be_overridden() -> None:
     with pytest.raises(TypeError, match="override sums_of"):
         type("Dearer", (Accountant,), {"sum_ticks": lambda _, charge: 2 * charge})
     type("Dearer", (Accountant,), {"sums_of": lambda _, ticks: 2 * ticks})
+
+
+@pytest.mark.parametrize("epsilon", [1e5, 99999.9, 87654.3, 65537.1, 12345.6])
+@pytest.mark.parametrize("rounds", [1, 2, 3, 5, 6, 7, 9, 13, 101])
+def test_even_charges_fit_where_ticks_are_more_than_a_double_tells_apart(
+    epsilon: float, rounds: int
+) -> None:
+    accountant, budget = accountant_named("laplace/basic"), Budget(epsilon)
+    limit = int(accountant.limit_ticks(budget)[0])
+    paid = int(to_ticks(accountant.even_charge(budget, rounds)))
+    assert paid * rounds <= limit
+    assert (paid + 2**9) * rounds > limit  # the next double, at most so many ticks further
+
+
+def test_the_largest_charge_whose_square_fits_is_found_to_the_tick() -> None:
+    accountant = accountant_named("laplace/either")
+    squares = np.random.default_rng(0).integers(1, 2 ** np.arange(10, 60).repeat(40))
+    limits = np.stack([np.zeros_like(squares), squares])
+    spent = np.zeros_like(limits)
+    largest = accountant.largest_fitting(spent, limits)
+    assert (largest > 0).all()
+    assert accountant.fits(spent, accountant.sum_ticks(largest), limits).all()
+    assert not accountant.fits(spent, accountant.sum_ticks(largest + TICK), limits).any()
+
+
+def test_a_rule_cannot_be_bent() -> None:
+    with pytest.raises(FrozenInstanceError):
+        accountant_named("gaussian/gdp").sound = False  # type: ignore[misc]

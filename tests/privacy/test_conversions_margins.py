@@ -57,12 +57,6 @@ def test_the_error_of_an_offset_is_in_proportion_to_all_of_its_terms(
     assert abs(mpmath.mpf(float(found[0])) - exact) < float(error[0]) / 4
 
 
-def test_an_offset_without_end_has_no_error() -> None:
-    found, error = conversions._renyi_offset(np.asarray(0.0), np.array([1.1, 2.0]))
-    assert found.tolist() == [np.inf, np.inf]
-    assert error.tolist() == [0.0, 0.0]
-
-
 @pytest.mark.usefixtures("order_of_two")
 @pytest.mark.parametrize("name", ["renyi", "squares"])
 def test_a_capacity_is_smaller_by_the_rounding_of_its_terms(name: str) -> None:
@@ -125,20 +119,6 @@ def test_the_best_order_is_found_to_five_digits_of_its_power(power: float) -> No
         found = conversions._best_order(bound, np.zeros(shape))
         assert found.shape == (*shape, 1)
         assert (bound(found) <= 0.5e-5 + 1e-9).all()  # 1 + 1e-6 is rounded
-
-
-def test_the_best_order_lies_between_the_ends_of_the_search() -> None:
-    lowest = conversions._best_order(lambda orders: orders, np.zeros(()))
-    highest = conversions._best_order(lambda orders: -orders, np.zeros(()))
-    assert np.log10(lowest - 1).item() == pytest.approx(-6.101, abs=1e-6)
-    assert np.log10(highest - 1).item() == pytest.approx(18.101, abs=1e-6)
-
-
-def test_a_bound_that_is_no_number_is_never_the_best() -> None:
-    def bound(orders: Any) -> Any:
-        return np.where(orders > 10, orders, np.nan)
-
-    assert float(conversions._best_order(bound, np.zeros(()))[0]) == pytest.approx(10, rel=1e-4)
 
 
 def test_a_search_ends_on_the_side_that_fits() -> None:

@@ -264,21 +264,6 @@ def test_of_200_flips_in_a_journal_that_is_needed_none_loses_what_was_granted(
     assert taken_back > 50
 
 
-def test_nothing_that_was_granted_lies_beside_the_file(tmp_path: Path) -> None:
-    """160 rounds left 12 KB in the file and 1.4 MB in a log, which could be lost in silence."""
-    path = tmp_path / "ledger.sqlite"
-    with Ledger.create(path, BUDGETS, "laplace/basic") as ledger:
-        for number in range(20):
-            ledger.reserve(0.01, run="a", round=number)
-            beside = {file.name: file for file in tmp_path.iterdir()}
-            assert set(beside) == {"ledger.sqlite", "ledger.sqlite-journal"}
-            assert beside["ledger.sqlite-journal"].stat().st_size == 0
-        copy = tmp_path / "copy.sqlite"
-        shutil.copy(path, copy)
-        with Ledger.open(copy, head=ledger.head) as plain:
-            assert (plain.spent() == ledger.spent()).all()
-
-
 # ---- where nothing can be written
 
 READER = """
@@ -335,10 +320,6 @@ def test_versions_that_can_damage_a_file_in_write_ahead_mode(
     if said is not None:
         assert "walresetbug" in said
     assert sqlite_warning(version=version) is None  # no ledger is kept in that mode any more
-
-
-def test_a_version_that_is_too_old_is_named() -> None:
-    assert "too old" in (sqlite_warning(version=(3, 36, 0)) or "")
 
 
 def test_which_files_are_in_write_ahead_mode(tmp_path: Path) -> None:

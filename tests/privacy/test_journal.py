@@ -191,14 +191,6 @@ def test_rows_in_a_file_appear_together_or_not_at_all(tmp_path: Path) -> None:
     kept.close()
 
 
-def test_the_key_stays(tmp_path: Path) -> None:
-    one = filled(tmp_path / "one")
-    again = Journal.open(tmp_path / "one", read_only=True)
-    assert again.key == one.key == KEY
-    one.close()
-    again.close()
-
-
 def test_a_row_is_written_once(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     kept = filled(path)

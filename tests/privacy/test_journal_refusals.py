@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 from bgtplanner.errors import LedgerError, LedgerTamperedError, StorageError
 from bgtplanner.privacy import _journal as journal
-from bgtplanner.privacy._journal import SCHEMA, Journal, sqlite_warning
+from bgtplanner.privacy._journal import SCHEMA, Journal
 from bgtplanner.privacy._rows import Head, Row, pack
 from bgtplanner.privacy.ledger import Ledger
 
@@ -57,63 +56,6 @@ def test_a_reservation_that_cannot_be_read_again_is_not_taken_in() -> None:
         kept.append(bad)
     assert list(kept.rows()) == [FIRST]
     assert kept.newest() == Head(0, FIRST.hash)
-
-
-# ---- created
-
-
-@pytest.mark.parametrize("place", [".", "/"])
-def test_a_place_without_a_name_is_not_created(place: str) -> None:
-    with pytest.raises(LedgerError, match="exists already"):
-        Journal.create(place, KEY, FIRST)
-
-
-def test_folders_on_the_way_are_made(tmp_path: Path) -> None:
-    path = tmp_path / "one" / "two" / "ledger.sqlite"
-    Journal.create(path, KEY, FIRST).close()
-    assert path.is_file()
-
-
-def test_nothing_is_written_into_a_draft_that_is_there(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(journal.secrets, "token_hex", lambda size: "ab" * size)
-    path.with_name(".ledger.sqlite." + "ab" * 8).touch()
-    with pytest.raises(StorageError, match="cannot be created: File exists"):
-        Journal.create(path, KEY, FIRST)
-    assert not path.exists()
-
-
-class Lax(sqlite3.Connection):
-    """A connection to an SQLite that by itself forces nothing to the disk."""
-
-    at_commit: list[int]
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        super().execute("PRAGMA synchronous = OFF")
-
-    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
-        if sql == "COMMIT":
-            self.at_commit.append(super().execute("PRAGMA synchronous").fetchone()[0])
-        return super().execute(sql, *values)
-
-
-def test_everything_is_forced_to_the_disk_whatever_sqlite_does_by_itself(
-    path: Path, old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Lax.at_commit = []
-    connect = sqlite3.connect
-
-    def lax(database: str, *, uri: bool, **options: Any) -> sqlite3.Connection:
-        assert uri, "a path with its mode: not every SQLite takes it for one by itself"
-        return connect(database, uri=uri, factory=Lax, **options)
-
-    monkeypatch.setattr(sqlite3, "connect", lax)
-    made(tmp_path / "new.sqlite").close()
-    assert Lax.at_commit == [2, 2]  # the file as it is made, and a row of it
-    Journal.open(old).close()
-    assert Lax.at_commit == [2, 2, 2]  # brought to this schema
 
 
 # ---- damaged
@@ -244,15 +186,6 @@ def test_a_file_that_stays_in_write_ahead_mode_is_left_alone(old: Path) -> None:
     assert not any(sql.startswith("BEGIN") for sql in said)
 
 
-def test_an_old_file_is_looked_at_from_any_thread(old: Path) -> None:
-    found: list[int] = []
-    with Ledger.open(old, read_only=True) as ledger:
-        thread = threading.Thread(target=lambda: found.append(ledger.verify()))
-        thread.start()
-        thread.join()
-    assert found == [10]
-
-
 def test_a_copy_that_cannot_be_brought_up_to_date_is_let_go_of(
     old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,9 +241,3 @@ def test_only_a_half_of_a_write_is_taken_back_by_who_looks(
             journal._connect_to_read(path)
     assert modes == (["ro", "rw", "ro"] if mended else ["ro"])
     assert refusing.closed
-
-
-@pytest.mark.parametrize("version", [(3, 37), (3, 45), (3, 51)])
-def test_the_first_versions_of_a_line_are_no_others(version: tuple[int, ...]) -> None:
-    assert sqlite_warning(version=version) is None
-    assert "walresetbug" in (sqlite_warning(write_ahead=True, version=version) or "")

@@ -132,13 +132,6 @@ def test_if_nobody_can_pay_nothing_is_booked(make: Make) -> None:
     assert ledger.verify() == 2
 
 
-def test_charges_are_booked_rounded_up_to_ticks(make: Make) -> None:
-    ledger = make(budgets_of(1.0, 1.0))
-    reservation = ledger.reserve([TICK * 1.25, 0.1], run="a", round=0)
-    assert ledger.spent()[0].tolist() == [2, math.ceil(Fraction(0.1) / Fraction(TICK))]
-    assert reservation.charge[0] == 2 * TICK
-
-
 @pytest.mark.parametrize(
     "clients", [[1, 3], np.array([3, 1, 1]), np.array([False, True, False, True]), (1, 3)]
 )
@@ -412,19 +405,6 @@ def test_many_charges_stop_at_the_ceiling(make: Make) -> None:
 
 
 # ---- order and chance: never beyond the budget
-
-
-def test_the_order_of_charges_makes_no_difference(make: Make) -> None:
-    generator = random.Random(1)
-    asked = [(generator.randint(1, 40) / 1024, generator.sample(range(5), 3)) for _ in range(20)]
-    totals = []
-    for _ in range(3):
-        generator.shuffle(asked)
-        ledger = make(budgets_of(*[9.0] * 5), EITHER)
-        for number, (charge, clients) in enumerate(asked):
-            ledger.reserve(charge, run="a", round=number, clients=clients)
-        totals.append(ledger.spent().tolist())
-    assert totals[0] == totals[1] == totals[2]
 
 
 class Model:
@@ -932,17 +912,6 @@ def test_a_child_that_was_forked_must_open_it_itself(path: Path) -> None:
 
 
 # ---- opening again
-
-
-def test_a_ledger_is_never_started_anew(path: Path) -> None:
-    with Ledger.create(path, budgets_of(1.0), BASIC) as ledger:
-        ledger.reserve(1.0, run="a", round=0)
-    with pytest.raises(LedgerError, match="exists already"):
-        Ledger.create(path, budgets_of(1.0), BASIC)
-    path.unlink()
-    with says(LedgerError, f"{path}: no such ledger"):
-        Ledger.open(path)
-    assert not path.exists()
 
 
 def test_history_for_people(make: Make) -> None:

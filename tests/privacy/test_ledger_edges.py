@@ -138,12 +138,6 @@ def test_a_newest_row_that_was_changed_since_is_found_by_verify(path: Path, chan
             ledger.verify()
 
 
-def test_the_key_of_a_file_has_32_bytes(path: Path) -> None:
-    connection = sqlite3.connect(path)
-    assert connection.execute("SELECT length(key) FROM secret").fetchall() == [(32,)]
-    connection.close()
-
-
 # ---- losses
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
@@ -24,7 +23,6 @@ from bgtplanner.privacy.audit import lower_bound
 from bgtplanner.privacy.mechanisms import (
     MECHANISMS,
     Additive,
-    Mechanism,
     _grid,
     _steps,
     clip_factor,
@@ -122,17 +120,6 @@ def test_the_deviation_of_noise_of_scale_one() -> None:
     assert mechanism_named("privunit").std_of_scale == 1.0
 
 
-def test_nobody_changes_a_mechanism() -> None:
-    with pytest.raises(AttributeError):
-        GAUSSIAN.order = 1  # type: ignore[misc]
-
-
-@pytest.mark.parametrize("scale", [1e-100, 1e100])
-def test_the_least_and_the_largest_scale_are_good_ones(scale: float) -> None:
-    assert float(GAUSSIAN.scale(0.5, scale)) == scale
-    assert GAUSSIAN.on_grid([2 * scale], scale).tolist() == pytest.approx([2 * scale], rel=1e-7)
-
-
 BAD = [0.0, -1.0, math.nan, math.inf, -math.inf, 5e-324, 9e-101, 1.1e100]
 
 
@@ -161,11 +148,6 @@ def test_senseless_scales_are_refused(mechanism: Additive, bad: float) -> None:
         mechanism.clip([[1.0], [1.0]], [1.0, bad])
 
 
-def test_a_scale_that_comes_out_senseless_is_refused() -> None:
-    with refused(f"scale = {2.0**401}: expected {RANGE}"):
-        GAUSSIAN.scale(2.0**200, 2.0**200)
-
-
 # ---- clip
 
 
@@ -184,14 +166,6 @@ def test_clipping_by_hand() -> None:
     assert LAPLACE.norm(given_).tolist() == pytest.approx([70.0, 0.7, 0.0, 3.0])
 
 
-def test_the_margin_is_a_millionth() -> None:
-    just_below, just_above = 1 - 1.01e-6, 1 - 0.99e-6
-    clipped = LAPLACE.clip([[just_below], [just_above], [1.0]], 1.0).ravel()
-    assert clipped[0] == just_below
-    assert clipped[1] == pytest.approx(1 - 1e-6, rel=1e-12)
-    assert clipped[2] == pytest.approx(1 - 1e-6, rel=1e-12)
-
-
 @pytest.mark.parametrize(
     ("mechanism", "upload", "bound"),
     [(GAUSSIAN, [3.0, 3.0, 1.0], 4.358903302443975), (LAPLACE, [1.0, 3.0, 1.0], 5.000005000005)],
@@ -205,15 +179,6 @@ def test_an_upload_of_just_the_allowed_length_is_not_touched(
     assert (unit * (limit / length)).tolist() != [upload]  # what shortening would make of it
     assert mechanism.clip([upload], bound).tolist() == [upload]
     assert largest.tolist() == [3.0]
-
-
-@pytest.mark.parametrize("mechanism", [*BOTH, mechanism_named("privunit")])
-def test_no_uploads_and_uploads_of_zeros(mechanism: Mechanism) -> None:
-    assert mechanism.clip(np.zeros((0, 3)), 1.0).shape == (0, 3)
-    assert mechanism.clip(np.zeros((0, 3, 2)), 1.0).shape == (0, 6)
-    assert mechanism.norm(np.zeros((0, 3))).shape == (0,)
-    parts = [part.tolist() for part in mechanism.polar(np.zeros((1, 2)))]
-    assert parts == [[0.0], [1.0], [[0.0, 0.0]]]
 
 
 @pytest.mark.parametrize("mechanism", BOTH)
@@ -261,13 +226,6 @@ def test_an_upload_with_a_hole_in_it_becomes_zero(mechanism: Additive, bad: floa
 
 
 @pytest.mark.parametrize("mechanism", BOTH)
-def test_every_upload_may_have_its_own_bound(mechanism: Additive) -> None:
-    clipped = mechanism.clip(np.full((3, 2), 100.0), [0.5, 1.0, 1e6])
-    whole = float(mechanism.norm([[100.0, 100.0]])[0])
-    assert mechanism.norm(clipped).tolist() == pytest.approx([0.5, 1.0, whole], rel=2e-6)
-
-
-@pytest.mark.parametrize("mechanism", BOTH)
 def test_an_upload_of_many_axes_is_clipped_as_a_whole(mechanism: Additive) -> None:
     block = np.arange(1.0, 13.0).reshape(2, 3, 2)
     clipped = mechanism.clip(block, 1.0)
@@ -280,18 +238,6 @@ def test_an_upload_of_many_axes_is_clipped_as_a_whole(mechanism: Additive) -> No
             mechanism.clip(wrong, 1.0)
         with refused(f"uploads = {shape}: expected one upload per row"):
             mechanism.norm(wrong)
-
-
-@pytest.mark.parametrize("library", [np, jnp])
-def test_clip_factors_for_arrays_of_both_libraries(library: Any) -> None:
-    norms = library.asarray([0.0, 0.5, 1.0, 4.0, float("inf")])
-    factors = clip_factor(norms, 1.0)
-    expected = [1.0, 1.0, 1 - 1e-6, (1 - 1e-6) / 4, 0.0]
-    np.testing.assert_allclose(np.asarray(factors), expected, rtol=1e-6)
-    assert type(factors) is type(norms)
-    assert float(factors[2]) < 1
-    each = clip_factor(library.asarray([2.0, 2.0]), library.asarray([1.0, 8.0]))
-    np.testing.assert_allclose(np.asarray(each), [0.5 * (1 - 1e-6), 1.0], rtol=1e-6)
 
 
 @given(
@@ -326,17 +272,6 @@ def test_added_noise_has_the_claimed_variance_and_law(
     assert scipy.stats.kstest(noise, law(scale=scale).cdf).pvalue > LIMIT
     for wrong in (0.95, 1.05):
         assert scipy.stats.kstest(noise * wrong, law(scale=scale).cdf).pvalue < LIMIT
-
-
-@pytest.mark.parametrize("mechanism", BOTH)
-def test_simulated_noise_is_rounded_to_the_grid(mechanism: Additive) -> None:
-    noise = mechanism.noise(SeededNoise(2), 3.0, (4, 5))
-    source, grid = SeededNoise(2), 2.0**-23
-    expected = source.normal((4, 5)) if mechanism is GAUSSIAN else source.laplace((4, 5))
-    assert (noise == 3.0 * expected).all()
-    assert len(np.unique(noise)) == 20
-    released = mechanism.add_noise(np.zeros((4, 5)), SeededNoise(2), 3.0)
-    assert (released == np.rint(noise / grid) * grid).all()
 
 
 @pytest.mark.parametrize("mechanism", BOTH)

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import scipy.stats
 from numpy.typing import ArrayLike, NDArray
-from rounds import Rounds
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.privacy import noise
@@ -82,71 +81,6 @@ def test_draws_have_exactly_the_distribution(kind: str, scale: int, bits: int) -
     assert values.dtype == np.int64
     assert p_value(kind, scale, values) > RARE
     assert abs(np.corrcoef(values[1:], values[:-1])[0, 1]) < 6.2 / math.sqrt(NUMBER)
-
-
-class Biased(ExactNoise):
-    """Whose coin comes up heads in 52 of 100 cases."""
-
-    def _heads(self, number: int) -> Any:
-        return self.below(100, number) < 52
-
-
-class Modulo(ExactNoise):
-    """Which takes the remainder of a word without drawing again."""
-
-    def below(self, bound: ArrayLike, number: int) -> Any:
-        return self.words(number) % np.asarray(bound, dtype=np.uint64)
-
-
-class Hasty(ExactNoise):
-    """Which throws its last coin once too seldom."""
-
-    def all_heads(self, times: Any, coin: Any) -> Any:
-        return super().all_heads(np.maximum(times - 1, 0), coin)
-
-
-class Odd(ExactNoise):
-    """Whose exponential coins forget to divide by how often they were thrown."""
-
-    def exp_coins(self, coin: Any, number: int) -> Any:
-        return np.asarray(self.words(number) < np.uint64(2**self._bits * 0.62))
-
-
-class Slow(noise._Part):
-    """Whose ties of digits are never looked at more closely."""
-
-    def above_fresh(self, at: Any) -> Any:
-        return self._source.below(self._scale, len(at)) < self.digit[at]
-
-
-@pytest.mark.parametrize(
-    ("kind", "wrong", "bits"),
-    [
-        ("laplace_steps", Biased, 64),
-        ("normal_steps", Biased, 64),
-        ("laplace_steps", Modulo, 3),
-        ("normal_steps", Modulo, 3),
-        ("normal_steps", Hasty, 64),
-        ("laplace_steps", Odd, 64),
-        ("normal_steps", Odd, 64),
-    ],
-)
-def test_a_wrong_coin_shows(kind: str, wrong: type[ExactNoise], bits: int) -> None:
-    values = getattr(seeded(3, bits, wrong), kind)(3, (NUMBER,))
-    assert p_value(kind, 3, values) < RARE
-
-
-def test_ties_that_are_not_resolved_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(noise, "_Part", Slow)
-    assert p_value("normal_steps", 3, seeded(3).normal_steps(3, (NUMBER,))) < RARE
-
-
-@pytest.mark.parametrize("kind", PMF)
-def test_a_scale_off_by_a_twentieth_shows(kind: str) -> None:
-    values = getattr(seeded(), kind)(20, (NUMBER,))
-    assert p_value(kind, 20, values) > RARE
-    assert p_value(kind, 21, values) < RARE
-    assert p_value(kind, 19, values) < RARE
 
 
 # ---- every way a draw can go
@@ -412,29 +346,6 @@ def test_fine_variates_are_the_digits_that_steps_are_rounded_from() -> None:
         assert step == (nearest if digits > 0 else -nearest)
 
 
-# ---- tries
-
-
-def test_as_many_tries_as_the_rate_asks_for() -> None:
-    asked: list[int] = []
-
-    def tried(tries: int) -> NDArray[np.int64]:
-        asked.append(tries)
-        return np.arange({1: 30, 2: 50, 3: 20}[len(asked)])
-
-    found = seeded().accepted(tried, 0.25, (10, 10))
-    assert found.ravel().tolist() == [*range(30), *range(50), *range(20)]
-    assert asked == [408, 288, 88]  # wanted / rate + 8; those missing; and no more than needed
-
-
-def test_one_round_of_tries_is_enough_for_many_draws() -> None:
-    source = Rounds(1)
-    source.normal_steps(7, (20_000,))
-    source.laplace_steps(7, (20_000,))
-    source.fine_normal((20_000,))
-    assert source.rounds == [1, 1, 1]
-
-
 # ---- sources
 
 
@@ -471,24 +382,6 @@ def test_draws_have_the_distribution_and_5_percent_off_would_show(
     assert scipy.stats.chisquare(counts).pvalue > RARE
     ranks = law.cdf(values)
     assert abs(np.corrcoef(ranks[1:], ranks[:-1])[0, 1]) < 6.2 / math.sqrt(NUMBER)
-
-
-@pytest.mark.parametrize("name", SOURCES)
-def test_shapes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = SOURCES[name](monkeypatch)
-    for shape in [(), (0,), (3,), (2, 3), (2, 0, 3), (2, 1, 4)]:
-        for kind in LAWS:
-            assert np.shape(getattr(source, kind)(shape)) == shape
-    for shape in [(), (0,), (2, 3)]:
-        for kind in PMF:
-            assert getattr(seeded(), kind)(5, shape).shape == shape
-        assert seeded().fine_normal(shape).shape == shape
-
-
-@pytest.mark.parametrize("name", SOURCES)
-def test_calls_after_one_another_differ(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = SOURCES[name](monkeypatch)
-    assert not np.isin(source.normal((4,)), source.normal((4,))).any()
 
 
 def test_seeded_noise_is_that_of_the_seed() -> None:

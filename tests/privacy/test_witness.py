@@ -130,3 +130,35 @@ def test_one_witness_is_for_one_ledger(path: Path, witness: Witness) -> None:
     Ledger.create(other, BUDGETS, RULE).close()
     with pytest.raises(LedgerTamperedError, match="is not in this ledger"):
         Ledger.open(other, witness=witness)
+
+
+def test_the_end_of_a_long_file_is_enough(witness: Witness) -> None:
+    for number in range(1, 40):
+        witness.append(head(number))
+    size = witness.path.stat().st_size
+    with witness.path.open("r+b") as file:  # only its last lines are whole
+        file.write(b"x" * (size - 300))
+    assert witness.newest() == head(39)
+    with witness.path.open("r+b") as file:
+        file.write(b"x" * (size - 1) + b"\n")
+    with pytest.raises(LedgerError, match=r"heads.txt: expected lines with a time and NUMBER"):
+        witness.newest()
+
+
+def test_lines_of_anything_else_are_passed_over(witness: Witness) -> None:
+    witness.append(head(1))
+    with witness.path.open("ab") as file:
+        file.write(b"\xff\xfe 3:zz\nnothing\n\n")
+    assert witness.newest() == head(1)
+    assert witness.heads() == [head(1)]
+
+
+def test_a_line_that_was_cut_off_is_said(
+    witness: Witness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, close, closed = os.write, os.close, []
+    monkeypatch.setattr(os, "write", lambda handle, line: write(handle, line[:-1]))
+    monkeypatch.setattr(os, "close", lambda handle: (closed.append(handle), close(handle))[1])
+    with pytest.raises(StorageError, match="a line was cut off"):
+        witness.append(head(1))
+    assert len(closed) == 1

@@ -11,13 +11,16 @@ mu^2 = 10 in the accountant ``gaussian/gdp``: this is the accountant ``gaussian/
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import ArrayLike
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.privacy.accountants import Accountant, LaplaceBasic
 from bgtplanner.privacy.allowed import Unit
-from bgtplanner.privacy.mechanisms import Spent, mechanism_named
+from bgtplanner.privacy.conversions import filter_epsilon, gdp_epsilon, laplace_renyi_epsilon
+from bgtplanner.privacy.mechanisms import mechanism_named
 
 __all__ = ["AUTHORS", "GAUSSIAN_AUTHORS", "ROW", "client_level"]
 
@@ -38,6 +41,13 @@ GAUSSIAN_AUTHORS = GaussianAuthors()
 
 AUTHORS = {"gaussian": GAUSSIAN_AUTHORS.name, "laplace": "laplace/basic"}
 """The authors' accountant of each mechanism."""
+
+
+class Spent(NamedTuple):
+    """What several releases amount to: epsilon at a delta, and pure epsilon if there is one."""
+
+    epsilon: float
+    pure: float | None
 
 
 def client_level(
@@ -63,4 +73,12 @@ def client_level(
     fits = bool(((number >= 0) & np.isfinite(number)).all())
     ConfigError.unless(fits, "blocks", blocks, "numbers of blocks")
     ConfigError.unless(0 <= delta < 1, "delta", delta, "from 0 to below 1")
-    return mechanism_named(mechanism).spent(multipliers, number, delta)
+    kind = mechanism_named(mechanism)
+    if not kind.pure:
+        return Spent(float(gdp_epsilon((number / multipliers**2).sum(), delta)), None)
+    epsilons = kind.epsilon_of(multipliers)
+    pure = float((number * epsilons).sum())
+    readings = [pure, float(filter_epsilon((number * epsilons**2).sum(), delta))]
+    if mechanism == "laplace":
+        readings.append(laplace_renyi_epsilon(epsilons.ravel(), number.ravel(), delta))
+    return Spent(min(readings), pure)

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -40,7 +42,7 @@ from bgtplanner.privacy.accountants import (
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.mechanisms import SENSITIVITY, Neighbours
 
-__all__ = ["Book", "Decision", "Demand", "Spending", "first_row"]
+__all__ = ["Book", "Decision", "Demand", "Reservation", "Spending", "first_row"]
 
 
 class Spending:
@@ -148,6 +150,36 @@ def _mask(clients: ArrayLike, n_clients: int) -> Mask:
     mask = np.zeros(n_clients, dtype=bool)
     mask[array.astype(np.int64)] = True
     return mask
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Reservation:
+    """Permission to release once, for the clients that could pay.
+
+    Attributes:
+        run: The run.
+        round: Its round.
+        attempt: 0 for the first attempt; a retry on changed inputs is a new one, charged again.
+        granted: Who may release.
+        refused: Who was asked and could not pay.
+        replayed: Who held this reservation already and is not charged again.
+        number: The row of the ledger by which it is settled.
+        ticks: What each granted client pays, in whole ticks: one number, or one per client.
+    """
+
+    run: str
+    round: int
+    attempt: int
+    granted: Mask
+    refused: Mask
+    replayed: Mask
+    number: int
+    ticks: Ticks
+
+    @cached_property
+    def charge(self) -> NDArray[np.float64]:
+        """What each granted client pays; one entry per client, 0 for one that was not asked."""
+        return np.broadcast_to(from_ticks(self.ticks), len(self.granted))
 
 
 class Decision(NamedTuple):
@@ -261,6 +293,25 @@ class Book:
     def written(self, payment: Payment) -> bytes:
         """Return the payload of a row that says a payment."""
         return payment.packed(self.first_budgets)
+
+    def described(self, row: Row, *, settled: bool) -> dict[str, Any]:
+        """Return a row in readable form; the only data of a client is what it paid."""
+        entry: dict[str, Any] = dict(zip(Row._fields[:4], row, strict=False))
+        if row.kind not in ("reserve", "loss"):
+            return entry
+        payment = self.payment(row)
+        paid = from_ticks(np.broadcast_to(payment.ticks, payment.who.shape)[payment.who])
+        if row.kind == "reserve":
+            entry |= {
+                "clients": len(paid),
+                "charge_least": float(paid.min()),
+                "charge_most": float(paid.max()),
+                "attempt": payment.attempt,
+                "settled": settled,
+            }
+        else:
+            entry["charge_most"] = float(from_ticks(payment.ticks))
+        return entry
 
     def _take_in(self, row: Row) -> None:
         if row.kind == "reserve":

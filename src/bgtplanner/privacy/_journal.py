@@ -37,7 +37,6 @@ SCHEMA = 2
 only the rows, are migrated when they are opened for writing."""
 
 _APPLICATION = 0x42475450  # "BGTP", in SQLite's application_id: marks the file as a ledger
-_INSERT = "INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?)"
 _SELECT = "SELECT number, kind, run, round, payload, hash FROM rows"
 _ROWS = """
 CREATE TABLE rows (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, run TEXT NOT NULL,
@@ -220,8 +219,7 @@ class Journal:
         return None if found is None else Head._make(found)
 
     def newest_round(self, run: str) -> int | None:
-        query = "SELECT max(round) FROM reservations WHERE run = ?"
-        (newest,) = self._one(query, run)
+        (newest,) = self._one("SELECT max(round) FROM reservations WHERE run = ?", run)
         return None if newest is None else int(newest)
 
     def attempts(self, run: str, round_: int) -> int:
@@ -274,21 +272,16 @@ class Journal:
                 self._connection.execute("ROLLBACK")
 
     def _index_is_right(self) -> bool:
-        made, unsettled = 0, set()
-        find = (
-            "SELECT 1 FROM reservations WHERE run = ? AND round = ? AND attempt = ? "
-            "AND number = ? AND fingerprint = ?"
-        )
+        made: set[Made] = set()
+        unsettled: set[int] = set()
         for row in self.rows():
             if row.kind == "reserve":
-                made += 1
+                made.add(Made.by(row))
                 unsettled.add(row.number)
-                if self._one(find, *Made.by(row)) is None:
-                    return False
             elif row.kind == "settle":
                 unsettled.discard(settled_by(row))
-        noted = self._one("SELECT count(*) FROM reservations")
-        return bool(noted == (made,)) and unsettled == self.unsettled()
+        noted = self._all("SELECT run, round, attempt, number, fingerprint FROM reservations")
+        return made == set(map(Made._make, noted)) and unsettled == self.unsettled()
 
     def close(self) -> None:
         """Close the file, and leave nothing beside it. A journal in memory stays open."""
@@ -318,7 +311,7 @@ def _row(values: tuple[Any, ...]) -> Row:
 
 
 def _append(connection: sqlite3.Connection, row: Row) -> None:
-    connection.execute(_INSERT, row)
+    connection.execute("INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?)", row)
     _note(connection, row)
 
 
@@ -329,8 +322,7 @@ def _note(connection: sqlite3.Connection, row: Row) -> None:
         connection.execute("INSERT INTO reservations VALUES (?, ?, ?, ?, ?)", Made.by(row))
         connection.execute("INSERT INTO unsettled VALUES (?)", (row.number,))
     elif row.kind == "settle":
-        number = settled_by(row)
-        connection.execute("DELETE FROM unsettled WHERE number = ?", (number,))
+        connection.execute("DELETE FROM unsettled WHERE number = ?", (settled_by(row),))
 
 
 # ---- how a file is created, migrated and opened
@@ -403,8 +395,9 @@ def sqlite_warning(
     name = ".".join(map(str, version))
     if version < (3, 37):
         return f"SQLite {name} is too old for a ledger: use 3.37 or newer"
-    mended = version >= (3, 51, 3) or (3, 50, 7) <= version < (3, 51)
-    mended = mended or (3, 44, 6) <= version < (3, 45)
+    mended = version >= (3, 51, 3) or any(
+        first <= version < (3, first[1] + 1) for first in ((3, 50, 7), (3, 44, 6))
+    )
     if write_ahead and not mended:
         return (
             f"SQLite {name} can damage a file in write-ahead mode when two processes use it "

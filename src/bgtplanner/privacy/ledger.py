@@ -24,8 +24,6 @@ import itertools
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -33,58 +31,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import LedgerError, LedgerTamperedError, StaleRoundError
-from bgtplanner.privacy._book import Book, Demand, Spending, first_row
+from bgtplanner.privacy._book import Book, Demand, Reservation, Spending, first_row
 from bgtplanner.privacy._journal import Journal, in_write_ahead_mode, sqlite_warning
-from bgtplanner.privacy._rows import Head, Made, Mask, Payment, Row, Ticks, named_values, pack
-from bgtplanner.privacy.accountants import Accountant, accountant_named, from_ticks, to_ticks
+from bgtplanner.privacy._rows import Head, Made, Payment, Row, Ticks, pack
+from bgtplanner.privacy.accountants import Accountant, accountant_named, to_ticks
 from bgtplanner.privacy.budget import Budgets
 from bgtplanner.privacy.mechanisms import Neighbours
 from bgtplanner.privacy.witness import Witness
 
-__all__ = [
-    "SNAPSHOT_EVERY",
-    "Head",
-    "Ledger",
-    "Reservation",
-    "Spending",
-    "Ticks",
-    "in_write_ahead_mode",
-    "sqlite_warning",
-]
+__all__ = ["SNAPSHOT_EVERY", "Head", "Ledger", "Reservation", "Spending", "Ticks",
+           "in_write_ahead_mode", "sqlite_warning"]  # fmt: skip
 
 SNAPSHOT_EVERY = 64
 """How many rows are written between two snapshots of the sums; at most twice as many are read when
 a ledger is opened."""
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Reservation:
-    """Permission to release once, for the clients that could pay.
-
-    Attributes:
-        run: The run.
-        round: Its round.
-        attempt: 0 for the first attempt; a retry on changed inputs is a new one, charged again.
-        granted: Who may release.
-        refused: Who was asked and could not pay.
-        replayed: Who held this reservation already and is not charged again.
-        number: The row of the ledger by which it is settled.
-        ticks: What each granted client pays, in whole ticks: one number, or one per client.
-    """
-
-    run: str
-    round: int
-    attempt: int
-    granted: Mask
-    refused: Mask
-    replayed: Mask
-    number: int
-    ticks: Ticks
-
-    @cached_property
-    def charge(self) -> NDArray[np.float64]:
-        """What each granted client pays; one entry per client, 0 for one that was not asked."""
-        return np.broadcast_to(from_ticks(self.ticks), len(self.granted))
 
 
 class Ledger:
@@ -106,20 +66,18 @@ class Ledger:
     """
 
     def __init__(self, journal: Journal, *, witness: Witness | None = None) -> None:
-        self._journal = journal
-        self._witness = witness
+        self._journal, self._witness = journal, witness
         self._lock = threading.RLock()
         self._book = Book(journal.row(0), journal.key)
-        self._snapshot_at = 0
         snapshot = journal.snapshot()
         if snapshot is not None:
             self._book.go_to(snapshot)
-            self._snapshot_at = snapshot.number
             if journal.head_at(snapshot.number) != self._book.head:
                 raise LedgerTamperedError(
                     f"row {snapshot.number}, where the last snapshot was taken, is not in this "
                     "ledger: rows were cut, edited or removed"
                 )
+        self._snapshot_at = self._book.head.number
         self._catch_up()
         if witness is not None and (seen := witness.newest()) is not None:
             self.check_head(seen)
@@ -150,16 +108,13 @@ class Ledger:
         """Create a durable ledger.
 
         Args:
-            path: The file.
+            path: The file. If it exists, it is refused: no ledger is silently replaced.
             budgets: What every client may spend.
             accountant: How charges add up.
             witness: See :meth:`open`.
             neighbours: The relation that the budgets are a promise about, for which all noise is
                 to be scaled: ``replace-one`` (sensitivity 2 * clip) or ``replace-special``
                 (sensitivity clip; only where the server sees sums alone). It never changes.
-
-        Raises:
-            LedgerError: If the file exists: a ledger is never silently replaced.
         """
         key = secrets.token_bytes(32)
         first = first_row(budgets, _rule(accountant), key, neighbours)  # before a file is made
@@ -207,8 +162,8 @@ class Ledger:
         journal = Journal.open(path, read_only=read_only, rebuild=rebuild)
         try:
             ledger = cls(journal, witness=witness)
-            if accountant is not None and _rule(accountant).name != ledger.accountant.name:
-                wanted, kept = _rule(accountant).name, ledger.accountant.name
+            kept = ledger.accountant.name
+            if accountant is not None and (wanted := _rule(accountant).name) != kept:
                 raise LedgerError(f"{path}: kept with the accountant {kept}, not {wanted}")
             if neighbours not in (None, ledger.neighbours):
                 raise LedgerError(
@@ -232,9 +187,7 @@ class Ledger:
     def from_state(cls, state: Mapping[str, Any]) -> Self:
         """Restore a ledger in memory as it was when :meth:`state_dict` was called.
 
-        Raises:
-            LedgerTamperedError: If the state is not the one that was written.
-            LedgerError: If it is the state of a durable ledger, whose rows are in its file.
+        A state that is not the one that was written is refused.
         """
         if "rows" not in state:
             raise LedgerError("the state holds no rows: open the durable ledger file instead")
@@ -248,13 +201,6 @@ class Ledger:
 
         They include the key of the fingerprints. A durable ledger stays in its file and its key
         never leaves it, so only its head is returned.
-
-        Example:
-            >>> from bgtplanner import Budget
-            >>> ledger = Ledger.in_memory(Budgets.same(Budget(1.0), clients=3), "laplace/basic")
-            >>> _ = ledger.reserve(0.75, run="a", round=0)
-            >>> Ledger.from_state(ledger.state_dict()).left().tolist()
-            [0.25, 0.25, 0.25]
         """
         with self._lock:
             self._catch_up()
@@ -325,9 +271,6 @@ class Ledger:
             rising: Refuse a round that is not above every round of the run that any process has
                 reserved before.
 
-        Returns:
-            Who may release and who may not.
-
         Raises:
             BudgetExceeded: If no one can pay (or one cannot, if `strict`). Nothing was booked.
             StaleRoundError: If `rising` and the round is not above the earlier ones.
@@ -338,8 +281,12 @@ class Ledger:
             row: Row | None = None
             with self._journal.writing():
                 self._catch_up()
-                if rising:
-                    self._refuse_stale(demand)
+                newest = self._journal.newest_round(run) if rising else None
+                if newest is not None and demand.round <= newest:
+                    raise StaleRoundError(
+                        f"round = {demand.round}: the run has already had round {newest}; "
+                        "rounds must rise"
+                    )
                 decision = self._book.decide(demand, self._repeats(demand), strict=strict)
                 made = decision.made
                 attempt = made.attempt if made else self._journal.attempts(*demand[:2])
@@ -360,13 +307,6 @@ class Ledger:
             number=row.number if row else made.number if made else -1,
             ticks=demand.ticks,
         )
-
-    def _refuse_stale(self, demand: Demand) -> None:
-        newest = self._journal.newest_round(demand.run)
-        if newest is not None and demand.round <= newest:
-            raise StaleRoundError(
-                f"round = {demand.round}: the run has already had round {newest}; rounds must rise"
-            )
 
     def _repeats(self, demand: Demand) -> list[tuple[Made, Payment]]:
         """Return the earlier reservations for the same inputs, as their rows say.
@@ -400,19 +340,18 @@ class Ledger:
 
     def settle(self, reservation: Reservation) -> None:
         """Record that what was reserved has been released. Settling twice does no harm."""
-        if reservation.number < 0:  # no one was asked, nothing was booked
+        number, key = reservation.number, (reservation.run, reservation.round)
+        if number < 0:  # no one was asked, nothing was booked
             return
-        key = (reservation.run, reservation.round)
         with self._lock:
             with self._journal.writing():
                 self._catch_up()
-                made = self._journal.row(reservation.number)
+                made = self._journal.row(number)
                 if made is None or made[1:4] != ("reserve", *key):
-                    number = reservation.number
                     raise LedgerError(f"settle: this ledger has no reservation {number}")
-                if not self._journal.is_unsettled(reservation.number):
+                if not self._journal.is_unsettled(number):
                     return
-                row = self._append("settle", *key, pack({"settles": reservation.number}))
+                row = self._append("settle", *key, pack({"settles": number}))
             self._book.read(row)
 
     def fingerprint(self, *parts: bytes) -> bytes:
@@ -431,13 +370,15 @@ class Ledger:
         """Return the sums of all charges in ticks, ``[sums, clients]``, settled or not."""
         return self._book.spending.spent()
 
+    def left(self) -> NDArray[np.float64]:
+        """Return the largest charge that each client can still pay."""
+        return self._book.spending.left()
+
     def spending(self, run: str | None = None, before: int = 0) -> Spending:
         """Return the sums of what clients have spent; the caller must not change them.
 
-        Args:
-            run: Leave out what this run has reserved for the rounds from `before` on, which it
-                is about to repeat after a crash.
-            before: A round of that run.
+        What the run has reserved for the rounds from `before` on, which it is about to repeat
+        after a crash, is left out.
         """
         if run is None:
             return self._book.spending
@@ -452,10 +393,6 @@ class Ledger:
                     known.add(self._book.payment(row))
             return known
 
-    def left(self) -> NDArray[np.float64]:
-        """Return the largest charge that each client can still pay."""
-        return self._book.spending.left()
-
     def epsilon_spent(self, delta: float | None = None) -> NDArray[np.float64]:
         """Return each client's epsilon so far: a reading at its own delta, or at the one given."""
         return self._read(delta, self.accountant.epsilon)
@@ -464,14 +401,6 @@ class Ledger:
         """Return what each client has spent, as epsilon at its own delta by the other relation.
 
         It is NaN where it is not known; see :meth:`Accountant.other_reading`.
-
-        Example:
-            >>> from bgtplanner import Budget
-            >>> budgets = Budgets.same(Budget(1.0), clients=2)
-            >>> ledger = Ledger.in_memory(budgets, "laplace/basic", neighbours="replace-special")
-            >>> _ = ledger.reserve(0.75, run="a", round=0)
-            >>> ledger.epsilon_spent().tolist(), ledger.epsilon_other_reading().tolist()
-            ([0.75, 0.75], [1.5, 1.5])
         """
 
         def other(sums: Ticks, delta: float) -> NDArray[np.float64]:
@@ -503,30 +432,13 @@ class Ledger:
             self._catch_up()
             unsettled = self._journal.unsettled()
         for row in itertools.islice(self._journal.rows(), self.head.number + 1):
-            entry: dict[str, Any] = dict(zip(Row._fields[:4], row, strict=False))
-            if row.kind == "reserve":
-                payment = self._book.payment(row)
-                paid = from_ticks(np.broadcast_to(payment.ticks, len(self))[payment.who])
-                entry |= {
-                    "clients": len(paid),
-                    "charge_least": float(paid.min()),
-                    "charge_most": float(paid.max()),
-                    "attempt": payment.attempt,
-                    "settled": row.number not in unsettled,
-                }
-            elif row.kind == "loss":
-                entry["charge_most"] = float(from_ticks(named_values(row.payload)["ticks"]))
-            yield entry
+            yield self._book.described(row, settled=row.number not in unsettled)
 
     def verify(self, head: Head | None = None) -> int:
         """Read every row again, check everything that can be checked, and return their number.
 
         That is the chain, the file, and that the index, the snapshot and the sums in memory match
         the rows.
-
-        Raises:
-            LedgerTamperedError: If a row was edited, removed or reordered, the head is missing, or
-                what is derived from the rows does not match them.
         """
         with self._lock:
             snapshot = self._journal.snapshot()

@@ -42,7 +42,6 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri_exp
 
 from bgtplanner.errors import ConfigError, quoted
-from bgtplanner.privacy.conversions import filter_epsilon, gdp_epsilon, laplace_renyi_epsilon
 from bgtplanner.privacy.noise import ExactNoise, NoiseSource
 from bgtplanner.registry import Registry
 
@@ -55,7 +54,6 @@ __all__ = [
     "Limits",
     "Mechanism",
     "Neighbours",
-    "Spent",
     "clip_factor",
     "mechanism_named",
     "special_of",
@@ -104,13 +102,6 @@ class Limits(NamedTuple):
     coordinate: Array
     shape: Array
     agreement: Array
-
-
-class Spent(NamedTuple):
-    """What several releases amount to: epsilon at a delta, and pure epsilon if there is one."""
-
-    epsilon: float
-    pure: float | None
 
 
 class Mechanism:
@@ -242,13 +233,6 @@ class Mechanism:
         if common:
             return self.std_of_scale * scales.max()
         return self.std_of_scale * scales.__array_namespace__().sqrt((counts * scales**2).sum())
-
-    def spent(self, multipliers: Floats, times: Floats, delta: float) -> Spent:
-        """Return the epsilon of one client that made `times` releases with each multiplier."""
-        epsilons = self.epsilon_of(multipliers)
-        pure = float((times * epsilons).sum())
-        by_filter = float(filter_epsilon((times * epsilons**2).sum(), delta))
-        return Spent(min(pure, by_filter), pure)
 
     # ---- randomise, for real
 
@@ -415,9 +399,6 @@ class Gaussian(Additive):
     def draw_sum(self, source: Any, shape: tuple[int, ...], counts: Array, scales: Array) -> Array:
         return self.std_of_sum(counts, scales, False) * source.normal(shape)
 
-    def spent(self, multipliers: Floats, times: Floats, delta: float) -> Spent:
-        return Spent(float(gdp_epsilon((times / multipliers**2).sum(), delta)), None)
-
 
 class Laplace(Additive):
     """Laplace noise: pure epsilon.
@@ -451,11 +432,6 @@ class Laplace(Additive):
         gammas = source.gamma(xp.maximum(per_class, 1.0), (2, len(counts), *shape))
         gammas = xp.where(per_class > 0, gammas, 0.0)
         return xp.tensordot(scales, gammas[0] - gammas[1], axes=1)
-
-    def spent(self, multipliers: Floats, times: Floats, delta: float) -> Spent:
-        simple = super().spent(multipliers, times, delta)
-        by_renyi = laplace_renyi_epsilon(1 / multipliers.ravel(), times.ravel(), delta)
-        return simple._replace(epsilon=min(simple.epsilon, by_renyi))
 
     def limits(self, reach: Array, rare: Array, size: int, **_: Any) -> Limits:
         xp = reach.__array_namespace__()

@@ -45,11 +45,11 @@ def both_readings(epsilon: float, neighbours: str, other: float | None) -> str:
         >>> both_readings(10, "replace-special", 24.3811)
         "epsilon 10 (replace-special); 24.4 if one client's data are replaced by another's"
     """
-    said = f"epsilon {epsilon:g} ({neighbours})"
+    reading = f"epsilon {epsilon:g} ({neighbours})"
     if other is None:
-        return said
+        return reading
     against = next(words for name, words in _WORDS.items() if name != neighbours)
-    return f"{said}; {rounded_up(other)} {against}"
+    return f"{reading}; {rounded_up(other)} {against}"
 
 
 def quotes(
@@ -87,21 +87,31 @@ def quotes(
         for name, accountant in ACCOUNTANTS.items()
         if mechanism in (None, accountant.mechanism)
         and (budget.delta > 0 or accountant.counts_epsilons)
-        and (mechanism is not None or neighbours != "replace-special" or _sums(accountant))
+        and (
+            mechanism is not None
+            or neighbours != "replace-special"
+            or "secagg" in mechanism_named(accountant.mechanism).trusts
+        )
     }
-
-
-def _sums(accountant: Accountant) -> bool:
-    return "secagg" in mechanism_named(accountant.mechanism).trusts
 
 
 def _quote(
     accountant: Accountant, budget: Budget, rounds: int, noise: float | None, wanted: str
 ) -> dict[str, Any]:
-    charge = accountant.even_charge(budget, rounds)
     mechanism = mechanism_named(accountant.mechanism)
     relation = neighbours_of(mechanism.trusts[-1], wanted, "--neighbours")
+
+    def readings(charge: float) -> dict[str, float | None]:
+        """Return both epsilons of the rounds at this charge."""
+        spent = (charge, rounds, budget.delta)
+        return {
+            "epsilon": accountant.epsilon_of_rounds(*spent),
+            "epsilon_other_reading": accountant.other_reading_of_rounds(*spent, relation),
+        }
+
+    charge = accountant.even_charge(budget, rounds)
     multiplier = accountant.noise_multiplier(charge)
+    more = accountant.epsilon_of_rounds(charge, rounds + 1, budget.delta)
     quote: dict[str, Any] = {
         "sound": accountant.sound,
         "neighbours": relation,
@@ -110,13 +120,8 @@ def _quote(
         "noise_multiplier": float(multiplier),
         "noise_over_clip": float(mechanism.scale(multiplier, 1.0, relation)),
         "epsilon_of_one_round": accountant.epsilon_of_rounds(charge, 1, budget.delta),
-        "epsilon": accountant.epsilon_of_rounds(charge, rounds, budget.delta),
-        "epsilon_other_reading": accountant.other_reading_of_rounds(
-            charge, rounds, budget.delta, relation
-        ),
-        "epsilon_with_one_more_round": accountant.epsilon_of_rounds(
-            charge, rounds + 1, budget.delta
-        ),
+        **readings(charge),
+        "epsilon_with_one_more_round": more,
     }
     if noise is not None:
         cost = float(accountant.charge(noise))
@@ -124,9 +129,6 @@ def _quote(
         quote["at_noise_multiplier"] = {
             "charge": cost,
             "rounds_affordable": affordable,
-            "epsilon": accountant.epsilon_of_rounds(cost, rounds, budget.delta),
-            "epsilon_other_reading": accountant.other_reading_of_rounds(
-                cost, rounds, budget.delta, relation
-            ),
+            **readings(cost),
         }
     return quote
