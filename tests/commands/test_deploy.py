@@ -20,12 +20,12 @@ from bgtplanner.cli import app
 from bgtplanner.errors import ConfigError, LedgerError, MissingExtraError, RunFolderError
 from bgtplanner.federation.aggregation.neighbourhood import degree_and_threshold
 from bgtplanner.federation.aggregation.roster import Roster
-from bgtplanner.flower import example
 from bgtplanner.flower.check import check_client
 from bgtplanner.flower.client import Client, client_app
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.in_process import InProcessGrid
 from bgtplanner.models.tastes import Tastes
+from bgtplanner.runs import example
 from bgtplanner.runs.assembly import federation_of
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.deployable import catalogue_of

@@ -29,11 +29,11 @@ from bgtplanner.data.split import deal_users
 from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.flower.client import Client, make_client_app
 from bgtplanner.flower.clientfile import load_client
-from bgtplanner.flower.example import _write_ratings, write_example
 from bgtplanner.flower.in_process import InProcessGrid
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.deployable import catalogue_of
 from bgtplanner.runs.deployed import carry_out
+from bgtplanner.runs.example import write_example, write_ratings
 from bgtplanner.runs.run import Result, execute, split_of
 from flower import simulated_client
 from flower.equality import same_ledgers, same_model
@@ -77,7 +77,7 @@ class Many:
         self.ratings = deal_users(load_ratings("demo"), NODES, seed=0)
         train = split_of(self.config, self.ratings).train
         for client, file in enumerate(self.files):
-            _write_ratings(file.parent / "ratings.csv", train, client)
+            write_ratings(file.parent / "ratings.csv", train, client)
 
     @property
     def server(self) -> Path:

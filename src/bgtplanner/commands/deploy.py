@@ -41,7 +41,7 @@ def init(
     Example: `bgtplanner deploy init deployment --clients 6`
     """
     need_flower()
-    from bgtplanner.flower.example import write_example
+    from bgtplanner.runs.example import write_example
 
     ConfigError.unless(folder != "", "FOLDER", folder, "a path")
     write_example(Path(folder), clients=clients, address=address, trust=trust)

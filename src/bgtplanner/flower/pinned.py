@@ -9,7 +9,6 @@ instead, which neither unpacks nor imports the app. `bgtplanner deploy init` wri
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from flwr.clientapp import ClientApp
@@ -22,20 +21,15 @@ __all__ = ["main", "pin"]
 def pin() -> None:
     """Make Flower's client process in this Python load our client and no other.
 
+    Neither a run's code nor its dependencies are written to this machine's disk.
+
     Raises:
         AttributeError: If Flower has changed; then nothing may run at all.
     """
-
-    def nothing(*_: Any, **__: Any) -> None:
-        """Write neither a run's code nor its dependencies to this machine's disk."""
-
-    def ours(*_: Any, **__: Any) -> Callable[..., ClientApp]:
-        return _installed
-
     replaced = {
-        "install_from_fab": nothing,
-        "install_app_dependencies": nothing,
-        "get_load_client_app_fn": ours,
+        "install_from_fab": lambda *_, **__: None,
+        "install_app_dependencies": lambda *_, **__: None,
+        "get_load_client_app_fn": lambda *_, **__: _installed,
     }
     for name, replacement in replaced.items():
         getattr(run_clientapp, name)  # raises if there is nothing to replace
