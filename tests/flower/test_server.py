@@ -522,7 +522,6 @@ def test_a_folder_of_another_run_is_left_alone(federation: Federation, tmp_path:
         ({"planning.policy": "bgt", "planning.context": "usage"}, "planning.context = 'usage'"),
         ({"planning.policy": "bgt", "planning.reward": "test"}, "planning.reward = 'test'"),
         ({"planning.target": 0.2}, "planning.target = 0.2"),
-        ({"planning.policy": "hindsight"}, "planning.policy = 'hindsight'"),
         ({"federation.dropout": 0.1}, "federation.dropout = 0.1"),
         ({"federation.stragglers": 0.1}, "federation.stragglers = 0.1"),
         ({"deployment.clients": 2, "deployment.least_clients": 3}, "deployment.least_clients"),

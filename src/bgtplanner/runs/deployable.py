@@ -75,46 +75,47 @@ def check_deployable(config: Config) -> None:
     Raises:
         ConfigError: Naming the key, its value, and what is possible.
     """
-    privacy, planning, federation = config.privacy, config.planning, config.federation
+    privacy, planning = config.privacy, config.planning
     choice = Choice(
         privacy.mechanism, privacy.trust, privacy.unit, deployed=True, neighbours=privacy.relation
     )
     check(choice, "privacy.")
-    learns, made_up = config.learns, "0: real clients need no simulated failures"
-    for name, value, fits, expected in (
+    grouped, simulated = privacy.trust != "local", "0: real clients need no simulated failures"
+    context = not config.learns or planning.context != "usage"
+    reward = not config.learns or planning.reward in ("none", "released")
+    deployment, accountant = config.deployment, accountant_of(config)
+    expected = "a sound accountant, like gaussian/gdp"
+    ConfigError.unless(accountant.sound, "privacy.accounting", accountant.name, expected)
+    for name, fits, expected in (
         (
             "deployment.roster",
-            config.deployment.roster,
-            (config.deployment.roster is None) == (privacy.trust == "local"),
+            (deployment.roster is not None) == grouped,
             "a roster with privacy.trust = secagg, and none without",
         ),
-        ("privacy.budgets", privacy.budgets, privacy.budgets is None, "none: one epsilon for all"),
-        ("model.pseudo_items", config.model.pseudo_items, not config.model.pseudo_items, "0"),
-        ("model.expansions", config.model.expansions, not config.model.expansions, "0"),
-        ("planning.policy", planning.policy, planning.policy != "hindsight", "another one"),
+        ("privacy.budgets", privacy.budgets is None, "none: one epsilon for all"),
+        ("model.pseudo_items", not config.model.pseudo_items, "0"),
+        ("model.expansions", not config.model.expansions, "0"),
         (
             "planning.context",
-            planning.context,
-            not learns or planning.context != "usage",
+            context,
             "none, released or forecast: clients do not say which items they have rated",
         ),
         (
             "planning.reward",
-            planning.reward,
-            not learns or planning.reward in ("none", "released"),
+            reward,
             "none or released: no charge pays for what clients would say about their ratings",
         ),
-        ("planning.target", planning.target, planning.target is None, "none: the RMSE is unknown"),
-        ("federation.dropout", federation.dropout, not federation.dropout, made_up),
-        ("federation.stragglers", federation.stragglers, not federation.stragglers, made_up),
+        ("planning.target", planning.target is None, "none: the RMSE is unknown"),
+        ("federation.dropout", not config.federation.dropout, simulated),
+        ("federation.stragglers", not config.federation.stragglers, simulated),
+        (
+            "deployment.least_clients",
+            deployment.least_clients <= deployment.clients,
+            f"at most clients = {deployment.clients}",
+        ),
     ):
-        ConfigError.unless(fits, name, value, expected)
-    accountant, deployment = accountant_of(config), config.deployment
-    expected = "a sound accountant, like gaussian/gdp"
-    ConfigError.unless(accountant.sound, "privacy.accounting", accountant.name, expected)
-    least, expected = deployment.least_clients, f"at most clients = {deployment.clients}"
-    fits = least <= deployment.clients
-    ConfigError.unless(fits, "deployment.least_clients", least, expected)
+        section, _, key = name.partition(".")
+        ConfigError.unless(fits, name, getattr(getattr(config, section), key), expected)
 
 
 def check_server(config_file: Path) -> list[Finding]:
@@ -157,19 +158,16 @@ def _check_group(config: Config, folder: Path) -> list[Finding]:
     roster, least = group.roster, config.deployment.least_clients
     known = Finding("roster", True, f"{len(roster)} clients; digest {roster.digest.hex()}")
     asked, fewest = _asked(config, len(roster)), _asked(config, least)
-    dropouts, colluders = group.tolerance.of(asked)
+    (dropouts, colluders), (gone, bad) = group.tolerance.of(asked), group.tolerance.of(fewest)
     surplus = math.sqrt(asked / group.tolerance.honest(asked)) - 1
-    note = (
-        f"of {asked} clients {dropouts} may drop out and {colluders} collude; if all answer, the "
-        f"noise is {surplus:.0%} above what is promised"
-    )
     try:
         _check_sum(group, fewest)
     except ConfigError as error:
         return [known, Finding("sums", False, f"deployment.least_clients = {least}: {error}")]
-    dropouts, colluders = group.tolerance.of(fewest)
-    note += (
-        f"; policies: smallest_group at most {fewest - dropouts}, colluders at most {colluders}"
+    note = (
+        f"of {asked} clients {dropouts} may drop out and {colluders} collude; if all answer, the "
+        f"noise is {surplus:.0%} above what is promised; policies: smallest_group at most "
+        f"{fewest - gone}, colluders at most {bad}"
     )
     return [known, Finding("sums", True, note)]
 

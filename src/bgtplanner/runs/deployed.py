@@ -79,8 +79,7 @@ def carry_out(
         summary = folder.summary(whole=True)
         if summary is not None:
             return summary
-        noted = folder.clients() or {"run": secrets.token_hex(16), "clients": []}
-        run = _DeployedRun(config, catalogue, group, grid, folder, noted, observer, poll_seconds)
+        run = _DeployedRun(config, catalogue, group, grid, folder, observer, poll_seconds)
         with contextlib.closing(run):
             checkpoint = folder.checkpoint()
             if checkpoint is not None:
@@ -101,42 +100,28 @@ class _DeployedRun(Run):
         group: Group | None,
         grid: Grid,
         folder: RunFolder,
-        noted: Mapping[str, Any],
         observer: RoundObserver | None,
         poll_seconds: float,
     ) -> None:
-        accountant, settings = accountant_of(config), config.deployment
+        noted = folder.clients() or {"run": secrets.token_hex(16), "clients": []}
+        name, accountant, settings = noted["run"], accountant_of(config), config.deployment
         machines = Machines(
-            grid,
-            places=settings.clients,
-            accountant=accountant.name,
-            run=noted["run"],
+            grid, places=settings.clients, accountant=accountant.name, run=name,
             roster=None if group is None else group.roster,
             known=noted["clients"] if group is None else _names_in(group.roster),
-            save=lambda clients: folder.write_clients({"run": noted["run"], "clients": clients}),
-            seconds=min(settings.round_seconds, _HELLO_SECONDS),
-            poll_seconds=poll_seconds,
-        )
+            save=lambda clients: folder.write_clients({"run": name, "clients": clients}),
+            seconds=min(settings.round_seconds, _HELLO_SECONDS), poll_seconds=poll_seconds,
+        )  # fmt: skip
         deployment = Deployment(
             federation_of(config, len(catalogue.items), clients=settings.clients),
-            machines,
-            catalogue,
-            model=config.model.name,
-            accountant=accountant,
-            run=noted["run"],
-            pace=Pace(*(getattr(settings, name) for name in Pace._fields)),
-            seed=config.run.seed,
-            group=group,
-        )
+            machines, catalogue, model=config.model.name, accountant=accountant, run=name,
+            pace=Pace(*(getattr(settings, field) for field in Pace._fields)),
+            seed=config.run.seed, group=group,
+        )  # fmt: skip
         super().__init__(config, deployment, observer)
         self.checkpoint_every = 1  # clients have paid for every round, so none is played twice
         self._rounds = coordinator_of(
-            config,
-            deployment,
-            noted["run"],
-            folder.path / "ledger.sqlite",
-            run=noted["run"],
-            kind=DeployedRounds,
+            config, deployment, name, folder.path / "ledger.sqlite", run=name, kind=DeployedRounds
         )
         self._rounds.stops = True  # once the budget is used up, there is nothing left to do
         self.planned = self._rounds
