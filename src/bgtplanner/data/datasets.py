@@ -67,10 +67,9 @@ class Dataset:
     Attributes:
         name: Its name for `load_ratings` and ``--dataset``.
         description: One line for lists.
-        make: Generates the ratings from a seed, with a catalogue or not, if nothing is read.
+        make: Generates the ratings from a seed, if nothing is read.
         folder: Folder under the data folder, or None if nothing is read from there.
-        files: Original names of the files: the ratings and, if only the users of a network are
-            kept, its pairs of users. Any may be gzipped, with ``.gz`` added.
+        files: The ratings and, if only the users of a network are kept, its pairs of users.
         table: How the files are read.
         archive: Where they can be downloaded.
         catalogue: File of all items, with titles and features, if there is one.
@@ -265,10 +264,8 @@ def parse_scale(text: str) -> Scale:
         >>> parse_scale("1:5")
         (1.0, 5.0)
     """
-    if text == "max":
-        return "max"
-    if text == "minmax":
-        return "minmax"
+    if text in ("max", "minmax"):
+        return "max" if text == "max" else "minmax"
     try:
         low, high = (float(bound) for bound in text.split(":"))
     except ValueError:
@@ -303,12 +300,10 @@ def load_ratings(
     Args:
         name: One of `DATASETS`, or ``csv:`` or ``parquet:`` and the path of a table.
         data_dir: Folder to look in first for real data.
-        seed: Seed of ``synthetic``, and of dealing the users of ``ml-1m`` and ``ml-1m-merged`` to
-            clients; nothing else depends on it.
+        seed: Seed of ``synthetic``, and of dealing the users of ``ml-1m`` to clients.
         duplicates: Which rating is kept when a user rated an item twice: by default the latest
             by time if there are times, else the last in the file.
-        delimiter: Delimiter of a text table; detected by default, as is all that follows
-            except the scale.
+        delimiter: Delimiter of a text table; detected by default, as are `header` and columns.
         header: Whether the first row of a text table holds names.
         user: User column of a table, by name or position from 0.
         item: Item column.
@@ -318,8 +313,7 @@ def load_ratings(
         scale: How the values of a table become [0, 1]: ``max`` (the default), ``minmax`` or
             bounds, as two numbers or ``LOW:HIGH``. Give bounds if the largest value is private.
         items: The public catalogue: ``auto`` takes the set's own file if it is there, ``none``
-            takes the items that occur in the ratings; or a table of items (see
-            :func:`~bgtplanner.data.catalogue.read_items`), or a catalogue.
+            takes the items that occur in the ratings; or a table of items, or a catalogue.
         items_format: How such a table is read; what is not said is detected.
         unknown_items: What to do with ratings of items that the catalogue lacks, as in
             :meth:`Ratings.with_catalogue`.
@@ -336,14 +330,14 @@ def load_ratings(
     data_dir = None if data_dir is None else as_path("data_dir", data_dir)
     if not isinstance(items, Catalogue | str):
         items = as_path("items", items)
+    of_text = {"delimiter": delimiter, "header": header}
     columns = {"user": user, "item": item, "rating": rating, "time": time, "client": client}
-    options = {"delimiter": delimiter, "header": header, "scale": scale, **columns}
+    options = of_text | {"scale": scale} | columns
     given = {option: value for option, value in options.items() if value is not None}
     known = name in DATASETS
     for option, value in given.items():
-        of_text = option in ("delimiter", "header")
-        if known or (info.table.parquet and of_text):
-            kinds = "csv:PATH" if of_text else "csv:PATH and parquet:PATH"
+        if known or (info.table.parquet and option in of_text):
+            kinds = "csv:PATH" if option in of_text else "csv:PATH and parquet:PATH"
             raise ConfigError(
                 f"{option}={value!r}: only for {kinds}, not for '{name}'; leave it out"
             )
@@ -384,32 +378,31 @@ def with_items(
         unknown: What to do with ratings of items that the catalogue lacks.
     """
     path: Path | None = None
-    if isinstance(items, str) and items in ("auto", "none"):
-        if items == "none":
-            _for_a_table(items_format)
-            return replace(ratings, catalogue=None)
-        if info.catalogue is not None and folder is not None:
-            path = existing_file(folder / info.catalogue)
-            if path is None:
-                note = (
-                    f"No catalogue: {folder / info.catalogue} is not there. The items are those "
-                    "that occur in the ratings, without titles and features. Run 'bgtplanner "
-                    f"data fetch {info.name}', or give a table with --items."
-                )
-                return replace(ratings, notes=(*ratings.notes, note))
-    elif not isinstance(items, Catalogue):
+    if (isinstance(items, str) and items not in ("auto", "none")) or isinstance(items, Path):
         fits = bool(str(items).strip()) and "\0" not in str(items)
         ConfigError.unless(fits, "--items", str(items), "auto, none or the path of a table")
         path = with_home(items)
+    elif items == "auto" and info.catalogue is not None and folder is not None:
+        path = existing_file(folder / info.catalogue)
+        if path is None:
+            note = (
+                f"No catalogue: {folder / info.catalogue} is not there. The items are those "
+                "that occur in the ratings, without titles and features. Run 'bgtplanner "
+                f"data fetch {info.name}', or give a table with --items."
+            )
+            return replace(ratings, notes=(*ratings.notes, note))
     if path is not None:
-        own = info.catalogue is not None and path.name.removesuffix(".gz") == info.catalogue
+        own = path.name.removesuffix(".gz") == info.catalogue
         items = read_items(path, _both(info.items_format if own else ItemsFormat(), items_format))
-    else:
-        _for_a_table(items_format)
+    elif items_format is not None:
+        raise ConfigError(
+            "data.items_column and data.items_words (items_format) are about a table of items; "
+            "give one with --items, or leave them out"
+        )
     if isinstance(items, Catalogue):
         ratings = ratings.with_catalogue(items, unknown=unknown)
-    if ratings.catalogue is None:
-        return ratings
+    if items == "none" or ratings.catalogue is None:
+        return replace(ratings, catalogue=None)
     where = "" if path is None else f" from {path.name}"
     titles = "" if ratings.catalogue.titles is None else ", titles"
     features = len(ratings.catalogue.names)
@@ -417,21 +410,11 @@ def with_items(
     return replace(ratings, notes=(*ratings.notes, note))
 
 
-def _for_a_table(items_format: ItemsFormat | None) -> None:
-    """Refuse to be told about a table of items where none is read."""
-    if items_format is not None:
-        raise ConfigError(
-            "data.items_column and data.items_words (items_format) are about a table of items; "
-            "give one with --items, or leave them out"
-        )
-
-
 def _both(own: ItemsFormat, given: ItemsFormat | None) -> ItemsFormat:
     """What is known about a table, with what was given besides."""
-    if given is None:
-        return own
-    said = {one.name: getattr(given, one.name) for one in fields(given)}
-    return replace(own, **{name: value for name, value in said.items() if value not in (None, ())})
+    given = given or ItemsFormat()
+    chosen = {one.name: getattr(given, one.name) for one in fields(given)}
+    return replace(own, **{name: of for name, of in chosen.items() if of not in (None, ())})
 
 
 def _read_own(info: Dataset, given: dict[str, Any], duplicates: Duplicates) -> Ratings:
@@ -455,18 +438,10 @@ def _read(info: Dataset, paths: Sequence[Path], duplicates: Duplicates) -> Ratin
         pairs = read_table(network, info.table)
         users = np.union1d(pairs.user, pairs.item)
         table = table.take(np.isin(table.user, users))
+    columns = {"time": table.time, "client": table.client, "users": users}
+    how: dict[str, Any] = {"scale": info.scale, "duplicates": duplicates, "name": info.name}
     try:
-        ratings = Ratings.from_arrays(
-            table.user,
-            table.item,
-            table.rating,
-            time=table.time,
-            client=table.client,
-            users=users,
-            scale=info.scale,
-            duplicates=duplicates,
-            name=info.name,
-        )
+        ratings = Ratings.from_arrays(table.user, table.item, table.rating, **columns, **how)
     except DataError as error:
         raise DataError(str(error), path=paths[0]) from error
     return replace(

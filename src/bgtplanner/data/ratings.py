@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,14 +21,12 @@ from bgtplanner.arguments import in_words, refuse_unless
 from bgtplanner.data.catalogue import Catalogue, as_label
 from bgtplanner.errors import ConfigError, DataError, quoted
 
-__all__ = ["Duplicates", "Ratings", "Scale", "pieces"]
+__all__ = ["Duplicates", "Ratings", "Scale"]
 
 IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float32]
 
 _WHOLE = re.compile("0|-?[1-9][0-9]{0,17}")  # integers that are written as they are read
-
-_SMALL_TABLE, _PIECE = 1 << 16, 1 << 20  # entries
 
 _NO_LABELS = (list, tuple, dict, set, frozenset, np.ndarray)
 
@@ -248,68 +246,37 @@ class Ratings:
                 ``duplicates="error"``.
         """
         refuse_unless(isinstance(name, str), "name", name, "text")
-        raw = np.ones(len(_column(user, "user"))) if value is None else _as_float(value, "value")
-        scale = _as_scale(scale)
-        given, notes = value is None or not isinstance(scale, str), tuple[str, ...]()
-        if value is None:
-            fits = isinstance(scale, str) or scale == (0, 1)
-            ConfigError.unless(fits, "scale", scale, "nothing, or 0 and 1, as there are no values")
-        alike = len(raw) > 1 and bool((raw == raw[0]).all())
-        implicit = value is None or (alike and not given and raw[0] > 0)
-        if alike and not implicit:
-            if not given:
-                raise DataError(
-                    f"all {len(raw):,} values are the same and not above 0, so that there is "
-                    "nothing to learn; give values that differ, or bounds with scale=(low, high)"
-                )
-            notes = ("All ratings have the same value: there is nothing to learn from them.",)
-        if implicit:
-            why = "There is no rating column" if value is None else "All ratings are the same"
-            notes = (f"{why}: each row counts as a click (implicit feedback), with the value 1.",)
-            raw, scale = np.ones_like(raw), (0.0, 1.0)
-        user_labels, user_index = _index_labels(user, users, "user", len(raw))
-        item_labels, item_index = _index_labels(item, items, "item", len(raw))
+        raw = None if value is None else _as_float(value, "value")
+        length = len(_column(user, "user")) if raw is None else len(raw)
+        values = _Values.of(raw, length, _as_scale(scale))
+        user_labels, user_index = _index_labels(user, users, "user", length)
+        item_labels, item_index = _index_labels(item, items, "item", length)
         when = None if time is None else _as_float(time, "time")
-        if when is not None and len(when) != len(raw):
-            raise DataError(f"time has {len(when)} entries, value has {len(raw)}")
-        low, high = _bounds(raw, scale)
-        outside = np.flatnonzero(~((raw >= low) & (raw <= high)))
-        if outside.size:
-            raise DataError(
-                f"{outside.size} of {len(raw)} values lie outside the scale [{low:g}, {high:g}], "
-                f"the first in row {outside[0] + 1}"
-            )
-        scaled = raw - low
-        scaled /= (high - low) or 1.0
-
+        if when is not None and len(when) != length:
+            raise DataError(f"time has {len(when)} entries, value has {length}")
         client_of_user = np.arange(len(user_labels), dtype=np.int32)
         if client is not None:
-            _, client_index = _index_labels(client, None, "client", len(raw))
+            _, client_index = _index_labels(client, None, "client", length)
             client_of_user = _clients_of_users(client_index, user_index, len(user_labels))
-        keep, scaled = _resolve_duplicates(
-            user_index, item_index, scaled, when, len(item_labels), duplicates
-        )
-        if keep is not None:
-            user_index, item_index, scaled = user_index[keep], item_index[keep], scaled[keep]
-            when = None if when is None else when[keep]
-        small = scaled.astype(np.float32)
-        del raw, scaled, keep, outside  # eight bytes per rating each
-        order = _in_order(client_of_user, user_index, item_index, len(item_labels))
+        place = np.empty_like(client_of_user)  # of each user, in the order of clients
+        place[np.argsort(client_of_user, kind="stable")] = np.arange(len(place))
+        pair = place[user_index].astype(np.int64) * len(item_labels) + item_index
+        rows, scaled = _without_duplicates(pair, values.scaled, when, duplicates)
         return cls(
-            user=user_index[order],
-            item=item_index[order],
-            value=small[order],
-            time=None if when is None else when[order],
+            user=user_index[rows],
+            item=item_index[rows],
+            value=scaled.astype(np.float32),
+            time=None if when is None else when[rows],
             client_of_user=client_of_user,
             n_items=len(item_labels),
-            low=low,
-            high=high,
+            low=values.low,
+            high=values.high,
             user_labels=user_labels,
             item_labels=item_labels,
             name=name,
-            public=frozenset(["scale"] * given + ["catalogue"] * (items is not None)),
-            implicit=implicit,
-            notes=notes,
+            public=frozenset(["scale"] * values.given + ["catalogue"] * (items is not None)),
+            implicit=values.implicit,
+            notes=values.notes,
         )
 
     @classmethod
@@ -340,20 +307,68 @@ class Ratings:
             Ratings(ratings: 2 ratings, 2 users, 1 items, 2 clients)
         """
         named = {"user": user, "item": item, "value": value, "time": time, "client": client}
-        columns: dict[str, Any] = {}
-        known = _columns_of(frame)
+        known, columns = _columns_of(frame), dict[str, Any]()
         for argument, name in named.items():
             try:
                 columns[argument] = None if name is None else frame[name]
             except Exception as error:  # frame libraries have errors of their own
                 clicks = "; for clicks without ratings: value=None" * (argument == "value")
-                there = f"; the frame has {known}" * bool(known or isinstance(frame, Mapping))
-                raise DataError(f"{argument}={name!r}: no such column{there}{clicks}") from error
-        known = list(inspect.signature(cls.from_arrays).parameters)
+                problem = f"{argument}={name!r}: no such column; the frame has {known}{clicks}"
+                raise DataError(problem) from error
+        possible = list(inspect.signature(cls.from_arrays).parameters)
         for option in options:
-            if option not in known:
-                raise ConfigError(f"{option}: not an option; expected one of {', '.join(known)}")
+            if option not in possible:
+                expected = f"expected one of {', '.join(possible)}"
+                raise ConfigError(f"{option}: not an option; {expected}")
         return cls.from_arrays(**columns, **options)
+
+
+class _Values(NamedTuple):
+    """Raw values on the scale of 0 to 1, and what is known about them.
+
+    Attributes:
+        scaled: The values.
+        low: Raw value that became 0.
+        high: Raw value that became 1.
+        given: Whether the scale was given, and not read off the values.
+        implicit: Whether they are clicks.
+        notes: What whoever starts a run should be told.
+    """
+
+    scaled: NDArray[np.float64]
+    low: float
+    high: float
+    given: bool
+    implicit: bool
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, raw: NDArray[np.float64] | None, length: int, scale: Scale) -> _Values:
+        """Scale the values; without any, or if all are the same, they are clicks."""
+        given = raw is None or not isinstance(scale, str)
+        if raw is None and not isinstance(scale, str) and scale != (0, 1):
+            expected = "nothing, or 0 and 1, as there are no values"
+            raise ConfigError(f"scale = {quoted(scale)}: expected {expected}")
+        alike = raw is not None and length > 1 and bool((raw == raw[0]).all())
+        if raw is None or (alike and not given and raw[0] > 0):
+            why = "There is no rating column" if raw is None else "All ratings are the same"
+            note = f"{why}: each row counts as a click (implicit feedback), with the value 1."
+            return cls(np.ones(length), 0.0, 1.0, given, True, (note,))
+        if alike and not given:
+            raise DataError(
+                f"all {length:,} values are the same and not above 0, so that there is "
+                "nothing to learn; give values that differ, or bounds with scale=(low, high)"
+            )
+        low, high = _bounds(raw, scale)
+        outside = np.flatnonzero(~((raw >= low) & (raw <= high)))
+        if outside.size:
+            raise DataError(
+                f"{outside.size} of {length} values lie outside the scale [{low:g}, {high:g}], "
+                f"the first in row {outside[0] + 1}"
+            )
+        note = "All ratings have the same value: there is nothing to learn from them."
+        scaled = (raw - low) / ((high - low) or 1.0)
+        return cls(scaled, low, high, given, False, (note,) if alike else ())
 
 
 def _columns_of(frame: Any) -> list[Any]:
@@ -367,8 +382,6 @@ def _columns_of(frame: Any) -> list[Any]:
         return list(frame)
     if isinstance(names := getattr(getattr(frame, "dtype", None), "names", None), tuple):
         return list(names)  # a structured array of NumPy
-    if hasattr(frame, "__getitem__") and not isinstance(frame, Sequence | np.ndarray):
-        return []  # it may have columns all the same
     raise DataError(
         f"frame = {in_words(frame)}: expected a table with named columns, such as a DataFrame or "
         "a dict of lists"
@@ -393,9 +406,9 @@ def _as_float(column: ArrayLike, name: str) -> NDArray[np.float64]:
     given = _column(column, name)
     if given.dtype == object:
         given = np.array([np.nan if _is_missing(of) else of for of in given.tolist()])
-    if given.dtype.kind == "c":
-        raise DataError(f"{name} must be numbers")
     try:
+        if given.dtype.kind == "c":
+            raise TypeError
         array = given.astype(np.float64, copy=False)
     except (TypeError, ValueError, OverflowError) as error:
         raise DataError(f"{name} must be numbers") from error
@@ -410,12 +423,14 @@ def _as_float(column: ArrayLike, name: str) -> NDArray[np.float64]:
 def _index_labels(
     column: ArrayLike, known: ArrayLike | None, name: str, length: int
 ) -> tuple[NDArray[Any], IntArray]:
+    """The labels, each once and in order, and which of them each entry is."""
     array = _labels(column, name)
     if len(array) != length:
-        raise DataError(f"{name} has {len(array)} entries, and {length} were expected, as many as "
-                        "there are ratings")  # fmt: skip
+        problem = f"{name} has {len(array)} entries, and {length} were expected"
+        raise DataError(f"{problem}, as many as there are ratings")
     if known is None:
-        return _distinct(array)
+        labels, index = np.unique(array, return_inverse=True)
+        return labels, index.astype(np.int32)
     labels = np.unique(_labels(known, f"{name}s"))
     index = np.minimum(np.searchsorted(labels, array), max(len(labels) - 1, 0))
     if len(array) and not (len(labels) and np.array_equal(labels[index], array)):
@@ -423,43 +438,16 @@ def _index_labels(
     return labels, index.astype(np.int32)
 
 
-def _distinct(array: NDArray[Any]) -> tuple[NDArray[Any], IntArray]:
-    """The distinct labels in order, and which of them each entry is.
-
-    Whole numbers that lie close together are looked up in a table: sorting a hundred million of
-    them would take ten times as long, and gigabytes.
-    """
-    if array.dtype.kind in "iu" and len(array):
-        low, high = int(array.min()), int(array.max())
-        if high - low <= 2 * len(array) + _SMALL_TABLE:
-            there = np.zeros(high - low + 1, dtype=bool)
-            for some in pieces(len(array)):
-                there[array[some].astype(np.int64) - low] = True
-            place = np.cumsum(there, dtype=np.int32) - 1
-            index = np.empty(len(array), dtype=np.int32)
-            for some in pieces(len(array)):
-                index[some] = place[array[some].astype(np.int64) - low]
-            return (np.flatnonzero(there) + low).astype(array.dtype), index
-    labels, found = np.unique(array, return_inverse=True)
-    return labels, found.astype(np.int32)
-
-
-def pieces(length: int) -> list[slice]:
-    """Consecutive parts of an array, small enough for copies of one to cost no memory."""
-    return [slice(start, start + _PIECE) for start in range(0, length, _PIECE)]
-
-
 def _labels(column: ArrayLike, name: str) -> NDArray[Any]:
     """A column of labels, each of them a number or text."""
     array = _column(column, name)
     if array.dtype == object:
-        if any(isinstance(label, _NO_LABELS) for label in array.tolist()):
-            raise DataError(f"{name} must hold labels: whole numbers or text")
         missing = [_is_missing(label) for label in array.tolist()]
         if any(missing):
             row = missing.index(True) + 1
             raise DataError(f"{name} must not hold missing labels; the first is in row {row}")
-        array = array.astype(str)
+        if not any(isinstance(label, _NO_LABELS) for label in array.tolist()):
+            array = array.astype(str)
     if array.dtype.kind not in "biufUSMm":
         raise DataError(f"{name} must hold labels: whole numbers or text")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -502,66 +490,26 @@ def _bounds(raw: NDArray[np.float64], scale: Scale) -> tuple[float, float]:
     return scale
 
 
-def _resolve_duplicates(
-    user: IntArray,
-    item: IntArray,
+def _without_duplicates(
+    pair: NDArray[np.int64],
     value: NDArray[np.float64],
     time: NDArray[np.float64] | None,
-    n_items: int,
     rule: Duplicates,
-) -> tuple[NDArray[np.bool_] | None, NDArray[np.float64]]:
-    """The rows to keep, and the values (changed only by the rule 'mean').
-
-    None stands for all rows, without duplicates: as it is nearly always.
-    """
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The rows to keep, in the order of their user-item pairs, and their values."""
     if rule not in ("last", "first", "mean", "error"):
         raise ConfigError(f"duplicates={rule!r}: expected 'last', 'first', 'mean' or 'error'")
-    pair = _pair_keys(user, item, n_items)
-    pair.sort()  # in its place
-    repeated = np.unique(pair[1:][pair[1:] == pair[:-1]])
-    if not len(repeated):
-        return None, value
-    found = []
-    for some in pieces(len(pair)):
-        keys = _pair_keys(user[some], item[some], n_items)
-        at = np.minimum(np.searchsorted(repeated, keys), len(repeated) - 1)
-        found.append(np.flatnonzero(repeated[at] == keys) + some.start)
-    rows = np.concatenate(found)
-    pair = _pair_keys(user[rows], item[rows], n_items)
-    order = np.argsort(pair, kind="stable") if time is None else np.lexsort((time[rows], pair))
-    rows, pair = rows[order], pair[order]
-    starts = np.flatnonzero(np.r_[True, pair[1:] != pair[:-1]])
-    ends = np.r_[starts[1:], len(rows)]
+    order = np.argsort(pair, kind="stable") if time is None else np.lexsort((time, pair))
+    begins = np.flatnonzero(np.diff(pair[order], prepend=-1))
+    if len(begins) == len(order):
+        return order, value[order]
     if rule == "error":
-        raise DataError(f"{len(rows) - len(starts)} ratings repeat a user-item pair")
+        raise DataError(f"{len(order) - len(begins)} ratings repeat a user-item pair")
     if rule == "mean":
-        sums = np.add.reduceat(value[rows], starts)
-        value = value.copy()
-        value[rows[starts]] = sums / (ends - starts)
-    keep = np.ones(len(value), dtype=bool)
-    keep[rows] = False
-    keep[rows[ends - 1 if rule == "last" else starts]] = True
-    return keep, value
-
-
-def _in_order(
-    client_of_user: IntArray, user: IntArray, item: IntArray, n_items: int
-) -> NDArray[np.int64] | slice:
-    """What sorts ratings without duplicates by client, then user, then item."""
-    if (client_of_user[1:] < client_of_user[:-1]).any():
-        rank = np.empty_like(client_of_user)
-        rank[np.argsort(client_of_user, kind="stable")] = np.arange(len(rank))
-        user = rank[user]
-    keys = _pair_keys(user, item, n_items)
-    return slice(None) if (keys[1:] > keys[:-1]).all() else np.argsort(keys)
-
-
-def _pair_keys(user: NDArray[Any], item: IntArray, n_items: int) -> NDArray[np.int64]:
-    """A number for each pair, in the order of users, and then of items."""
-    keys = user.astype(np.int64)
-    keys *= n_items
-    keys += item
-    return keys
+        sums = np.add.reduceat(value[order], begins)
+        return order[begins], sums / np.diff(begins, append=len(order))
+    rows = order[begins if rule == "first" else np.append(begins[1:], len(order)) - 1]
+    return rows, value[rows]
 
 
 def _clients_of_users(client: IntArray, user: IntArray, n_users: int) -> IntArray:

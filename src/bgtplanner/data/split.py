@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bgtplanner.data.ratings import IntArray, Ratings, pieces
+from bgtplanner.data.ratings import IntArray, Ratings
 from bgtplanner.errors import ConfigError, DataError
 
 __all__ = ["Arrival", "Pairs", "Split", "Within", "deal_users", "merge_users", "split_ratings"]
@@ -19,9 +18,6 @@ Within = Literal["user", "all", "last", "time", "leave-last"]
 
 Arrival = Literal["random", "time"]
 """In which order the training ratings arrive."""
-
-_GROUPS_AT_ONCE = 1 << 11  # as many as 64 bits can number beside the 53 bits of a draw
-_SORTED_AT_ONCE = 1 << 22  # ratings
 
 
 def deal_users(ratings: Ratings, clients: int, *, seed: int) -> Ratings:
@@ -35,24 +31,8 @@ def deal_users(ratings: Ratings, clients: int, *, seed: int) -> Ratings:
     shuffled = np.random.default_rng([seed, 0xC11E]).permutation(ratings.n_users)
     client_of_user = np.empty(ratings.n_users, dtype=np.int32)
     client_of_user[shuffled] = np.arange(ratings.n_users) % clients
-    order = _by_client(ratings, client_of_user)
+    order = np.lexsort((ratings.item, ratings.user, client_of_user[ratings.user]))
     return replace(ratings.take(order), client_of_user=client_of_user)
-
-
-def _by_client(ratings: Ratings, client_of_user: IntArray) -> NDArray[np.int64]:
-    """What sorts ratings by these clients, then user, then item."""
-    user, item = ratings.user, ratings.item
-    again = user[1:] == user[:-1]
-    if ((user[1:] < user[:-1]) | (again & (item[1:] < item[:-1]))).any():
-        return np.lexsort((item, user, client_of_user[user]))
-    # Those of a user stay one after the other, and move by as many rows as the first of them.
-    users = np.argsort(client_of_user, kind="stable")
-    sizes = np.bincount(user, minlength=ratings.n_users)
-    begun = (np.cumsum(sizes) - sizes)[users]
-    sizes = sizes[users]
-    rows: NDArray[np.int64] = np.arange(len(user))
-    rows += np.repeat(begun - (np.cumsum(sizes) - sizes), sizes)
-    return rows
 
 
 def merge_users(ratings: Ratings) -> Ratings:
@@ -196,7 +176,6 @@ def split_ratings(
     if within == "leave-last":
         kept = np.maximum(sizes - leave_last, 1)
     in_training = rank < kept.astype(np.int32)[group]
-    del draw, rank  # memory that the training ratings can use
     train, test = ratings.take(in_training), ratings.take(~in_training)
 
     draw = generator.random(len(train))
@@ -210,14 +189,11 @@ def split_ratings(
         # A random phase per client, so that the first late ratings do not all come at once.
         phase = generator.random(train.n_clients)
     initial = np.ceil(initial_share * sizes - 1e-9)
-    first = np.empty(len(train), dtype=np.int32)
-    for some in pieces(len(train)):
-        of, at = group[some], rank[some]
-        step = (at - initial[of] + phase[of]) * (rounds - 1)
-        step /= np.maximum(sizes - initial, 1)[of]
-        # The minimum matters with one round, or if rounding lifts the last step to a whole round.
-        late = np.minimum(1 + np.floor(step), rounds - 1)
-        first[some] = np.where(at >= initial[of], late, 0)
+    step = (rank - initial[group] + phase[group]) * (rounds - 1)
+    step /= np.maximum(sizes - initial, 1)[group]
+    # The minimum matters with one round, or if rounding lifts the last step to a whole round.
+    late = np.minimum(1 + np.floor(step), rounds - 1)
+    first = np.where(rank >= initial[group], late, 0).astype(np.int32)
     return Split(train=train, test=test, arrival=first, in_order=arrival == "time")
 
 
@@ -237,35 +213,9 @@ def _rank_within(
     n_groups: int,
     when: NDArray[np.float64] | None = None,
 ) -> tuple[IntArray, NDArray[np.int64]]:
-    """Rank of each row in its group, by time if given and then by draw, and the groups' sizes.
-
-    Where groups come one after the other, some of them are sorted at a time: a hundred million
-    ratings then need no more memory than their ranks.
-    """
+    """Rank of each row in its group, by time if given and then by draw, and the groups' sizes."""
     sizes = np.bincount(group, minlength=n_groups)
-    if (group[1:] < group[:-1]).any():
-        begins = np.r_[True, group[1:] != group[:-1]]
-        if np.count_nonzero(begins) == np.count_nonzero(sizes):  # in another order: count anew
-            inner = np.cumsum(begins, dtype=np.int32) - 1
-            return _rank_within(inner, draw, int(inner[-1]) + 1, when)[0], sizes
-    ends = np.cumsum(sizes)
-    starts = ends - sizes
+    order = np.lexsort((draw, group) if when is None else (draw, when, group))
     rank = np.empty(len(group), dtype=np.int32)
-    bounds = np.array([0, len(group)])
-    if not (group[1:] < group[:-1]).any():
-        steps = np.searchsorted(ends, np.arange(_SORTED_AT_ONCE, len(group), _SORTED_AT_ONCE))
-        some = ends[_GROUPS_AT_ONCE - 1 :: _GROUPS_AT_ONCE]
-        bounds = np.unique(np.r_[0, ends[steps], some, len(group)])
-    for low, high in itertools.pairwise(bounds.tolist()):
-        part, drawn = group[low:high], draw[low:high]
-        if when is not None:
-            order = np.lexsort((drawn, when[low:high], part))
-        elif int(part.max()) - int(first := part.min()) < _GROUPS_AT_ONCE:
-            # A draw is a whole number of 2^-53: both fit into one number, which is sorted faster.
-            keys = (part - first).astype(np.uint64) << np.uint64(53)
-            keys |= np.ldexp(drawn, 53).astype(np.uint64)
-            order = np.argsort(keys, kind="stable")
-        else:
-            order = np.lexsort((drawn, part))
-        rank[low + order] = np.arange(low, high) - starts[part[order]]
+    rank[order] = np.arange(len(group)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     return rank, sizes
