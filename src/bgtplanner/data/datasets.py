@@ -438,10 +438,10 @@ def _read(info: Dataset, paths: Sequence[Path], duplicates: Duplicates) -> Ratin
         pairs = read_table(network, info.table)
         users = np.union1d(pairs.user, pairs.item)
         table = table.take(np.isin(table.user, users))
-    columns = {"time": table.time, "client": table.client, "users": users}
     how: dict[str, Any] = {"scale": info.scale, "duplicates": duplicates, "name": info.name}
+    how |= {"time": table.time, "client": table.client, "users": users}
     try:
-        ratings = Ratings.from_arrays(table.user, table.item, table.rating, **columns, **how)
+        ratings = Ratings.from_arrays(table.user, table.item, table.rating, **how)
     except DataError as error:
         raise DataError(str(error), path=paths[0]) from error
     return replace(

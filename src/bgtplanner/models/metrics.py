@@ -27,6 +27,7 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.registry import Registry
 
 __all__ = [
+    "HEADLINE",
     "LIST_LENGTH",
     "METRICS",
     "MOST_USERS",
@@ -54,6 +55,9 @@ THRESHOLD = 0.5
 RELEVANT = 0.8
 """From which share of the best possible rating on a held-out item is relevant: 4 of 5 stars."""
 
+HEADLINE = "ndcg_at_10"
+"""The metric of lists that headlines, stops and charts go by."""
+
 LIST_LENGTH = 10
 """How many items each user is shown, for metrics of lists."""
 
@@ -65,8 +69,6 @@ MOST_USERS = 10_000
 lists are made."""
 
 _SEED = 20_161_010  # of the users that are drawn and of the order of equal items; it is public
-_GROUP = 32  # columns of which the highest is looked at first
-_PROMISING = 16  # scores for each place up to which they are sorted
 _AT_ONCE = 1 << 22  # scores held in memory at a time
 _Float = NDArray[np.float64]
 
@@ -228,28 +230,45 @@ class _Metrics(Registry[Metric]):
             jax.clear_caches()  # programs compiled before do not compute its sums
 
 
+def _squares(predicted: Any, actual: Any) -> Any:
+    return ((predicted - actual) ** 2).sum()
+
+
+def _distances(predicted: Any, actual: Any) -> Any:
+    return abs(predicted - actual).sum()
+
+
+def _coverage(lists: Lists) -> float:
+    return float((_listed(lists) > 0).mean())
+
+
+def _share(hits: float, of: float, _: float) -> float:
+    return hits / of if of else 0.0
+
+
+def _of_lists(label: str, of: Callable[[Lists], float], **how: Any) -> Metric:
+    usual: dict[str, Any] = {"better": "higher", "shown": "recommended"}
+    return Metric(label=label, of=of, **usual | how)
+
+
+def _of_hits(label: str, *sums: Callable[[Any, Any], Any], **how: Any) -> Metric:
+    usual: dict[str, Any] = {"better": "higher", "shown": False}
+    return Metric(label=label, sums=sums, **usual | how)
+
+
 METRICS: Registry[Metric] = _Metrics(
     "metric",
     {
-        "ndcg_at_10": Metric(label="NDCG@10", better="higher", of=_ndcg, shown="recommended"),
-        "recall_at_10": Metric(
-            label="recall@10", better="higher", of=_recall, shown="recommended"
-        ),
-        "mrr": Metric(label="MRR@10", better="higher", of=_mrr, shown=False),
-        "coverage": Metric(
-            label="coverage",
-            better="higher",
-            of=lambda lists: float((_listed(lists) > 0).mean()),
-            shown="recommended",
-        ),
-        "overlap": Metric(
-            label="overlap", better="lower", of=_overlap, digits=2, shown="recommended"
-        ),
-        "twins": Metric(label="twins", better="lower", of=_twins, shown=False),
+        HEADLINE: _of_lists("NDCG@10", _ndcg),
+        "recall_at_10": _of_lists("recall@10", _recall),
+        "mrr": _of_lists("MRR@10", _mrr, shown=False),
+        "coverage": _of_lists("coverage", _coverage),
+        "overlap": _of_lists("overlap", _overlap, better="lower", digits=2),
+        "twins": _of_lists("twins", _twins, better="lower", shown=False),
         "rmse": Metric(
             label="RMSE",
             better="lower",
-            sums=(lambda predicted, actual: ((predicted - actual) ** 2).sum(),),
+            sums=(_squares,),
             of=lambda squares, n: (squares / n) ** 0.5,
             digits=4,
             unit="ratings",
@@ -257,33 +276,15 @@ METRICS: Registry[Metric] = _Metrics(
         "mae": Metric(
             label="MAE",
             better="lower",
-            sums=(lambda predicted, actual: abs(predicted - actual).sum(),),
+            sums=(_distances,),
             of=lambda absolute, n: absolute / n,
             digits=4,
             unit="ratings",
             shown=False,
         ),
-        "precision": Metric(
-            label="precision",
-            better="higher",
-            sums=(_hits, _called),
-            of=lambda hits, called, _: hits / called if called else 0.0,
-            shown=False,
-        ),
-        "recall": Metric(
-            label="recall",
-            better="higher",
-            sums=(_hits, _likes),
-            of=lambda hits, likes, _: hits / likes if likes else 0.0,
-            shown=False,
-        ),
-        "f1": Metric(
-            label="F1",
-            better="higher",
-            sums=(_hits, _called, _likes),
-            of=_f1,
-            shown="paper",
-        ),
+        "precision": _of_hits("precision", _hits, _called, of=_share),
+        "recall": _of_hits("recall", _hits, _likes, of=_share),
+        "f1": _of_hits("F1", _hits, _called, _likes, of=_f1, shown="paper"),
     },
     expected="a Metric",
     fits=lambda thing: isinstance(thing, Metric),
@@ -368,9 +369,10 @@ def lists_of(rank: Callable[[Any], Any], train: Ratings, test: Ratings) -> Lists
     users, n_items = drawn_users(test.n_users), test.n_items
     place = np.full(test.n_users, -1)
     place[users] = np.arange(len(users))
-    known = _Pairs.of(place[train.user], train.item)
+    known = _by_row(place[train.user], train.item)
     good = relevant(train, test)
-    liked = _Pairs.of(place[test.user[good]], test.item[good])
+    row = place[test.user[good]]
+    liked = _by_row(row, test.item[good])
     turn = np.argsort(np.random.default_rng(_SEED).permutation(n_items))
     shape = len(users), min(LIST_LENGTH, n_items)
     top, hits = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=bool)
@@ -379,14 +381,14 @@ def lists_of(rank: Callable[[Any], Any], train: Ratings, test: Ratings) -> Lists
         block = slice(first, first + step)
         scores = np.array(rank(users[block]), dtype=np.float32, order="C")
         scores[np.isnan(scores)] = -np.inf
-        scores[known.between(first, first + step)] = -np.inf
+        scores[known(first, first + step)] = -np.inf
         best = _best(scores, shape[1], turn)
         there = np.take_along_axis(scores, best, axis=1) > -np.inf
         top[block] = np.where(there, best, -1)
         likes = np.zeros((len(scores), n_items + 1), dtype=bool)  # the last: no item
-        likes[liked.between(first, first + step)] = True
+        likes[liked(first, first + step)] = True
         hits[block] = np.take_along_axis(likes, top[block], axis=1)
-    return Lists(top, hits, np.bincount(liked.row, minlength=len(users)), n_items)
+    return Lists(top, hits, np.bincount(row[row >= 0], minlength=len(users)), n_items)
 
 
 def ranked_at_once(ratings: Ratings) -> int:
@@ -395,52 +397,29 @@ def ranked_at_once(ratings: Ratings) -> int:
     return min(fitting, len(drawn_users(ratings.n_users)))
 
 
-class _Pairs(NamedTuple):
-    """Users, by their row, and items."""
+def _by_row(
+    row: NDArray[np.int64], item: NDArray[np.int32]
+) -> Callable[[int, int], tuple[NDArray[np.int64], NDArray[np.int32]]]:
+    """Return what gives rows, counted from the first, and items of some rows; -1 is no row."""
+    order = np.argsort(row, kind="stable")
+    row, item = row[order], item[order]
 
-    row: NDArray[np.int64]
-    item: NDArray[np.int32]
+    def between(first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        begin, end = np.searchsorted(row, (first, last))
+        return row[begin:end] - first, item[begin:end]
 
-    @classmethod
-    def of(cls, row: NDArray[np.int64], item: NDArray[np.int32]) -> _Pairs:
-        """Return the pairs in the order of rows, without those whose row is -1."""
-        order = np.argsort(row, kind="stable")
-        order = order[np.searchsorted(row[order], 0) :]
-        return cls(row[order], item[order])
-
-    def between(self, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """Return rows, counted from `first`, and items of the rows from `first` to `last`."""
-        begin, end = np.searchsorted(self.row, (first, last))
-        return self.row[begin:end] - first, self.item[begin:end]
+    return between
 
 
 def _best(scores: NDArray[np.float32], size: int, turn: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the columns of the highest scores, best first; of equal ones those whose turn it is.
 
-    Columns are looked at in groups. As many groups as there are places have scores of at least
-    the lowest of their maxima, so that only what is not below it has to be sorted: a fifth of the
-    time, unless very many are equal.
+    Only scores that can be among the highest are sorted.
     """
     rows, columns = scores.shape
-    groups = columns // _GROUP
-    if groups >= size:
-        of_groups = scores[:, : groups * _GROUP].reshape(rows, _GROUP, groups).max(axis=1)
-        bound = np.partition(of_groups, groups - size, axis=1)[:, groups - size, None]
-        place = np.flatnonzero(scores >= bound)
-        if len(place) <= _PROMISING * size * rows:
-            row, column = np.divmod(place, columns)
-            order = np.lexsort((turn[column], -scores.ravel()[place], row))
-            first = np.searchsorted(row, np.arange(rows))[:, None]
-            found: NDArray[np.int64] = column[order][first + np.arange(size)]
-            return found
-    by_turn = np.argsort(turn)
-    scores = scores[:, by_turn]
     least = np.partition(scores, columns - size, axis=1)[:, columns - size, None]
-    above, level = scores > least, scores == least
-    places = size - above.sum(axis=1, keepdims=True)
-    contested = level.sum(axis=1) > places[:, 0]
-    level[contested] &= level[contested].cumsum(axis=1, dtype=np.int32) <= places[contested]
-    best = np.nonzero(above | level)[1].reshape(len(scores), size)
-    values = np.take_along_axis(scores, best, axis=1)
-    best = np.take_along_axis(best, np.argsort(-values, axis=1, kind="stable"), axis=1)
-    return by_turn[best]
+    row, column = np.nonzero(scores >= least)
+    order = np.lexsort((turn[column], -scores[row, column], row))
+    first = np.searchsorted(row, np.arange(rows))[:, None]
+    found: NDArray[np.int64] = column[order][first + np.arange(size)]
+    return found
