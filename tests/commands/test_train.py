@@ -7,6 +7,8 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
+
 from bgtplanner.report.page import render
 from processes import Processes, wait_until
 
@@ -28,6 +30,7 @@ def test_the_page_is_written(tmp_path: Path, processes: Processes) -> None:
     assert (folder / "report.html").read_text(encoding="utf-8") == render(folder)
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_leaves_a_run_to_resume_and_no_process(
     tmp_path: Path, processes: Processes
 ) -> None:

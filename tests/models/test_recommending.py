@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn import linear_model
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import NothingLearnedError
@@ -154,3 +155,30 @@ def test_a_model_that_is_not_a_number_is_no_ranking() -> None:
     ratings = replace(genre_ratings(), catalogue=None)
     found, bases = lists(recommender(ratings, np.full((12, 24), np.nan)), [0], 3)
     assert (found, bases) == ([[]], ["nothing"])
+
+
+def test_alone_a_list_is_that_of_shrunk_leanings_and_interests() -> None:
+    """Against scikit-learn's ridge and counts that are shrunk towards everybody's share."""
+    ratings = genre_ratings(users=11)
+    made = recommender(ratings, np.zeros((11, 24)), learned=False)
+    found, bases = lists(made, range(11), 24)
+    features = ratings.features.astype(float)
+    share = features.mean(axis=0)
+    assert set(bases) == {"features"}
+    others = 0
+    for user, rows in enumerate(found):
+        mine = ratings.user == user
+        had, value = features[ratings.item[mine]], ratings.value[mine].astype(float)
+        scores = []
+        for weight in (5.0, 1e-6):
+            ridge = linear_model.Ridge(alpha=weight, fit_intercept=False)
+            leaning = ridge.fit(had, value - value.mean()).coef_
+            often = (had.sum(axis=0) + weight * share) / (len(had) + weight)
+            scores.append(features @ (leaning / 0.1 + np.log(often / share)))
+        left = sorted(set(range(24)) - set(ratings.item[mine].tolist()))
+        shown = [scores[0][row.item] for row in rows]
+        assert sorted(row.item for row in rows) == left
+        assert shown == pytest.approx(sorted(shown, reverse=True), abs=1e-4)
+        bare = [scores[1][row.item] for row in rows]
+        others += bare != pytest.approx(sorted(bare, reverse=True), abs=1e-4)
+    assert others > 2  # without shrinkage some lists are in another order
