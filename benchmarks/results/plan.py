@@ -13,9 +13,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from bgtplanner.planning.schedules import Hindsight
+import numpy as np
+from numpy.typing import NDArray
+
 from bgtplanner.runs.config import INDIFFERENT, Config, load_config
 
+Floats = NDArray[np.float64]
 PRESET = "recommended"
 DATASETS = {
     "ml-100k": "ML-100K",
@@ -310,7 +313,7 @@ class Study:
     @cached_property
     def schedules(self) -> dict[str, list[float]]:
         """Fixed schedules by name; the best of them is hindsight's."""
-        found = Hindsight.candidates(self.rounds)
+        found = candidates(self.rounds)
         return {name: weights.tolist() for name, weights in found.items()}
 
     @property
@@ -450,3 +453,31 @@ def _rounded(tree: Any) -> Any:
     if isinstance(tree, list):
         return [_rounded(value) for value in tree]
     return float(f"{tree:.10g}") if isinstance(tree, float) else tree
+
+
+def candidates(rounds: int) -> dict[str, Floats]:
+    """Return fixed schedules by name: early, late, geometric, lumped and in two steps."""
+    after = np.arange(rounds) / rounds
+    found = {"even": np.ones(rounds), "falling": np.exp(-5 * after)}
+    found["harmonic"] = 1 / np.arange(1.0, rounds + 1)
+    for share in (50, 80):
+        rest = np.full(rounds, (1 - share / 100) / max(rounds - 1, 1))
+        found[f"{share} % first"] = np.append(share / 100, rest[1:])
+    for count in (1, 2, 3, 5, 8):
+        found[f"{count} early"] = _at(rounds, np.geomspace(1, rounds, count + 1)[:-1] - 1)
+    found["3 first"] = _at(rounds, np.arange(3.0))
+    for count in (1, 3):
+        found[f"{count} last"] = _at(rounds, rounds - 1 - np.arange(float(count)))
+    for count in (3, 10, 30):
+        # The last round of each stretch, so that all ratings that have arrived are used.
+        ends = np.ceil(np.arange(1, count + 1) * rounds / count) - 1
+        found[f"{count} spread"] = _at(rounds, ends)
+        found[f"{count} growing"] = _at(rounds, ends, np.geomspace(0.1, 1.0, count))
+    return found
+
+
+def _at(rounds: int, places: Floats, charges: Floats | float = 1.0) -> Floats:
+    """Return a schedule that pays in some rounds only; what is there twice is added up."""
+    weights = np.zeros(rounds)
+    np.add.at(weights, np.clip(places.astype(np.int64), 0, rounds - 1), charges)
+    return weights

@@ -40,7 +40,7 @@ def made(policy: BGTPlanner, **options: Any) -> Made:
 
 def as_forecast(policy: BGTPlanner, plan: Plan) -> float | None:
     """A reward just as it was forecast."""
-    expected = policy._agenda.expected.get(plan.round)
+    expected = policy._agenda.expected.get(str(plan.round))
     return None if expected is None else expected[1]
 
 
@@ -326,7 +326,7 @@ def test_the_process_learns_by_which_factor_a_forecast_is_wrong(context: Any) ->
     forecast.can_pay = 0.004 * policy.left()
 
     def reward(policy: BGTPlanner, plan: Plan) -> float | None:
-        expected = policy._agenda.expected.get(plan.round)
+        expected = policy._agenda.expected.get(str(plan.round))
         if expected is None:
             return None
         return expected[1] * (0.5 if 2 ** expected[0] > 0.3 else 1.0)

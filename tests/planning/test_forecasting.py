@@ -11,7 +11,7 @@ import pytest
 from forecasts import Made
 from numpy.typing import NDArray
 
-from bgtplanner.planning.forecasting import Agenda, Payment, Programme
+from bgtplanner.planning.forecasting import Programme
 from bgtplanner.planning.objective import Objective
 
 Floats = NDArray[np.float64]
@@ -37,7 +37,7 @@ def worth(
     now: int = 0,
     rounds: int,
     objective: Objective = SERVED,
-    paid: tuple[Payment, ...] = (),
+    paid: tuple[list[float], ...] = (),
     growth: float = 2.0,
 ) -> float:
     """What a schedule is worth, one round after the other: a slow reference."""
@@ -46,7 +46,7 @@ def worth(
         return 1 + (growth - 1) * at / max(rounds - 1, 1)
 
     weights = objective.weights(rounds)
-    buys = [(payment.precision, ratings(payment.round)) for payment in paid]
+    buys = [(payment[1], ratings(int(payment[0]))) for payment in paid]
     before, value = sum(precision for precision, _ in buys), 0.0
     for at in range(now, rounds):
         if shares.get(at - now, 0.0) >= 1e-5:
@@ -124,7 +124,7 @@ def test_the_more_ratings_are_to_come_the_later(half: float, steps: int) -> None
 def test_when_people_begin_to_be_served(begins: int) -> None:
     traffic = Objective(traffic=[0] * begins + [1] * (100 - begins))
     assert best(programme(Made(), objective=traffic)) == {begins: 1.0}
-    assert programme(Made(), objective=traffic).plan(0.0) == [(begins, 1.0)]
+    assert programme(Made(), objective=traffic).plan(0.0) == [[begins, 1.0]]
 
 
 def test_it_waits_for_many_who_will_join() -> None:
@@ -200,8 +200,8 @@ def test_more_budget_is_never_worth_less(power: float, objective: Objective) -> 
 
 
 @pytest.mark.parametrize("objective", [SERVED, LAST])
-@pytest.mark.parametrize("paid", [(), (Payment(0, 0.5),)])
-def test_offers_add_up(objective: Objective, paid: tuple[Payment, ...]) -> None:
+@pytest.mark.parametrize("paid", [(), ([0, 0.5],)])
+def test_offers_add_up(objective: Objective, paid: tuple[list[float], ...]) -> None:
     made = Made(steps=3, learned=0.5 if paid else 0.0)
     found = programme(made, now=5, rounds=60, objective=objective, paid=paid)
     levels, now, later = found.offers()
@@ -228,7 +228,7 @@ def test_a_plan_that_was_made_is_offered_as_one_more_schedule() -> None:
     assert plan
     at, share = plan[0]
     made.learned = made.precision(np.array([level]))
-    paid = (Payment(0, made.learned),)
+    paid = ([0, made.learned],)
     later = programme(made, 1 - level, now=at, rounds=20, paid=paid)
     before, offers = later.offers(), later.offers(plan)
     assert set(before.levels) <= set(offers.levels)
@@ -285,7 +285,7 @@ def test_precision_of_any_size_is_only_a_unit(unit: float, paid: bool) -> None:
 
     def values(unit: float) -> Floats:
         made = Made(steps=3, unit=unit, half=unit, learned=0.2 * unit * paid)
-        before = (Payment(0, 0.2 * unit),) if paid else ()
+        before = ([0, 0.2 * unit],) if paid else ()
         return programme(made, now=3, paid=before).values
 
     np.testing.assert_allclose(values(unit), values(1.0), rtol=1e-6)
@@ -307,15 +307,3 @@ def test_a_payment_takes_as_many_rounds_as_it_takes_to_ask_everybody(
 
 
 # ---- what was paid
-
-
-def test_an_agenda_goes_through_plain_data() -> None:
-    agenda = Agenda()
-    assert Agenda.from_state(agenda.state_dict()) == agenda
-    agenda.pay(3, np.array([0.5, 1.0]), 7.0, 2)
-    agenda.expected[3] = (-1.0, 0.02, 1.5)
-    agenda.decided = True
-    agenda.plan, agenda.promised = [(7, 0.25), (9, 1.0)], 0.02
-    again = Agenda.from_state(agenda.state_dict())
-    assert again == agenda
-    assert (again.next, again.until, again.charges) == (5, 5, (0.5, 1.0))

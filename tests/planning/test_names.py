@@ -18,7 +18,7 @@ class Mine(schedules.Uniform):
 @pytest.mark.parametrize("name", POLICIES)
 def test_each_is_a_policy(name: str) -> None:
     kind = POLICIES[name]
-    weights = {"weights": [1, 2, 3]} if name in ("fixed", "hindsight") else {}
+    weights = {"weights": [1, 2, 3]} if name == "fixed" else {}
     policy = kind(Budget(5.0, 1e-5), 3, rounds=3, **weights)  # type: ignore[call-arg]
     assert isinstance(policy, Policy)
     assert policy.ask([0.0]) is not None

@@ -254,7 +254,7 @@ def test_every_client_of_adap_can_have_a_clip_of_its_own() -> None:
         planner.tell(plan)
 
 
-# ---- hindsight, unlimited
+# ---- unlimited
 
 
 def test_unlimited_has_neither_noise_nor_charge() -> None:

@@ -58,7 +58,7 @@ def test_where_it_runs_is_left_out() -> None:
 
 def test_what_cannot_be_typed() -> None:
     many = load_config(
-        settings={"planning.policy": "hindsight", "planning.options.weights": [0.5] * 300}
+        settings={"planning.policy": "fixed", "planning.options.weights": [0.5] * 300}
     )
     assert command_of(many) == "bgtplanner run --config config.toml --out NEW_FOLDER"
     unset = load_config(preset="paper").model_copy(

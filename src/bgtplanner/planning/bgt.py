@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -176,13 +176,13 @@ class BGTPlanner(LevelPolicy):
     def learn(self, plan: Plan, reward: float | None) -> None:
         """Teach the predictor what the round brought."""
         context = self._contexts.pop(plan.round, None)
-        expected = self._agenda.expected.pop(plan.round, None)
+        expected = self._agenda.expected.pop(str(plan.round), None)
         if reward is None or plan.skip or context is None:  # by schedule there is none to keep
             return
         if expected is None:
             level = plan.level or 0
             usual = float(self._usual[level])
-            expected = float(self._position[level]), usual, 1 / usual
+            expected = [float(self._position[level]), usual, 1 / usual]
         position, usual, unsure = expected
         reward = min(max(reward, -_LARGEST), _LARGEST)
         inputs = [position, *context.tolist()]
@@ -194,7 +194,7 @@ class BGTPlanner(LevelPolicy):
             "constrainer": self.constrainer.state_dict(),
             "latest": [context.tolist() for context in self._latest],
             "expected": self._expected.tolist(),
-            "agenda": self._agenda.state_dict(),
+            "agenda": asdict(self._agenda),
             "abstained": self.abstained,
             "note": self.note,
         }
@@ -206,7 +206,7 @@ class BGTPlanner(LevelPolicy):
         self._latest.extend(np.array(row, dtype=np.float64) for row in state["latest"])
         shape = len(self._latest), self.charges.shape[1]
         self._expected = np.array(state["expected"], dtype=np.float64).reshape(shape)
-        self._agenda = Agenda.from_state(state["agenda"])
+        self._agenda = Agenda(**state["agenda"])
         self.abstained, self.note = state["abstained"], state["note"]
 
     def width(self) -> int | None:
@@ -288,7 +288,7 @@ class BGTPlanner(LevelPolicy):
         agenda.pay(now, charges, forecast.precision(charges), stride, share)
         fall = programme.fall(share)
         unsure = float(np.clip(programme.fall(1.0) / fall, 1.0, 1e5))
-        agenda.expected[now] = (float(np.log2(share)), fall, unsure)
+        agenda.expected[str(now)] = [float(np.log2(share)), fall, unsure]
         return Choice(charges, level, why=why, own_charges=self._own(forecast, share))
 
     def _own(self, forecast: Forecast, share: float) -> Floats | None:
@@ -327,7 +327,7 @@ class BGTPlanner(LevelPolicy):
             agenda.plan, agenda.promised = programme.plan(share), promised
         note = f"{share:.0%} of what is left: forecast of an error {promised:.1%} lower"
         if not share:
-            agenda.next = agenda.plan[0][0] if agenda.plan else self.rounds
+            agenda.next = int(agenda.plan[0][0]) if agenda.plan else self.rounds
             note = self._saving(agenda.next)
         # The price of a level: what its charge would bring later, if nothing is paid now.
         why = said(

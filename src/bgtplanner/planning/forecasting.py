@@ -17,7 +17,7 @@ about a hundred, and all of them are evaluated together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from bgtplanner.planning.arguments import Floats
 from bgtplanner.planning.objective import Objective
 
-__all__ = ["Agenda", "Forecast", "Offers", "Payment", "Programme", "Schedules"]
+__all__ = ["Agenda", "Forecast", "Offers", "Programme", "Schedules"]
 
 _STALE = 0.5  # share of a gain that is lost where none of the ratings is known, by its square
 _SETTLING = 0.2  # share of a gain that is lost if all is paid at once by a learner of 3 steps
@@ -77,13 +77,6 @@ class Forecast(Protocol):
         """Return how what is left is best divided between the parts of an upload, by name."""
 
 
-class Payment(NamedTuple):
-    """A payment that was made: in which round, and which precision it bought."""
-
-    round: int
-    precision: float
-
-
 class Schedules(NamedTuple):
     """Schedules for the rounds that are left, at some moments.
 
@@ -112,10 +105,10 @@ class Offers(NamedTuple):
 
 @dataclass
 class Agenda:
-    """What was paid by forecast, and when the next payment is due.
+    """What was paid by forecast, and when the next payment is due; plain data throughout.
 
     Attributes:
-        paid: The payments made.
+        paid: The payments made: in which round, and which precision it bought.
         next: The round before which nothing further is decided.
         until: The round before which the last payment is repeated, for clients not invited yet.
         charges: The last payment, for each class of budgets.
@@ -123,56 +116,34 @@ class Agenda:
         plan: The payments that are to come: rounds, and shares of what is left by then.
         promised: The forecast that the plan was made by.
         decided: Whether it was decided that the budget is worth spending, or not.
-        expected: Of rounds not told yet: the logarithm of the share, the fall of the error, and
-            that of paying all that is left over it: the smaller a fall, the less a reward says.
+        expected: Of rounds not told yet, by their numbers: the logarithm of the share, the fall of
+            the error, and that of paying all that is left over it: the smaller a fall, the less a
+            reward says.
     """
 
-    paid: list[Payment] = field(default_factory=list)
+    paid: list[list[float]] = field(default_factory=list)
     next: int = 0
     until: int = 0
-    charges: tuple[float, ...] = ()
+    charges: list[float] = field(default_factory=list)
     share: float = 1.0
-    plan: list[tuple[int, float]] = field(default_factory=list)
+    plan: list[list[float]] = field(default_factory=list)
     promised: float = 0.0
     decided: bool = False
-    expected: dict[int, tuple[float, float, float]] = field(default_factory=dict)
+    expected: dict[str, list[float]] = field(default_factory=dict)
 
     def pay(
         self, now: int, charges: Floats, precision: float, stride: int, share: float = 1.0
     ) -> None:
         """Note a payment, which takes so many rounds."""
-        self.paid.append(Payment(now, precision))
-        self.share = share
-        self.charges = tuple(charges.tolist())
+        self.paid.append([now, precision])
+        self.share, self.charges = share, charges.tolist()
         self.until = now + stride
-        self.next = max(self.until, self.plan[0][0]) if self.plan else self.until
+        self.next = max(self.until, int(self.plan[0][0])) if self.plan else self.until
 
     def holds(self, now: int, promised: float) -> bool:
         """Return whether the plan has a payment now, and the forecast is about the same."""
         due = bool(self.plan) and self.plan[0][0] <= now
         return due and abs(promised - self.promised) <= _REVISED * self.promised
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        return vars(self) | {
-            "paid": [list(payment) for payment in self.paid],
-            "charges": list(self.charges),
-            "plan": [list(payment) for payment in self.plan],
-            "expected": {str(at): list(row) for at, row in self.expected.items()},
-        }
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Agenda:
-        """Restore what :meth:`state_dict` returned."""
-        return cls(
-            **{
-                **state,
-                "paid": [Payment(*payment) for payment in state["paid"]],
-                "charges": tuple(state["charges"]),
-                "plan": [(at, share) for at, share in state["plan"]],
-                "expected": {int(at): tuple(row) for at, row in state["expected"].items()},
-            }
-        )
 
 
 class Programme:
@@ -197,7 +168,7 @@ class Programme:
         now: int,
         rounds: int,
         objective: Objective,
-        paid: Sequence[Payment] = (),
+        paid: Sequence[Sequence[float]] = (),
         growth: float = 2.0,
         stride: int = 1,
     ) -> None:
@@ -209,7 +180,7 @@ class Programme:
         starts = np.minimum(moments.astype(np.int64), len(weights) - 1)
         self._weights = np.add.reduceat(weights, starts)
         self._settling = _SETTLING * forecast.steps / 3
-        before = np.array([payment.precision for payment in paid])
+        before = np.array([precision for _, precision in paid])
         bought = np.array([forecast.precision(share * left) for share in _SHARES])
         # In a unit of its own: whatever the clip is, squares are neither 0 nor infinite.
         unit = max(float(bought[-1]), float(before.sum()), 1e-300)
@@ -225,7 +196,7 @@ class Programme:
 
         self._ratings = ratings(now + moments)
         self._pooled = forecast.pooled(moments)
-        known = ratings(np.array([float(payment.round) for payment in paid]))
+        known = ratings(np.array([float(at) for at, _ in paid]))
         # Sums over the payments made: precision, its squares, and times the ratings known.
         self._before = before.sum(), (before**2).sum(), (before * known).sum()
         self.values = self._values(self.schedules.shares)
@@ -270,7 +241,7 @@ class Programme:
         """What the best schedule is worth beyond that."""
         return float(self.values.max()) - self.nothing
 
-    def plan(self, level: float) -> list[tuple[int, float]]:
+    def plan(self, level: float) -> list[list[float]]:
         """Return rounds and shares of what is left by then, after this share is paid now.
 
         They are those of the best schedule that begins with this share.
@@ -280,12 +251,12 @@ class Programme:
         best = shares[int(np.where(fits, self.values, -np.inf).argmax())]
         left = 1.0 - np.append(0.0, best.cumsum()[:-1])
         return [
-            (self._now + int(self._moments[at]), float(min(best[at] / left[at], 1.0)))
+            [self._now + int(self._moments[at]), float(min(best[at] / left[at], 1.0))]
             for at in np.flatnonzero(best)
             if at > 0
         ]
 
-    def offers(self, planned: Sequence[tuple[int, float]] = ()) -> Offers:
+    def offers(self, planned: Sequence[Sequence[float]] = ()) -> Offers:
         """Return the levels that schedules begin with, and what each is worth.
 
         Args:
@@ -303,7 +274,7 @@ class Programme:
         now = self._values(shares)
         return Offers(levels, now - self.nothing, total - now)
 
-    def _row(self, planned: Sequence[tuple[int, float]]) -> Floats:
+    def _row(self, planned: Sequence[Sequence[float]]) -> Floats:
         """Return a plan as a schedule, ``[1, moments]``: what :meth:`plan` returns, but now."""
         row, left = np.zeros((1, len(self._weights))), 1.0
         for at, share in planned:

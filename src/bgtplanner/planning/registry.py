@@ -28,12 +28,15 @@ POLICIES: Registry[type[Policy]] = Registry(
         "hong": "bgtplanner.planning.schedules:Hong",
         "two-phase": "bgtplanner.planning.schedules:TwoPhase",
         "random": "bgtplanner.planning.schedules:Random",
-        "hindsight": "bgtplanner.planning.schedules:Hindsight",
         "fixed": "bgtplanner.planning.schedules:Fixed",
     },
     expected="a class that inherits from bgtplanner.Policy, or has all of its attributes",
     fits=_is_policy,
     former={"patient": "late"},
+    gone={
+        "hindsight": "is not part of the package any more: play fixed schedules by name, as "
+        "benchmarks/results does"
+    },
 )
 """The policies, which decide what a round may cost."""
 

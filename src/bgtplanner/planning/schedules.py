@@ -25,7 +25,6 @@ from bgtplanner.privacy.ledger import Ledger
 __all__ = [
     "Early",
     "Fixed",
-    "Hindsight",
     "Hong",
     "Late",
     "Random",
@@ -272,41 +271,6 @@ class TwoPhase(Schedule):
         ConfigError.unless(bool(0 < self.ratio < 1e6), "ratio", self.ratio, "a positive number")
         late = np.arange(self.rounds) >= round(self.switch * self.rounds)
         return np.where(late, self.ratio, 1.0)
-
-
-class Hindsight(Fixed):
-    """The best fixed schedule, found by trying them all: to measure regret, not for use.
-
-    It needs one whole run per candidate, so it spends the budget many times over.
-    """
-
-    @classmethod
-    def candidates(cls, rounds: int) -> dict[str, Floats]:
-        """Return schedules by name: early, late, geometric, lumped and in two steps."""
-        after = np.arange(rounds) / rounds
-        found = {"even": np.ones(rounds), "falling": np.exp(-5 * after)}
-        found["harmonic"] = 1 / np.arange(1.0, rounds + 1)
-        for share in (50, 80):
-            rest = np.full(rounds, (1 - share / 100) / max(rounds - 1, 1))
-            found[f"{share} % first"] = np.append(share / 100, rest[1:])
-        for count in (1, 2, 3, 5, 8):
-            found[f"{count} early"] = _at(rounds, np.geomspace(1, rounds, count + 1)[:-1] - 1)
-        found["3 first"] = _at(rounds, np.arange(3.0))
-        for count in (1, 3):
-            found[f"{count} last"] = _at(rounds, rounds - 1 - np.arange(float(count)))
-        for count in (3, 10, 30):
-            # The last round of each stretch, so that all ratings that have arrived are used.
-            ends = np.ceil(np.arange(1, count + 1) * rounds / count) - 1
-            found[f"{count} spread"] = _at(rounds, ends)
-            found[f"{count} growing"] = _at(rounds, ends, np.geomspace(0.1, 1.0, count))
-        return found
-
-
-def _at(rounds: int, places: Floats, charges: Floats | float = 1.0) -> Floats:
-    """Return a schedule that pays in some rounds only; what is there twice is added up."""
-    weights = np.zeros(rounds)
-    np.add.at(weights, np.clip(places.astype(np.int64), 0, rounds - 1), charges)
-    return weights
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
