@@ -9,16 +9,10 @@ import numpy as np
 import pytest
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.models.bias import Biases
-from bgtplanner.models.fedgnn import FedGNN
 from bgtplanner.models.learner import Size
 from bgtplanner.models.tastes import Tastes
-from bgtplanner.paper.extras import PaperExtras
-from bgtplanner.paper.planners import AsPrinted, Repaired
-from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.policy import LedgerPolicy, Policy
-from bgtplanner.planning.schedules import Uniform
-from bgtplanner.privacy.budget import Budget, Budgets
+from bgtplanner.privacy.budget import Budgets
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.runs.assembly import (
     accountant_of,
@@ -36,30 +30,6 @@ def config(preset: str = "recommended", **changes: Any) -> Config:
 
 
 class TestFederation:
-    def test_recommended(self) -> None:
-        federation = federation_of(config(), 100)
-        protection = federation.protection
-        assert protection is not None
-        assert (protection.mechanism, protection.trust) == ("gaussian", "secagg")
-        assert (protection.unit, protection.noise) == ("client", "sum")
-        assert isinstance(federation.model, Biases)
-        assert federation.server.optimizer == "posterior"
-        assert federation.extras is None
-
-    @pytest.mark.parametrize("name", ["factorization", "fedgnn"])
-    def test_recommended_for_gradients(self, name: str) -> None:
-        federation = federation_of(config(**{"model.name": name}), 100)
-        assert federation.server.optimizer == "shrunk"
-        assert type(federation.model).__name__.lower() == name
-
-    def test_recommended_without_privacy(self) -> None:
-        for chosen in (
-            config(**{"privacy.mechanism": "none"}),
-            config(**{"privacy.mechanism": "none", "model.name": "biases"}),
-        ):
-            assert federation_of(chosen, 100).protection is None
-            assert chosen.planning.policy == "unlimited"
-
     def test_a_learner_is_suited_to_the_noise_of_the_relation_in_force(self) -> None:
         """Against nothing in its place, a client needs half the noise: more axes are worth it."""
         seen: list[Size] = []
@@ -85,18 +55,6 @@ class TestFederation:
         free = config(**{"privacy.mechanism": "none"})
         federation_of(free, 200, Spy(), clients=500)
         assert seen[-1] == Size(500, 200, 0.0)
-
-    def test_paper(self) -> None:
-        federation = federation_of(config("paper"), 30)
-        protection = federation.protection
-        assert protection is not None
-        assert (protection.mechanism, protection.trust) == ("gaussian", "local")
-        assert protection.unit == "row"
-        assert isinstance(federation.model, FedGNN)
-        assert federation.extras == PaperExtras(pseudo_items=30)  # there are no more items
-
-    def test_without_privacy(self) -> None:
-        assert federation_of(config(privacy__mechanism="none"), 100).protection is None
 
     @pytest.mark.parametrize(
         ("changes", "name"),
@@ -148,10 +106,6 @@ class TestRule:
 
 
 class TestBudgets:
-    def test_the_same_for_all(self) -> None:
-        found = budgets_of(config(privacy__epsilon=3.0, privacy__delta=1e-6), 4)
-        assert found == Budgets.same(Budget(3.0, 1e-6), 4)
-
     def test_shares(self) -> None:
         found = budgets_of(config(privacy__budgets="1:0.25,8:0.75", run__seed=3), 8)
         assert [budget.epsilon for budget in found.classes] == [1.0, 8.0]
@@ -166,27 +120,6 @@ class TestBudgets:
         assert found == Budgets.per_client([2.5, 1.0, 2.5], 1e-4)
         with pytest.raises(ConfigError, match="4 numbers, one per client"):
             budgets_of(config(privacy__budgets=str(file)), 4)
-
-    @pytest.mark.parametrize("path", ["/dev/zero", "/dev/urandom"])
-    def test_a_file_without_an_end(self, path: str) -> None:
-        with pytest.raises(ConfigError, match=r"--budgets /dev/.*is not a plain file"):
-            budgets_of(config(privacy__budgets=path), 3)
-
-    def test_a_file_that_is_too_long(self, tmp_path: Path) -> None:
-        with (tmp_path / "epsilons.txt").open("wb") as file:
-            file.truncate(1 << 40)  # takes no room on the disk
-        with pytest.raises(ConfigError, match="is longer than"):
-            budgets_of(config(privacy__budgets=str(tmp_path / "epsilons.txt")), 3)
-
-    @pytest.mark.parametrize("text", ["1:0.5,8:0.6", "1:", "nonsense", "one\ntwo\n"])
-    def test_neither(self, text: str, tmp_path: Path) -> None:
-        given = text
-        if "\n" in text:
-            file = tmp_path / "epsilons.txt"
-            file.write_text(text)
-            given = str(file)
-        with pytest.raises(ConfigError, match="EPSILON:SHARE"):
-            budgets_of(config(privacy__budgets=given), 3)
 
 
 def policy(preset: str = "recommended", **changes: Any) -> Policy:
@@ -207,20 +140,6 @@ class TestPolicy:
         assert plan is not None
         assert plan.clip == 0.25
 
-    def test_options(self) -> None:
-        options = {"noise_multiplier": 11.0}
-        found = policy(planning__policy="adap", planning__options=options)
-        plan = found.ask()
-        assert plan is not None
-        assert plan.noise_multiplier == pytest.approx(5.5)
-
-    @pytest.mark.parametrize("name", ["uniform", "bgt", "adap", "random"])
-    @pytest.mark.parametrize("constants", ["own", "repaired", "paper"])
-    def test_an_option_that_is_none(self, name: str, constants: str) -> None:
-        options = {"no_such_thing": 1}
-        with pytest.raises(ConfigError, match=f"planning.options: {name} does not accept them"):
-            policy(planning__policy=name, planning__options=options, planning__constants=constants)
-
     @pytest.mark.parametrize(("name", "highest"), [("bgt", 3), ("random", 2)])
     def test_levels(self, name: str, highest: int) -> None:
         """The planner's level 0 is to sit a round out."""
@@ -234,40 +153,6 @@ class TestPolicy:
                     found.tell(plan, reward=0.0)
                     drawn.add(plan.level)
         assert max(drawn) == highest
-
-    def test_of_the_paper(self) -> None:
-        found = policy("paper", planning__min_rounds=14)
-        assert isinstance(found, LedgerPolicy)
-        assert found.accountant.name == "gaussian/authors"
-        plan = found.ask(np.ones(5))
-        assert plan is not None
-        # From an even share of 10 over 20 rounds to one over 14.
-        assert 0.5 * (1 - 1e-9) <= plan.charge <= 10 / 14 * (1 + 1e-9)
-
-    @pytest.mark.parametrize(
-        ("constants", "kind"),
-        [
-            ("own", BGTPlanner),
-            ("repaired", Repaired),
-            ("paper", AsPrinted),
-        ],
-    )
-    @pytest.mark.parametrize("preset", ["paper", "recommended"])
-    def test_constants(self, preset: str, constants: str, kind: type) -> None:
-        """Which planner, in the paper's setting and in the sound one.
-
-        The preset's 70 rounds are cut to the 20 of the run, but by our own planner.
-        """
-        fewer = {"planning__min_rounds": 14} if constants == "own" else {}
-        found = policy(preset, planning__policy="bgt", planning__constants=constants, **fewer)
-        assert type(found) is kind
-        plan = found.ask(np.ones(5))
-        assert plan is not None
-        found.tell(plan, reward=0.0)
-
-    def test_constants_are_those_of_bgt(self) -> None:
-        found = policy("paper", planning__policy="uniform", planning__constants="paper")
-        assert isinstance(found, Uniform)
 
     @pytest.mark.parametrize(
         ("constants", "given", "fewest", "dearest"),

@@ -11,13 +11,11 @@ import numpy as np
 import pytest
 
 from bgtplanner import Ratings, load_ratings, resume, simulate
-from bgtplanner.data.catalogue import Catalogue
-from bgtplanner.errors import DataError, RunFolderError
+from bgtplanner.errors import RunFolderError
 from bgtplanner.report.guarantee import guarantee, is_sound
-from bgtplanner.runs.config import BEFORE, identifying, load_config
+from bgtplanner.runs.config import load_config
 from bgtplanner.runs.folder import RunFolder
-from bgtplanner.runs.run import fingerprint_of, load, ratings_of, split_of
-from bgtplanner.runs.summary import summarise
+from bgtplanner.runs.run import load, ratings_of
 from command_line import Call
 
 pytestmark = pytest.mark.usefixtures("compiled_once", "undrawn")
@@ -58,9 +56,6 @@ class TestCatalogue:
         assert loaded.ratings.catalogue is not None
         assert loaded.ratings.features.shape == (11, 2)
 
-    def test_without_one_it_is_named(self, shop: Path) -> None:
-        assert run_it(shop).summary["not_accounted"] == ["catalogue"]
-
     def test_another_one_is_detected(self, shop: Path) -> None:
         run_it(shop, data__items=str(shop / "items.csv"))
         file = shop / "items.csv"
@@ -75,32 +70,6 @@ class TestCatalogue:
         with pytest.raises(RunFolderError, match="no such file; expected a table"):
             load(shop / "run")
 
-    def test_ratings_given_in_python(self, shop: Path) -> None:
-        films = Catalogue.from_frame({"item": range(12), "kind": ["x", "y"] * 6})
-        ratings = Ratings.from_arrays([1, 1, 1, 2, 2, 2] * 2, range(12), [1, 5, 3] * 4)
-        result = simulate(ratings.with_catalogue(films), rounds=2, settings={"run.device": "cpu"})
-        assert result.summary["not_accounted"] == ["scale"]
-
-    def test_columns_of_it(self, shop: Path) -> None:
-        (shop / "items.csv").write_text(
-            "note,code,plot\n1,0,war and space\n2,1,space\n3,2,war\n"
-            + "".join(f"{item},{item},nothing\n" for item in range(4, 11))
-        )
-        chosen: dict[str, Any] = {
-            "data.dataset": f"csv:{shop / 'ratings.csv'}",
-            "data.items": str(shop / "items.csv"),
-            "data.items_column": "code",
-            "data.items_words": "plot",
-        }
-        with pytest.raises(DataError, match="6 of 60 ratings are of 1 items"):
-            ratings_of(load_config(settings=chosen))
-        left = ratings_of(load_config(settings=chosen | {"data.unknown_items": "leave-out"}))
-        assert (len(left), left.features.shape[1] >= 2) == (54, True)
-
-    def test_the_paper_has_none(self) -> None:
-        assert load_config(preset="paper").data.items == "none"
-        assert load_config().data.items == "auto"
-
     def test_synthetic_ratings_have_one(self) -> None:
         def made(**more: Any) -> Ratings:
             given = {"data.dataset": "synthetic", **SMALL}
@@ -110,42 +79,6 @@ class TestCatalogue:
         assert with_items.features.shape == (10, 8)
         assert plain.catalogue is None
         assert np.array_equal(with_items.value, plain.value)
-
-    def test_it_is_said_in_the_first_lines(self, shop: Path, command_line: Call) -> None:
-        name = f"csv:{shop / 'ratings.csv'}"
-        run = ("run", "--json", "--verbose", "--dataset", name, "--rounds", 2)
-        done = command_line(*run, "--items", shop / "items.csv", "--out", shop / "one")
-        assert "Catalogue from items.csv: 11 items, 2 features, titles." in done.err
-        (shop / "few.csv").write_text("item\n" + "".join(f"{item}\n" for item in range(9)))
-        wrong = command_line(*run, "--items", shop / "few.csv", "--out", shop / "two")
-        assert (wrong.code, wrong.out) == (2, "")
-        assert "6 of 60 ratings are of 1 items that the catalogue lacks" in wrong.err
-        assert "data.unknown_items=leave-out" in wrong.err
-        left = ("--set", "data.unknown_items=leave-out", "--out", shop / "two")
-        done = command_line(*run, "--items", shop / "few.csv", *left)
-        assert "the catalogue lacks: they are left out." in " ".join(done.err.split())
-
-
-class TestOlderRuns:
-    """They had no catalogue, and no choice of an order."""
-
-    def test_settings_that_are_missing(self, tmp_path: Path) -> None:
-        plain = SMALL | {"data.items": "none"}
-        simulate("synthetic", rounds=2, settings=plain, out=tmp_path / "a")
-        folder = RunFolder(Path(shutil.copytree(tmp_path / "a", tmp_path / "b")))
-        file = folder.path / "config.toml"
-        for line in ('items = "none"', 'unknown_items = "error"', "leave_last = 1",
-                     'arrival = "random"'):  # fmt: skip
-            assert f"\n{line}\n" in file.read_text()
-            file.write_text(file.read_text().replace(f"\n{line}\n", "\n"))
-        assert folder.config() == RunFolder(tmp_path / "a").config()
-        assert load(folder.path).summary["rounds_run"] == 2
-
-    def test_their_rounds_are_identified_as_before(self) -> None:
-        then = identifying(load_config(settings=BEFORE))
-        assert not {key.partition(".")[2] for key in BEFORE} & then["data"].keys()
-        for key, value in (("items", "auto"), ("arrival", "time"), ("leave_last", 2)):
-            assert identifying(load_config(settings=BEFORE | {f"data.{key}": value})) != then
 
 
 class TestTime:
@@ -189,48 +122,6 @@ class TestTime:
         again = resume(shop / "run")
         assert again.rounds == whole.rounds
         assert again.summary["rmse_arriving"] == whole.summary["rmse_arriving"]
-
-    def test_without_order_there_is_no_such_error(self, shop: Path) -> None:
-        result = run_it(shop, data__split="time")
-        assert result.summary["rmse_arriving"] is None
-        assert not any("rmse_arriving" in record for record in result.rounds)
-
-    def test_splits_by_name(self, shop: Path) -> None:
-        sizes = {}
-        for name in ("auto", "user", "all", "last", "time", "leave-last"):
-            chosen: dict[str, Any] = {
-                "data.dataset": f"csv:{shop / 'ratings.csv'}",
-                "data.split": name,
-                "data.leave_last": 3,
-            }
-            config = load_config(settings=chosen)
-            split = split_of(config, ratings_of(config))
-            sizes[name] = len(split.test)
-            marks = fingerprint_of(split)
-            assert marks == fingerprint_of(split_of(config, ratings_of(config)))
-        assert sizes.pop("leave-last") == 18
-        assert set(sizes.values()) == {12}
-
-    def test_without_times(self, command_line: Call) -> None:
-        done = command_line("run", "--set", "data.split=time")
-        assert (done.code, done.out) == (2, "")
-        assert "demo: has no times, which data.split=time goes by" in done.err
-
-
-def test_served() -> None:
-    def served(*records: dict[str, Any]) -> dict[str, Any]:
-        numbered = [{"round": n, "seconds": 1.0} | record for n, record in enumerate(records)]
-        return summarise(load_config(), {}, numbered, 3.0)
-
-    found = served(
-        {"rmse": 0.4, "ratings": 10},
-        {"rmse": 0.2, "ratings": 13, "rmse_arriving": 0.3},
-        {"rmse": 0.3, "ratings": 14, "rmse_arriving": 0.5},
-    )
-    assert found["rmse_served"] == pytest.approx(0.3)
-    assert found["rmse_arriving"] == pytest.approx(((3 * 0.09 + 0.25) / 4) ** 0.5)
-    unseen = served({})
-    assert (unseen["rmse_served"], unseen["rmse_arriving"]) == (None, None)
 
 
 def test_clicks_run(tmp_path: Path, command_line: Call) -> None:

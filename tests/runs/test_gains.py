@@ -61,18 +61,25 @@ def test_groups_by_number_of_ratings() -> None:
             assert group["low"] <= group["gain"] <= group["high"]
 
 
-def test_interval_covers_the_mean_of_draws() -> None:
-    """Over clients drawn anew, the gain is within the interval about as often as it says."""
-    rng = np.random.default_rng(1)
-    split = data(200)
+def test_the_interval_is_that_of_the_jackknife() -> None:
+    """Leave one client out at a time: the spread of the gains is that of the gain."""
+    split, rng = data(200), np.random.default_rng(1)
     alone, test = predicted_alone(split.train, split.test), split.test
-    inside = 0
-    for _ in range(100):
-        share = np.where(rng.random(200) < 0.5, 0.8, 1.0)[test.client]
-        predicted = test.value + share * (alone - test.value)
-        gain = gains_of(split, predicted, ROUNDS - 1, None)["ratings"][-1]
-        inside += gain["low"] <= 1 - np.sqrt((0.64 + 1) / 2) <= gain["high"]
-    assert inside >= 88
+    share = np.where(rng.random(200) < 0.5, 0.8, 1.0)[test.client]
+    predicted = test.value + share * (alone - test.value)
+    group = gains_of(split, predicted, ROUNDS - 1, None)["ratings"][-1]
+    bound = float(group["name"].split()[2])  # "more than 160 ratings"
+    who = np.bincount(split.train.client) > bound
+    ours, theirs = (
+        np.bincount(test.client, (of - test.value) ** 2)[who] for of in (predicted, alone)
+    )
+    assert group["clients"] == len(ours)
+    assert group["gain"] == pytest.approx(1 - np.sqrt(ours.sum() / theirs.sum()))
+    left_out = 1 - np.sqrt((ours.sum() - ours) / (theirs.sum() - theirs))
+    spread = np.sqrt((len(ours) - 1) * left_out.var())
+    half = (group["high"] - group["low"]) / 2
+    assert half == pytest.approx(1.96 * spread, rel=0.1)
+    assert (group["high"] + group["low"]) / 2 == pytest.approx(group["gain"])
 
 
 def test_no_bound_is_anybodys_number() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.learner import Interactions, Learner, Local, Shared, Upload
 from bgtplanner.planning.schedules import Uniform
 from bgtplanner.privacy.budget import Budget
-from bgtplanner.runs.config import identifying, load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.run import load, resume, simulate
 
@@ -89,12 +87,6 @@ def test_by_address_with_options(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.predict([0, 1], [1, 2]), held.predict([0, 1], [1, 2]))
 
 
-def test_one_of_the_package_goes_into_its_section() -> None:
-    result = simulate(**SHORT, model=Factorization(dim=2, mean=0.6), settings=TINY)
-    assert result.summary["model"] == "factorization"
-    assert result.simulation.federation.model == Factorization(dim=2, mean=0.6)
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -164,27 +156,3 @@ def test_a_class_that_cannot_be_imported() -> None:
 
     summary = simulate(**SHORT, policy=Own, settings=TINY).summary
     assert summary["policy"] == f"{__name__}:{Own.__qualname__}"
-
-
-def test_a_policy_for_somebody_else() -> None:
-    made = Uniform(Budget(10.0, 1e-5), 7, rounds=4)
-    with pytest.raises(ConfigError, match="12 clients"):
-        simulate(**SHORT, policy=made, settings=TINY)
-
-
-def test_old_settings_are_read_and_marked_as_before() -> None:
-    """A run that was started before there were options goes on as the same run."""
-    assert "options" not in load_config().model_dump()["model"]
-    old = Path(__file__).parent / "assets" / "run-2026-11"
-    written = tomllib.loads((old / "config.toml").read_text())
-    del written["folder"]
-    found = identifying(RunFolder(old).config())
-    assert found["model"]["name"] == "biases"
-    assert {name: _known(of) for name, of in found.items()} == written
-
-
-def _known(section: Any) -> Any:
-    """What TOML can hold: it has no null."""
-    if not isinstance(section, dict):
-        return section
-    return {key: value for key, value in section.items() if value is not None}

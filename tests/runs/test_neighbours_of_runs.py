@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bgtplanner import BGTPlanner, Budget, simulate
+from bgtplanner import Budget, simulate
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import ConfigError, LedgerError
@@ -43,20 +42,6 @@ def played(ratings: Ratings, **settings: Any) -> Any:
 
 
 # ---- settings
-
-
-def test_the_setting_follows_the_trust_unless_it_is_given() -> None:
-    assert load_config().privacy.neighbours == "auto"
-    assert load_config().privacy.relation == "replace-special"
-    local = load_config(settings={"privacy.trust": "local"})
-    assert local.privacy.relation == "replace-one"
-    strong = load_config(settings={"privacy.neighbours": "replace-one"})
-    assert (strong.privacy.trust, strong.privacy.relation) == ("secagg", "replace-one")
-
-
-def test_the_papers_preset_stays_with_its_sensitivity() -> None:
-    paper = load_config(preset="paper").privacy
-    assert (paper.relation, paper.clip) == ("replace-one", 0.1)  # the authors' sensitivity is 0.2
 
 
 def test_local_trust_refuses_the_weaker_relation_and_says_why(command_line: Call) -> None:
@@ -106,25 +91,6 @@ def test_unequal_budgets_clip_by_the_same_ratios_under_both(few: Ratings) -> Non
     assert 2 * plans[0]["noise_norm"] == pytest.approx(plans[1]["noise_norm"], rel=1e-6)
 
 
-def test_a_run_without_privacy_names_no_relation(few: Ratings) -> None:
-    summary = played(few, privacy__mechanism="none", planning__policy="unlimited").summary
-    assert (summary["neighbours"], summary["epsilon_other_reading"]) == (None, None)
-
-
-def test_a_policy_given_in_python_plans_for_the_relation_of_the_run(few: Ratings) -> None:
-    policy = BGTPlanner(Budget(10, 1e-5), clients=few.n_clients, rounds=2)
-    result = simulate(few, policy=policy, rounds=2, seed=0)
-    assert result.summary["neighbours"] == "replace-special"
-    expressly = BGTPlanner(
-        Budget(10, 1e-5), clients=40, rounds=2, trust="secagg", neighbours="replace-one"
-    )
-    with pytest.raises(ConfigError, match="expected replace-special, the relation of the ledger"):
-        simulate(few, policy=expressly, rounds=2, seed=0)
-    settings = {"privacy.neighbours": "replace-one"}
-    result = simulate(few, policy=expressly, rounds=2, seed=0, settings=settings)
-    assert result.summary["neighbours"] == "replace-one"
-
-
 def test_what_is_public_about_a_round_does_not_depend_on_what_a_client_rated(
     few: Ratings,
 ) -> None:
@@ -155,16 +121,6 @@ def test_a_run_is_resumed_under_its_own_relation_only(few: Ratings, tmp_path: Pa
     (tmp_path / "run" / "summary.json").unlink()
     with pytest.raises(LedgerError, match="kept for neighbours = replace-special, not replace-o"):
         resume(tmp_path / "run", ratings=few)
-
-
-@pytest.mark.parametrize("name", ["run-2026-11", "run-of-0.1"])
-def test_runs_of_earlier_versions_read_as_replace_one(name: str, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(ASSETS / name, tmp_path / "run"))
-    config = RunFolder(folder).config()
-    assert config.privacy.relation == "replace-one"
-    summary = read_facts(folder).summary
-    assert summary["neighbours"] == "replace-one"
-    assert 0 < summary["epsilon_other_reading"] < summary["epsilon"]
 
 
 # ---- what is printed
@@ -203,13 +159,3 @@ def test_every_guarantee_has_both_readings(
     assert paper == {"neighbours": "replace-one", "epsilon_other_reading": None}
     only = guarantee({**local, **paper, "unit": "row", "accounting": "gaussian/authors"})
     assert any(line.endswith("exchanged for any other's (replace-one).") for line in only)
-
-
-def test_the_budget_command_has_both_readings(command_line: Call) -> None:
-    shown = command_line("budget", "--mechanism", "gaussian", "--neighbours", "replace-one")
-    assert "replace-one, 100 equal rounds" in shown.out
-    assert "2 x clip for replace-one (against another's data): gaussian." in shown.out
-    assert "4.378" in shown.out
-    found = json.loads(command_line("budget", "--json").out)["rules"]["gaussian/gdp"]
-    assert found["neighbours"] == "replace-special"
-    assert found["epsilon_other_reading"] == pytest.approx(24.389, abs=1e-3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +84,6 @@ class TestNeighbours:
             assert (ratings.low, ratings.high) == (1.0, 5.0)
 
 
-@pytest.mark.parametrize("scale", ["max", "minmax", None])
-def test_a_scale_that_is_read_off_the_ratings(neighbours: tuple[Path, Path], scale: str) -> None:
-    assert load_ratings(f"csv:{neighbours[0]}", scale=scale).public == frozenset()
-
-
 class TestArrays:
     @pytest.mark.parametrize(
         ("options", "public"),
@@ -107,23 +101,6 @@ class TestArrays:
         assert ratings.take(np.array([True, False, True])).public == set(public)
         assert set(not_accounted(load_config(), ratings.public)) == set(BOTH) - set(public)
 
-    def test_a_name_makes_nothing_public(self) -> None:
-        """Whoever calls his own ratings `demo` has not given a catalogue."""
-        ratings = Ratings.from_arrays(["a", "b", "a"], [1, 2, 3], [1, 5, 2], name="demo")
-        assert facts(ratings)["not_accounted"] == [*BOTH]
-
-
-def test_made_up_ratings_have_both_by_construction() -> None:
-    """Their scale and the number of their items are settings, and nobody has rated anything."""
-    assert load_ratings("demo").public == load_ratings("synthetic", seed=3).public == set(BOTH)
-
-
-def test_public_sets_have_a_public_scale(real_files: Callable[..., Path]) -> None:
-    """Five stars are known; which films occur in the file depends on every user in it."""
-    folder = real_files("ml-100k/u.data", "ml-100k/u.item")
-    assert load_ratings("ml-100k", data_dir=folder, items="none").public == {"scale"}
-    assert load_ratings("ml-100k", data_dir=folder).public == set(BOTH)
-
 
 def test_with_a_catalogue_it_is_accounted_for(
     tmp_path: Path, neighbours: tuple[Path, Path]
@@ -140,9 +117,3 @@ def test_with_a_catalogue_it_is_accounted_for(
     alike = Ratings.from_arrays([1, 1, 2], [1, 2, 2], [4, 4, 4])
     assert alike.implicit
     assert facts(alike)["not_accounted"] == [*BOTH], "that they are alike was read off them"
-
-
-def test_without_noise_there_is_none_to_simulate() -> None:
-    ratings = load_ratings("demo")
-    assert facts(ratings)["simulated_noise"] is True
-    assert facts(ratings, privacy__mechanism="none")["simulated_noise"] is False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -11,17 +10,18 @@ import numpy as np
 import pytest
 
 from bgtplanner import simulate
-from bgtplanner.errors import ConfigError
 from bgtplanner.models.metrics import METRICS, lists_of
 from bgtplanner.models.references import references
 from bgtplanner.planning.objective import Objective
-from bgtplanner.report.verdict import about_scores, planned_key
-from bgtplanner.runs.config import BEFORE, identifying, load_config, to_toml
-from bgtplanner.runs.reproduce import command_of
+from bgtplanner.runs.config import load_config
 from bgtplanner.runs.run import ratings_of, resume, split_of
-from bgtplanner.runs.statistics import Outcome, compared, metric_of, summed_up
-from bgtplanner.runs.study import Study
-from bgtplanner.runs.summary import alone_by_round, as_served, lists_served, rounds_to_rank
+from bgtplanner.runs.summary import (
+    alone_by_round,
+    as_served,
+    lists_served,
+    rounds_to_rank,
+    summarise,
+)
 
 SERVED, LAST = Objective("served"), Objective("last")
 FEW: dict[str, Any] = {
@@ -32,49 +32,6 @@ FEW: dict[str, Any] = {
     "run.device": "cpu",
     "run.checkpoint_every": 3,
 }
-
-
-class TestSettings:
-    def test_the_mean_over_rounds_by_default(self) -> None:
-        assert load_config().planning.goal == Objective("served")
-        assert load_config(preset="paper").planning.goal == Objective("last")
-
-    @pytest.mark.parametrize("given", ["5,5.5, 10", [5, 5.5, 10], (5, 5.5, 10.0)])
-    def test_traffic(self, given: Any) -> None:
-        config = load_config(settings={"planning.traffic": given})
-        assert config.planning.traffic == "5,5.5,10"
-        assert config.planning.goal == Objective("served", (5, 5.5, 10))
-        assert load_config(settings={"planning.traffic": 3}).planning.traffic == "3"
-
-    def test_a_file_is_read_once(self, tmp_path: Path) -> None:
-        file = tmp_path / "visits.txt"
-        file.write_text("\ufeff5\r\n\n0.125\n")
-        config = load_config(settings={"planning.traffic": str(file)})
-        assert config.planning.traffic == "5,0.125"
-        file.write_text("7")
-        (tmp_path / "config.toml").write_text(to_toml(config))
-        assert load_config(file=tmp_path / "config.toml") == config
-        assert "--traffic 5,0.125" in command_of(config)
-
-    @pytest.mark.parametrize("given", ["", "a", "1,", "1,-1", "0", "inf", "1e13", {"a": 1}, [[1]]])
-    def test_what_is_no_traffic(self, given: Any) -> None:
-        words = r"--traffic \(planning.traffic\) = .*expected numbers of 0 or more with commas"
-        with pytest.raises(ConfigError, match=words):
-            load_config(settings={"planning.traffic": given})
-
-    def test_a_file_of_something_else(self, tmp_path: Path) -> None:
-        for content in (b"", b"a\n", b"\xff\n", b"1 2\n"):
-            (tmp_path / "visits").write_bytes(content)
-            with pytest.raises(ConfigError, match=r"--traffic .*expected numbers"):
-                load_config(settings={"planning.traffic": str(tmp_path / "visits")})
-
-    def test_older_runs_stay_what_they_were(self, tmp_path: Path) -> None:
-        assert BEFORE["planning.objective"] == "last"
-        config = load_config(settings=BEFORE)
-        assert config.planning.goal == Objective("last")
-        assert not {"objective", "traffic"} & set(identifying(config)["planning"])
-        mine = identifying(load_config(settings={"planning.traffic": "1,2"}))["planning"]
-        assert (mine["objective"], mine["traffic"]) == ("served", "1,2")
 
 
 class TestFigures:
@@ -179,78 +136,29 @@ class TestRuns:
         assert found.summary["ndcg_at_10_served"] is None
 
 
-class TestStudies:
-    def test_they_are_compared_by_it(self) -> None:
-        def summary(policy: str, seed: int) -> dict[str, Any]:
-            served, last = {"bgt": (0.2, 0.19), "uniform": (0.21, 0.18)}[policy]
-            names = ("constant", "user_mean", "client_alone")
-            every: dict[str, Any] = dict.fromkeys(compared(), 0.5) | {"seconds_total": 1.0}
-            every |= {f"{of}_{name}": 0.25 for of in ("rmse", "f1") for name in names}
-            every |= {"rmse_served": served + 0.001 * seed, "rmse_final": last}
-            return every | {"rmse_client_alone_served": 0.26}
-
-        best = {}
-        for kind in ("served", "last"):
-            study = Study(
-                policies=("bgt", "uniform"), seeds=(0, 1), settings={"planning.objective": kind}
-            )
-            outcomes = [
-                Outcome(cell=cell, summary=summary(cell.policy, cell.seed))
-                for cell in study.cells()
-            ]
-            found = summed_up(study, outcomes)
-            assert found.error == {"served": "rmse_served", "last": "rmse_final"}[kind]
-            assert metric_of(found.reported[0]) == "ndcg_at_10"
-            assert found.reported[1] == found.error
-            assert {"rmse_served", "rmse_final", "ndcg_at_10_served"} <= set(found.reported)
-            assert found.as_json()["objective"] == kind
-            assert "rmse_served" in found.as_csv()
-            assert "rmse_final" in found.as_csv()
-            from bgtplanner.report.study import facts_of_comparison, headline
-            from bgtplanner.runs.tables import markdown
-
-            best[kind] = headline(found)
-            assert (
-                f"{'1 better' if kind == 'served' else '0 better'}"
-                in facts_of_comparison(found).tiles[2].value
-            )
-            text = markdown(found)
-            order = [text.index(f"({of})") for of in ("mean over all rounds, as served",
-                                                      "last round")]  # fmt: skip
-            assert (order[0] < order[1]) == (kind == "served")
-            alone = [row for row in found.rows if row.policy == "client_alone"]
-            values = [alone[0].figures[key] for key in ("rmse_served", "rmse_final")]
-            assert [value.mean for value in values if value is not None] == [0.26, 0.25]
-        assert best["served"] == (
-            "bgt has the lowest mean error of 2 policies on demo, gaussian: RMSE 0.2005 as "
-            "served, 22.9 % below a client alone."
-        )
-        assert best["last"].startswith("uniform has the lowest mean error of 2 policies")
-
-    def test_earlier_versions_did_not_note_it(self) -> None:
-        study = Study(policies=("bgt", "uniform"), seeds=(0,))
-        old = dict.fromkeys(compared(), 0.5) | {"seconds_total": 1.0}
-        del old["rmse_served"], old["ndcg_at_10_served"]
-        outcomes = [Outcome(cell=cell, summary=old) for cell in study.cells()]
-        assert summed_up(study, outcomes).error == "rmse_final"
-
-    def test_a_metric_may_be_called_like_a_figure(self) -> None:
-        assert metric_of("rmse_served") == metric_of("rmse_final") == "rmse"
-        assert metric_of("ndcg_at_10_served") == metric_of("ndcg_at_10") == "ndcg_at_10"
+def test_the_budget_left_is_that_of_the_class_that_has_least() -> None:
+    record = {"round": 0, "rmse": 0.2, "seconds": 1.0, "left": [0.75, 0.25, 0.5]}
+    assert summarise(load_config(), {}, [record], 1.0)["budget_left"] == 0.25
+    assert summarise(load_config(), {}, [record | {"left": []}], 1.0)["budget_left"] is None
 
 
-def test_in_sentences() -> None:
-    served = {"objective": "served", "rmse_served": 0.2, "rmse_final": 0.1, "rmse_arriving": 0.3}
-    assert planned_key(served) == "rmse_served"
-    assert planned_key(served, "ndcg_at_10") == "ndcg_at_10", "if it was not measured"
-    assert planned_key(served | {"ndcg_at_10_served": 0.1}, "ndcg_at_10") == "ndcg_at_10_served"
-    assert planned_key(served | {"objective": "last"}) == "rmse_final"
-    old = {key: of for key, of in served.items() if key != "objective"}
-    assert planned_key(old) == "rmse_final"
-    said = " ".join(about_scores(served))
-    assert "predicted, before they were learned, with RMSE 0.3000." in said
-
-
-def test_the_objective_of_a_config_is_frozen() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        load_config().planning.goal.kind = "last"  # type: ignore[misc]
+def test_figures_of_a_run_by_hand() -> None:
+    """Last, best, as served and on the data's own scale."""
+    errors = [0.4, 0.1, 0.2]
+    records = [
+        {"round": number, "rmse": error, "mae": error / 2, "seconds": float(number)}
+        for number, error in enumerate(errors)
+    ]
+    config = load_config(
+        settings={
+            "planning.target": 0.15,
+            "privacy.mechanism": "none",
+            "planning.policy": "unlimited",
+        }
+    )
+    found = summarise(config, {"scale": [1, 5]}, records, 9.0)
+    assert (found["rmse_final"], found["rmse_best"], found["rmse_best_round"]) == (0.2, 0.1, 1)
+    assert found["rmse_final_raw"] == pytest.approx(0.8)
+    assert found["rmse_served"] == pytest.approx(0.7 / 3)
+    assert (found["target_reached"], found["target_round"], found["rounds_run"]) == (True, 1, 3)
+    assert (found["seconds_total"], found["seconds_per_round"]) == (9.0, 1.5)

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from bgtplanner import Result, resume, simulate
-from bgtplanner.errors import ConfigError, InterruptedRunError, RunFolderError
+from bgtplanner.errors import ConfigError, InterruptedRunError
 from bgtplanner.paper.accounting import client_level
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.report.guarantee import guarantee
@@ -110,22 +110,6 @@ class TestSummary:
             assert entry["charge_most"] == pytest.approx(record["charge"], rel=1e-9)
             assert record["paid"] == entry["clients"] == 12
 
-    def test_without_a_folder(self) -> None:
-        summary = tiny(rounds=2).summary
-        assert 0 < summary["epsilon_spent_max"] <= summary["epsilon"]
-        assert summary["ledger_head"]
-
-    @pytest.mark.parametrize(
-        ("changes", "expected"),
-        [
-            ({"planning__context": "usage"}, ["item-ids", "context"]),
-            ({"planning__reward": "test"}, ["reward"]),
-            ({"planning__reward": "loss", "planning__context": "none"}, ["reward"]),
-        ],
-    )
-    def test_what_is_not_accounted(self, changes: dict[str, Any], expected: list[str]) -> None:
-        assert tiny(rounds=2, **changes).summary["not_accounted"] == expected
-
     def test_nothing_is_promised_without_a_mechanism(self, tmp_path: Path) -> None:
         summary = tiny(tmp_path / "run", rounds=1, privacy__mechanism="none").summary
         for name in ("trust", "unit", "accounting", "epsilon", "delta", "epsilon_spent_max"):
@@ -147,11 +131,6 @@ def result(compiled_once: Path) -> Result:
 
 
 class TestPaper:
-    def test_not_accounted(self, result: Result) -> None:
-        summary = result.summary
-        assert (summary["unit"], summary["accounting"]) == ("row", "gaussian/authors")
-        assert summary["not_accounted"] == ["item-ids", "pseudo-rows", "context", "reward"]
-
     def test_client_level(self, result: Result) -> None:
         """Client by client, round by round: four tensors, and a row for each item rated so far."""
         settings = TINY | {"data.dataset": "synthetic", "federation.rounds": ROUNDS}
@@ -193,9 +172,6 @@ class TestPaper:
         assert summary["not_accounted"] == ["item-ids"]
         assert summary["epsilon_client_level_pure"] >= summary["epsilon_client_level_median"]
 
-    def test_the_run_ends_with_the_budget(self, result: Result) -> None:
-        assert result.summary["rounds_run"] == result.summary["rounds_paid"]
-
 
 class TestExpansion:
     def test_one_block_more_a_user(self, compiled_once: Path) -> None:
@@ -230,30 +206,6 @@ class TestExpansion:
             assert level == pytest.approx(max(one.epsilon for one in found), rel=1e-9)
         assert levels[1] > levels[0]
         assert result.summary["not_accounted"] == ["item-ids", "expansion-matching"]
-
-    def test_unit_client_pays_for_all_in_one_upload(self, compiled_once: Path) -> None:
-        """The budget is kept, and still nothing is promised: the matching is not covered."""
-        changes = {
-            "privacy__unit": "client",
-            "privacy__accounting": "auto",
-            "planning__policy": "uniform",
-            "server__aggregation": "clients",
-            "model__pseudo_items": 0,
-        }
-        found = [tiny(preset="paper", model__expansions=times, **changes) for times in (0, 2)]
-        without, among = (result.summary for result in found)
-        assert without["not_accounted"] == []
-        assert among["not_accounted"] == ["expansion-matching"]
-        assert among["epsilon_spent_max"] == without["epsilon_spent_max"] <= 10
-        assert [record["noise_multiplier"] for record in found[0].rounds] == [
-            record["noise_multiplier"] for record in found[1].rounds
-        ]
-        assert without["rmse_final"] != among["rmse_final"]
-
-    def test_without_a_mechanism(self, compiled_once: Path) -> None:
-        result = tiny(preset="paper", rounds=3, privacy__mechanism="none", model__expansions=1)
-        assert "expansion-matching" in result.summary["not_accounted"]
-        assert result.simulation.arrays()["local/neighbours/present"].any()
 
 
 class _PowerCut(Exception):
@@ -315,33 +267,6 @@ def test_interrupted_runs_spend_the_same(changes: dict[str, Any], tmp_path: Path
     with Ledger.open(folder / "ledger.sqlite", read_only=True) as ledger:
         ledger.verify()
         assert str(ledger.head) == again.summary["ledger_head"]
-
-
-@pytest.mark.parametrize("constants", ["paper", "authors"])
-def test_runs_from_before_the_planner_was_called_repaired(constants: str, tmp_path: Path) -> None:
-    """They are read as ever. One that was cut short goes on under the new name."""
-
-    def call_it(name: str, folder: Path) -> None:
-        file = folder / "config.toml"
-        text = file.read_text()
-        for old in ("repaired", constants):
-            text = text.replace(f'constants = "{old}"', f'constants = "{name}"')
-        file.write_text(text)
-
-    repaired = {**SOON, "planning__constants": "repaired"}
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    result = tiny(whole, **repaired)
-    call_it(constants, whole)
-    assert RunFolder(whole).config().planning.constants == constants
-    assert load(whole).summary == result.summary
-    with pytest.raises(_PowerCut):
-        tiny(cut, observer=Cut(3), **repaired)
-    call_it(constants, cut)
-    with pytest.raises(RunFolderError, match=r"state: kind = 'Repaired': expected As"):
-        resume(cut)
-    call_it("repaired", cut)
-    again = resume(cut)
-    assert [timeless(r) for r in again.rounds] == [timeless(r) for r in result.rounds]
 
 
 MANY: dict[str, Any] = {
@@ -406,13 +331,6 @@ class TestTarget:
             assert [timeless(of) for of in again.rounds] == [timeless(of) for of in whole.rounds]
             assert (spent(folder) == spent(tmp_path / "whole")).all()
 
-    def test_out_of_reach(self) -> None:
-        result = tiny(planning__target=0.01, **MANY)
-        assert result.summary["target_round"] is None
-        assert target_in_words(result.summary) == "Target RMSE 0.01: not reached."
-        assert result.summary["target_reached"] is False
-        assert result.summary["rounds_run"] == ROUNDS
-
     def test_without_privacy_and_in_the_paper_by_the_test_ratings(self) -> None:
         for changes in ({"privacy__mechanism": "none"}, {"preset": "paper"}):
             whole = tiny(**changes)
@@ -426,19 +344,6 @@ class TestTarget:
             assert not any(record["rmse"] <= target for record in result.rounds[:when])
             assert result.summary["rounds_run"] <= whole.summary["rounds_run"]
 
-    def test_a_run_that_validates_goes_on_as_if_never_interrupted(self, tmp_path: Path) -> None:
-        changes = {"planning__reward": "validation", "planning__objective": "last"}
-        whole = tiny(tmp_path / "whole", **changes)
-        with pytest.raises(_PowerCut):
-            tiny(tmp_path / "cut", Cut(3), **changes)
-        resume(tmp_path / "cut")
-        assert "validation_rmse" in whole.rounds[-1]
-        mine, theirs = (
-            [timeless(record) for record in RunFolder(folder).rounds()]
-            for folder in (tmp_path / "cut", tmp_path / "whole")
-        )
-        assert mine == theirs
-
 
 class TestPolicies:
     @pytest.mark.parametrize(
@@ -450,10 +355,6 @@ class TestPolicies:
         assert 0 < result.summary["epsilon_spent_max"] <= 2.0
         assert result.summary["rounds_paid"] >= 1
         json.dumps(result.rounds, allow_nan=False)  # every figure can be written down
-
-    def test_uniform_is_even(self) -> None:
-        charges = [record["charge"] for record in tiny(planning__policy="uniform").rounds]
-        assert len(set(charges)) == 1
 
     def test_budget_classes(self, tmp_path: Path) -> None:
         result = tiny(

@@ -118,12 +118,3 @@ def test_nothing_to_find_is_nothing() -> None:
     assert summary["coverage"] > 0
     json.dumps(dict(summary), allow_nan=False)
     assert np.isnan(ranked(lambda users: np.zeros((len(users), 4)), low, low)["mrr"])
-
-
-def test_what_a_preset_changed_is_on_the_page(tmp_path: Path) -> None:
-    for model, instead in (("tastes", False), ("factorization", True)):
-        settings, folder = FEW | {"model.name": model}, tmp_path / model
-        simulate("synthetic", mechanism="none", settings=settings, out=folder)
-        page = render(folder)
-        assert ("Not all settings are the recommended ones" in page) == instead
-        assert ("model.name factorization instead of tastes" in page) == instead

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import random
 import shutil
@@ -12,27 +13,27 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bgtplanner import Ratings, Result, load_ratings, resume, simulate
+from bgtplanner import Ratings, Result, resume, simulate
 from bgtplanner.errors import (
     ConfigError,
     DataError,
     InterruptedRunError,
     RunFolderError,
     RunLockedError,
-    SchemaError,
     StorageError,
     TrainingDivergedError,
 )
-from bgtplanner.paper.extras import PaperExtras
+from bgtplanner.federation.simulation import Simulation
+from bgtplanner.models.metrics import Metrics
 from bgtplanner.runs import loop
 from bgtplanner.runs import run as runner
-from bgtplanner.runs.assembly import federation_of
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.run import execute
@@ -116,13 +117,6 @@ class TestSimulate:
         assert (len(result.ratings), result.ratings.n_clients) == (15_000, 300)
         assert summary["rmse_final"] < summary["rmse_client_alone"] < summary["rmse_constant"]
 
-    def test_nothing_is_written_unasked(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.chdir(tmp_path)
-        tiny(rounds=1)
-        assert list(tmp_path.iterdir()) == []
-
     def test_ratings_of_a_frame(self) -> None:
         ratings = Ratings.from_frame(frame(), name="mine [bold]")
         result = simulate(ratings, rounds=2)
@@ -130,10 +124,6 @@ class TestSimulate:
         assert result.summary["dataset"] == "mine [bold]"
         assert result.summary["ratings"] == 80
         assert (result.summary["users"], result.summary["items"]) == (8, 10)
-
-    def test_the_same_ratings_by_name_and_as_an_object(self, learned: Result) -> None:
-        again = simulate(learned.ratings, rounds=ROUNDS, settings=TINY)
-        assert [timeless(r) for r in again.rounds] == [timeless(r) for r in learned.rounds]
 
     def test_seed(self, learned: Result) -> None:
         same = tiny()
@@ -178,11 +168,6 @@ class TestSimulate:
         assert (watcher.first, watcher.seen) == (0, [0, 1, 2])
         assert watcher.result is result
 
-    def test_more_pseudo_items_than_items(self) -> None:
-        config = load_config(settings={"model.pseudo_items": 1_000_000})
-        for of, items, expected in ((config, 15, 15), (load_config(preset="paper"), 300, 50)):
-            assert federation_of(of, items).extras == PaperExtras(pseudo_items=expected)
-
     def test_the_folder_is_looked_at_before_the_data(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         with pytest.raises(RunFolderError, match="other files"):
@@ -190,11 +175,6 @@ class TestSimulate:
 
 
 class TestPredict:
-    def test_one(self, learned: Result) -> None:
-        predicted = learned.predict(3, 4)
-        assert type(predicted) is float
-        assert 0 <= predicted <= 5
-
     def test_as_the_simulation_does(self, learned: Result) -> None:
         users, items = np.arange(20), np.arange(20) % 15
         raw = learned.simulation.predict(users, items)
@@ -208,9 +188,6 @@ class TestPredict:
         cube = learned.predict(np.full((2, 3, 4), 1), 4)
         assert cube.shape == (2, 3, 4)
         assert np.array_equal(cube, np.full((2, 3, 4), flat[0]))
-
-    def test_none_at_all(self, learned: Result) -> None:
-        assert learned.predict([], []).shape == (0,)
 
     @pytest.mark.parametrize(
         ("user", "item"),
@@ -231,24 +208,6 @@ class TestPredict:
     def test_unknown_labels(self, learned: Result, user: Any, item: Any) -> None:
         with pytest.raises(DataError):
             learned.predict(user, item)
-
-    def test_text_labels(self, tmp_path: Path) -> None:
-        table = frame()
-        rows = list(zip(table["user"], table["item"], table["rating"], strict=True))
-        random.Random(0).shuffle(rows)  # labels are numbered as they come
-        file = tmp_path / "mine.csv"
-        file.write_text("user,item,rating\n" + "".join(f"{u},{i},{r}\n" for u, i, r in rows))
-        result = simulate(f"csv:{file}", rounds=3)
-        both = result.predict(["user7", "user0"], "item 3")
-        assert both.shape == (2,)
-        assert result.predict("user0", "item 3") == both[1]
-        place = [list(result.ratings.user_labels).index(f"user{number}") for number in range(8)]
-        item = list(result.ratings.item_labels).index("item 3")
-        direct = result.ratings.to_raw(result.simulation.predict(place, [item] * 8))
-        assert np.array_equal(result.predict([f"user{n}" for n in range(8)], "item 3"), direct)
-        for user, item in (("user8", "item 3"), ("user0", "item"), (0, "item 3"), ("user0", 3)):
-            with pytest.raises(DataError, match="not in the ratings"):
-                result.predict(user, item)
 
 
 DEMANDED = {
@@ -286,13 +245,6 @@ class TestFiles:
             "arrival",
         }
         assert set(summary["not_accounted"]) <= known
-
-    def test_summary_is_what_python_got(self, tmp_path: Path) -> None:
-        result = tiny(tmp_path / "run", rounds=3)
-        assert result.folder == tmp_path / "run"
-        assert json.loads((result.folder / "summary.json").read_text()) == dict(result.summary)
-        lines = (result.folder / "rounds.jsonl").read_text().splitlines()
-        assert [json.loads(line) for line in lines] == result.rounds
 
     def test_rounds_and_summary_agree(self, reference: Path) -> None:
         _, rounds, summary = state_of(reference)
@@ -335,25 +287,9 @@ class TestFiles:
         assert summary["rmse_final"] == pytest.approx(np.sqrt((error**2).mean()), rel=1e-5)
         assert summary["mae_final"] == pytest.approx(np.abs(error).mean(), rel=1e-5)
 
-    def test_settings_are_kept(self, reference: Path) -> None:
-        config = config_of(reference)
-        assert config.federation.rounds == ROUNDS
-        assert config.federation.participation == 0.5
-        assert config.run.checkpoint_every == 4
-
     def test_the_folders_config_runs_again(self, reference: Path, tmp_path: Path) -> None:
         execute(load_config(file=reference / "config.toml"), out=tmp_path / "again")
         assert state_of(tmp_path / "again") == state_of(reference)
-
-    def test_overwrite(self, tmp_path: Path) -> None:
-        tiny(tmp_path / "run", rounds=3)
-        with pytest.raises(RunFolderError, match="--overwrite"):
-            tiny(tmp_path / "run", rounds=2)
-        result = simulate(
-            "synthetic", rounds=2, settings=TINY, out=tmp_path / "run", overwrite=True
-        )
-        assert len((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()) == 2
-        assert result.summary["rounds_run"] == 2
 
 
 def config_of(folder: Path) -> Any:
@@ -379,7 +315,7 @@ class TestResume:
         monkeypatch.setattr(loop, "stop_requests", ours)
         return event
 
-    @pytest.mark.parametrize("seed", range(4))
+    @pytest.mark.parametrize("seed", range(2))
     def test_stopped_at_random_rounds(
         self, tmp_path: Path, reference: Path, stop: threading.Event, seed: int
     ) -> None:
@@ -441,23 +377,6 @@ class TestResume:
         resume(folder)
         assert state_of(folder) == state_of(reference)
 
-    def test_an_ignored_interrupt_stays_ignored(self, tmp_path: Path, reference: Path) -> None:
-        """As a shell has it for a run in the background; SIGTERM stops that."""
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            tiny(tmp_path / "one", observer=Watcher(5, lambda: signal.raise_signal(signal.SIGINT)))
-            assert state_of(tmp_path / "one") == state_of(reference)
-            with pytest.raises(InterruptedRunError, match="after round 7 of"):
-                tiny(
-                    tmp_path / "two",
-                    observer=Watcher(5, lambda: signal.raise_signal(signal.SIGTERM)),
-                )
-            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-        finally:
-            signal.signal(signal.SIGINT, before)
-        resume(tmp_path / "two")
-        assert state_of(tmp_path / "two") == state_of(reference)
-
     @pytest.mark.usefixtures("ctrl_c")
     def test_the_second_interrupt_is_at_once(self, tmp_path: Path, reference: Path) -> None:
         def twice() -> None:
@@ -473,12 +392,6 @@ class TestResume:
     def test_signals_are_left_alone_without_a_folder(self) -> None:
         with pytest.raises(KeyboardInterrupt):
             tiny(observer=Watcher(1, lambda: os.kill(os.getpid(), signal.SIGINT)))
-
-    def test_not_in_the_main_thread(self, tmp_path: Path, reference: Path) -> None:
-        thread = threading.Thread(target=tiny, args=(tmp_path / "run",))
-        thread.start()
-        thread.join()
-        assert state_of(tmp_path / "run") == state_of(reference)
 
     def test_finished_run_is_left_as_it_is(self, tmp_path: Path, reference: Path) -> None:
         folder = tmp_path / "run"
@@ -506,32 +419,6 @@ class TestResume:
             before = float(stored["seconds"])
         assert resume(tmp_path).summary["seconds_total"] > before > 0
 
-    def test_given_ratings_are_needed_again(self, tmp_path: Path, stop: threading.Event) -> None:
-        whole, parts = tmp_path / "whole", tmp_path / "parts"
-        ratings = Ratings.from_frame(frame(), name="my own")
-        settings = {"run.device": "cpu"}
-        simulate(ratings, rounds=6, settings=settings, out=whole)
-        with pytest.raises(InterruptedRunError):
-            simulate(
-                ratings,
-                rounds=6,
-                settings=settings,
-                out=parts,
-                observer=Watcher(2, stop.set),
-            )
-        with pytest.raises(RunFolderError, match=r"my own.*resume\(path, ratings=\.\.\.\)"):
-            resume(parts)
-        with pytest.raises(RunFolderError, match="not those it was started with"):
-            resume(parts, ratings=load_ratings("demo"))
-        resume(parts, ratings=ratings)
-        assert state_of(parts) == state_of(whole)
-
-    @pytest.mark.parametrize("name", ["demo", "csv:mine.csv"])
-    def test_given_ratings_named_like_others(self, tmp_path: Path, name: str) -> None:
-        simulate(Ratings.from_frame(frame(), name=name), rounds=2, out=tmp_path)
-        with pytest.raises(RunFolderError, match=r"not those|resume\(path, ratings"):
-            resume(tmp_path)
-
     def test_changed_data(self, tmp_path: Path) -> None:
         table = frame()
         rows = list(zip(table["user"], table["item"], table["rating"], strict=True))
@@ -554,11 +441,6 @@ class TestResume:
         assert state_of(tmp_path / "run") == before
         write(list(reversed(rows)))  # another order is not another set
         resume(tmp_path / "run")
-
-    def test_no_run_folder(self, tmp_path: Path) -> None:
-        for path in (tmp_path, tmp_path / "none", "a\0b"):
-            with pytest.raises(RunFolderError):
-                resume(path)
 
     def test_two_at_once(self, tmp_path: Path, reference: Path) -> None:
         shutil.copytree(reference, tmp_path / "run")
@@ -609,30 +491,9 @@ class TestTampering:
             resume(folder)
         assert {e.name: e.read_bytes() for e in folder.iterdir()} == before
 
-    @pytest.mark.parametrize("next_round", [0, 5])
-    def test_missing_seconds_are_forgiven(self, folder: Path, next_round: int) -> None:
-        self.change(folder, seconds=None)
-        assert resume(folder).summary["rounds_run"] == ROUNDS
-
-    @pytest.mark.parametrize(
-        "line", ["5", "{}", '{"round": 0}', "nonsense", '{"round": 0, "rmse": 1}']
-    )
-    def test_lines_that_are_no_rounds(self, folder: Path, line: str) -> None:
-        file = folder / "rounds.jsonl"
-        lines = file.read_text().splitlines()
-        file.write_text("\n".join([line, *lines[1:]]) + "\n")
-        with pytest.raises(RunFolderError, match=r"rounds\.jsonl"):
-            resume(folder)
-
     def test_checkpoint_without_its_rounds(self, folder: Path) -> None:
         (folder / "rounds.jsonl").unlink()
         with pytest.raises(RunFolderError, match="changed by hand"):
-            resume(folder)
-
-    def test_another_version(self, folder: Path) -> None:
-        file = folder / "config.toml"
-        file.write_text(file.read_text().replace("schema = ", "schema = 9"))
-        with pytest.raises(SchemaError):
             resume(folder)
 
     def test_other_settings(self, folder: Path) -> None:
@@ -683,7 +544,7 @@ class TestCrashes:
         assert any(list(copy.glob(".tmp-*")) for copy in instants)
         assert len(instants) > 2 * ROUNDS
 
-    @pytest.mark.parametrize("seed", range(8))
+    @pytest.mark.parametrize("seed", range(4))
     def test_any_instant(
         self, instants: list[Path], reference: Path, tmp_path: Path, seed: int
     ) -> None:
@@ -724,9 +585,21 @@ class TestFailures:
             resume(tmp_path)
         assert str(again.value) == str(caught.value)
 
-    def test_divergence_without_a_folder(self) -> None:
-        with pytest.raises(TrainingDivergedError):
-            tiny(rounds=30, **self.DIVERGING)
+    def test_a_lost_test_error_steers_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Whether a run goes on must not depend on ratings that nobody paid to look at."""
+        real = Simulation.step
+
+        def blind(self: Simulation, *of: Any, **options: Any) -> Any:
+            played = real(self, *of, **options)
+            if played.round != 1:
+                return played
+            return replace(played, metrics=Metrics(dict.fromkeys(played.metrics, math.nan)))
+
+        whole = tiny(rounds=4, privacy__mechanism="none", planning__policy="unlimited")
+        monkeypatch.setattr(Simulation, "step", blind)
+        found = tiny(rounds=4, privacy__mechanism="none", planning__policy="unlimited")
+        assert [record["rmse"] == 1e15 for record in found.rounds] == [False, True, False, False]
+        assert found.summary["rmse_final"] == whole.summary["rmse_final"]
 
     def test_full_disk_in_the_middle(
         self, tmp_path: Path, reference: Path, monkeypatch: pytest.MonkeyPatch
@@ -753,33 +626,12 @@ class TestFailures:
         with pytest.raises(DataError, match=f"too few ratings.*0 for training, {number} for the"):
             simulate(ratings, rounds=1)
 
-    def test_no_ratings(self) -> None:
-        with pytest.raises(DataError, match="no ratings"):
-            simulate(Ratings.from_arrays([], [], []), rounds=1)
-
     def test_two_equal_ratings_are_enough(self) -> None:
         same = Ratings.from_arrays([0, 0], [0, 1], [3, 3], scale=(0, 5))
         with pytest.warns(UserWarning, match="there is nothing to learn"):
             result = simulate(same, rounds=1)
         assert result.summary["ratings"] == 2
         assert result.summary["rmse_constant"] == pytest.approx(0, abs=1e-7)
-
-
-class TestParticipation:
-    def test_share(self, learned: Result) -> None:
-        clients = [record["clients"] for record in learned.rounds]
-        played = [count for count in clients if count]  # the others were skipped
-        assert max(played) == 10
-        assert min(played) >= 1  # some have no rating yet, others have spent their budget
-        assert [record["paid"] for record in learned.rounds if record["paid"]][:3] == [10] * 3
-        assert len({record["loss"] for record in learned.rounds}) == ROUNDS
-
-    def test_at_least_one(self) -> None:
-        result = tiny(
-            rounds=4, federation__participation=1e-9, data__initial_share=1.0,
-            privacy__mechanism="none",
-        )  # fmt: skip
-        assert [record["clients"] for record in result.rounds] == [1] * 4
 
 
 LONG = 400

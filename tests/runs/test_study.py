@@ -13,7 +13,6 @@ import pytest
 
 from bgtplanner.errors import ConfigError, RunFolderError
 from bgtplanner.runs.compare import run_study
-from bgtplanner.runs.config import load_config
 from bgtplanner.runs.statistics import Outcome, summed_up
 from bgtplanner.runs.study import Cell, Study, Variation
 from bgtplanner.runs.sweeps import FIGURES, figure_named, parse_axis, parse_seeds
@@ -74,15 +73,6 @@ class TestAsked:
         config = next(c for cell, c in request.cells().items() if cell.policy == "unlimited")
         assert config.privacy.mechanism == "none"
 
-    def test_what_is_named_twice_is_run_once(self) -> None:
-        request = request_of(policies=("bgt", "bgt"), seeds=(1, 1), mechanisms=("gaussian",) * 2)
-        assert len(request.cells()) == 1
-
-    def test_unlimited_alone(self) -> None:
-        for mechanisms in (("gaussian",), ("none",)):
-            request = request_of(policies=("unlimited",), mechanisms=mechanisms, seeds=(0,))
-            assert [cell.mechanism for cell in request.cells()] == ["none"]
-
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
@@ -124,12 +114,6 @@ class TestAsked:
     ) -> None:
         assert request_of(policies=policies, baseline=baseline).against == against
 
-    def test_read_what_was_written(self, tmp_path: Path) -> None:
-        assert Study.read(tmp_path) is None
-        request = request_of(settings={"federation.rounds": 3}, baseline="bgt", preset="paper")
-        request.write(tmp_path)
-        assert Study.read(tmp_path) == request
-
     @pytest.mark.parametrize(
         ("text", "message"),
         [
@@ -145,26 +129,6 @@ class TestAsked:
         (tmp_path / "study.json").write_text(text)
         with pytest.raises(RunFolderError, match=f"study.json: .*{message}"):
             Study.read(tmp_path)
-
-    @pytest.mark.parametrize(
-        ("preset", "settings"),
-        [
-            ("recommended", {}),
-            ("paper", {}),
-            ("recommended", {"model.name": "factorization"}),
-            ("recommended", {"model.name": "biases", "federation.rounds": 3}),
-        ],
-    )
-    def test_the_default_policy_is_compared_by_default(
-        self, preset: str, settings: dict[str, Any]
-    ) -> None:
-        study = Study(preset=preset, settings=settings)
-        own = load_config(preset=preset, settings=settings).planning.policy
-        assert study.policies[0] == own
-        assert set(study.policies) == {
-            own, "bgt", "uniform", "early", "late", "adpml", "adap", "unlimited"
-        }  # fmt: skip
-        assert len(study.cells()) == 5 * len(study.policies)
 
 
 class TestNames:
@@ -238,10 +202,6 @@ class TestCells:
         with pytest.raises(ConfigError, match=message):
             made(*axes, settings={"federation.rounds": 3}).cells()
 
-    def test_other_mistakes_are_not_blamed_on_it(self) -> None:
-        with pytest.raises(ConfigError, match=r"^--policy"):
-            made("privacy.epsilon=1", policies=("nobody",)).cells()
-
 
 class TestFigures:
     @pytest.mark.parametrize("preset", ["paper", "recommended"])
@@ -257,34 +217,6 @@ class TestFigures:
 
         assert pairs({}) == {(50, 35), (75, 52), (100, 70), (150, 105)}
         assert {least for _, least in pairs({"planning.min_rounds": 40})} == {40}
-
-    @pytest.mark.parametrize(
-        ("preset", "expected"),
-        [
-            ("paper", {"forgetting": 0.0001}),
-            (
-                "recommended",
-                {
-                    "predictor": {
-                        "fit": True,
-                        "noise": 3.0,
-                        "length_scale": 4.0,
-                        "forgetting": 0.0001,
-                    }
-                },
-            ),
-        ],
-    )
-    def test_what_is_not_varied_of_the_predictor_stays(
-        self, preset: str, expected: dict[str, Any]
-    ) -> None:
-        cells = figure_named("small", preset).cells().items()
-        given = [of.planning.options for cell, of in cells if "forg" in cell.variant]
-        assert given[0] == expected
-
-    def test_unknown(self) -> None:
-        with pytest.raises(ConfigError, match="--figure = 'none': expected one of budget"):
-            figure_named("none")
 
 
 class TestFolder:
@@ -331,30 +263,11 @@ class TestUnlike:
         assert how["privacy.mechanism"] == "none"
         assert not any(key.startswith("planning.") for key in how)
 
-    @pytest.mark.parametrize("settings", [{}, {"model.name": "biases"}], ids=str)
-    def test_the_same_model_for_all(self, settings: dict[str, Any]) -> None:
-        study = Study(policies=("uniform", "unlimited"), settings=settings)
-        assert study.unlike()["demo", "none", "unlimited"] == {"privacy.mechanism": "none"}
-
     def test_a_model_that_is_trained_in_another_way_without_privacy(self) -> None:
         study = Study(policies=("bgt", "unlimited"), settings={"model.name": "factorization"})
         how = study.unlike()["demo", "none", "unlimited"]
         assert how["server.optimizer"] == "adam"
         assert how["privacy.mechanism"] == "none"
-
-    def test_alone_it_is_like_itself(self) -> None:
-        assert Study(policies=("unlimited",)).unlike() == {("demo", "none", "unlimited"): {}}
-
-    def test_rows_say_so(self) -> None:
-        study = Study(policies=("uniform", "unlimited"), seeds=(0,), older=True)
-        done = [Outcome(cell=cell, summary=figures(0.2)) for cell in study.cells()]
-        found = summed_up(study, done)
-        marked = {row.policy: dict(row.unlike) for row in found.rows}
-        assert marked["uniform"] == marked["constant"] == {}
-        assert marked["unlimited"]["model.name"] == "factorization"
-        assert found.differences[0].unlike == marked["unlimited"]
-        tree = json.loads(json.dumps(found.as_json()))
-        assert tree["rows"][1]["unlike"]["model.name"] == "factorization"
 
 
 def test_what_it_has_shown() -> None:
@@ -399,7 +312,3 @@ def test_policies_are_compared_in_every_combination() -> None:
     found = summed_up(sweep, outcomes)
     apart = [(entry.varied, entry.figures["rmse_final"].mean) for entry in found.differences]  # type: ignore[union-attr]
     assert apart == [({"privacy.epsilon": 5}, 5.0), ({"privacy.epsilon": 20}, 20.0)]
-
-
-def test_paper_reports_the_best_round() -> None:
-    assert summed_up(made("privacy.epsilon=5", preset="paper"), []).reported[0] == "rmse_best"
