@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import os
 import secrets
@@ -69,19 +70,16 @@ class Objects(NamedTuple):
 
 
 class StudyObserver(Protocol):
-    """Observes a study."""
+    """Observes a study; about `left` seconds remain."""
 
     def study_started(self, total: int, finished: int, left: float | None) -> None:
-        """The study has `total` cells, `finished` of them already; about `left` seconds remain."""
-        ...
+        """The study has `total` cells, `finished` of them already."""
 
     def cell_round(self, cell: Cell, done: int, total: int) -> None:
         """A cell that runs in this process has finished another round."""
-        ...
 
     def cell_finished(self, outcome: Outcome, left: float | None) -> None:
-        """A cell is done or has failed; about `left` seconds remain for the others."""
-        ...
+        """A cell is done or has failed."""
 
 
 def compare(
@@ -133,37 +131,40 @@ def compare(
     """
     own, model_of_all = runner.model_given(model)
     single = {"privacy.epsilon": epsilon, "federation.rounds": rounds}
-    own |= as_settings(settings) | {key: of for key, of in single.items() if of is not None}
+    own |= {key: of for key, of in single.items() if of is not None} | as_settings(settings)
     fits = observer is None or all(hasattr(observer, of) for of in ("study_started", "cell_round"))
     refuse_unless(fits, "observer", observer, "an object that inherits from StudyObserver")
     every = _several("ratings", ratings, Ratings | str, runner.RATINGS)
-    named = [one.name if isinstance(one, Ratings) else one for one in every]
-    names = {one.name: one for one in every if isinstance(one, Ratings)}
-    for name in names:
+    names = [one if isinstance(one, str) else one.name for one in every]
+    objects = {one.name: one for one in every if isinstance(one, Ratings)}
+    for name in objects:
         expected = "a name of their own for each: Ratings.from_arrays(..., name=...)"
-        refuse_unless(named.count(name) == 1, "ratings", name, expected)
+        refuse_unless(names.count(name) == 1, "ratings", name, expected)
+    if policies is None:
+        policies = default_policies(preset, own)
     kind = "names or classes of policies; an object can plan a single run only"
-    chosen = () if policies is None else _several("policies", policies, type | str, kind)
+    chosen = _several("policies", policies, type | str, kind)
     study = Study(
-        datasets=tuple(named),
+        datasets=tuple(names),
         mechanisms=_several("mechanisms", mechanisms, str, "names of mechanisms"),
-        policies=default_policies(preset, own)
-        if policies is None
-        else tuple(str(runner.policy_named(policy)) for policy in chosen),
+        policies=tuple(str(runner.policy_named(policy)) for policy in chosen),
         seeds=tuple(as_whole("seeds", seed, 0) for seed in _several("seeds", seeds, object, "")),
         preset=preset,
         settings=own,
         baseline=baseline,
-        given=tuple(names),
+        given=tuple(objects),
     )
     classes = tuple(policy for policy in chosen if isinstance(policy, type))
-    objects = Objects(ratings=names, given=model_of_all, policies=classes)
-    with contextlib.ExitStack() as stack:
-        kept = None if out is None else as_path("out", out)
-        place = kept or Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="bgtplanner-"))
+    kept = None if out is None else as_path("out", out)
+    with tempfile.TemporaryDirectory(prefix="bgtplanner-") as temporary:
+        place = kept or Path(temporary)
+        done = run_study(
+            study,
+            place,
+            jobs=jobs,
+            observer=observer,
+            objects=Objects(objects, model_of_all, classes),
         )
-        done = run_study(study, place, jobs=jobs, observer=observer, objects=objects)
         found = replace(summed_up(study, done), folder=kept)
         write_tables(found, place)
     return found
@@ -252,10 +253,9 @@ def _check_folder(out: Path, study: Study) -> None:
     """Raise ConfigError unless the folder is empty or holds a study of the same kind."""
     try:
         before = Study.read(out)
-        if before is None:
-            others = out.exists() and any(out.iterdir())
-        else:
-            others = before.kind != study.kind
+        others = (
+            out.exists() and any(out.iterdir()) if before is None else before.kind != study.kind
+        )
     except OSError as error:
         raise ConfigError(
             f"--out {out}: cannot be used: {error.strerror}; choose another folder"
@@ -278,15 +278,14 @@ class _Clock:
     def finished(self, outcome: Outcome) -> None:
         self._todo.pop(outcome.cell, None)
         if outcome.summary is not None:  # a resumed cell took longer than just now
-            whole = float(outcome.summary.get("seconds_total", 0.0))
-            taken = self._taken.setdefault(outcome.cell.dataset, [])
-            taken.append(max(outcome.seconds, whole))
+            seconds = max(outcome.seconds, float(outcome.summary.get("seconds_total", 0.0)))
+            self._taken.setdefault(outcome.cell.dataset, []).append(seconds)
 
     def left(self) -> float | None:
         if not self._taken:
             return None
-        mean = fmean(seconds for taken in self._taken.values() for seconds in taken)
         each = {name: fmean(taken) for name, taken in self._taken.items()}
+        mean = fmean(itertools.chain(*self._taken.values()))
         total = sum(each.get(cell.dataset, mean) for cell in self._todo)
         return total / min(self._jobs, max(1, len(self._todo)))
 
@@ -392,7 +391,7 @@ def _run_cell(
     """Run a cell, or resume it; None if it was stopped from outside."""
     begun, place = time.perf_counter(), out / cell.place
     ratings, given = objects.ratings.get(cell.dataset), objects.given
-    observer = _CellObserver(cell, tell)
+    observer = None if tell is None else _CellObserver(cell, tell)
     try:
         if (place / "config.toml").exists():
             runner.resume(place, ratings=ratings, model=given.model, observer=observer, stop=stop)
@@ -404,22 +403,20 @@ def _run_cell(
         return None
     except Exception as error:  # of any kind: the other cells do not depend on this one
         text = " ".join(str(error).split())
-        ours = isinstance(error, BGTPlannerError)
-        outcome = Outcome(
-            cell=cell, error=text if ours else f"{type(error).__name__}: {text}"[:300]
-        )
+        if not isinstance(error, BGTPlannerError):
+            text = f"{type(error).__name__}: {text}"[:300]
+        outcome = Outcome(cell=cell, error=text)
     return replace(outcome, seconds=time.perf_counter() - begun)
 
 
 class _CellObserver(Observer):
     """Reports the rounds of a cell to the study."""
 
-    def __init__(self, cell: Cell, tell: Tell | None) -> None:
+    def __init__(self, cell: Cell, tell: Tell) -> None:
         self.cell, self.tell = cell, tell
 
     def round(self, record: Mapping[str, Any], total: int) -> None:
-        if self.tell is not None:
-            self.tell(self.cell, record["round"] + 1, total)
+        self.tell(self.cell, record["round"] + 1, total)
 
 
 def data_of(config: Config) -> str:
