@@ -250,7 +250,7 @@ class TestPictures:
         drawn = self.drawn(folder)
         curve = drawn["rmse"][1].axes[0].lines[0]
         assert list(curve.get_ydata()) == [record["rmse"] for record in facts.rounds]
-        beside = [float(line.get_ydata()[0]) for line in drawn["rmse"][1].axes[0].lines[1:]]
+        beside = [float(line.get_ydata()[0]) for line in drawn["rmse"][1].axes[0].lines[2:]]
         known = ("served", "constant", "user_mean", "client_alone")
         assert beside == [facts.summary[f"rmse_{key}"] for key in known]
         total, rounds = drawn["spent"][1].axes

@@ -202,10 +202,10 @@ class TestPictures:
         alone = [line for line in levels.lines if line.get_label() == "each client alone"]
         assert float(alone[0].get_xdata()[0]) == pytest.approx(0.35)
         names = [text.get_text() for text in levels.get_yticklabels()]
-        assert names == ["unlimited", "late", "uniform", "bgt"]
-        bgt = levels.containers[-1].lines[0].get_xdata()[0]
+        assert names == ["bgt", "uniform", "late", "unlimited"]
+        bgt = levels.containers[0].lines[0].get_xdata()[0]
         assert bgt == pytest.approx(0.31 + 0.005 / 3)
-        ends = apart.containers[-1].lines[0].get_xdata()[0]
+        ends = apart.containers[0].lines[0].get_xdata()[0]
         assert ends == pytest.approx(-0.02), "bgt minus uniform"
         picture = facts_of_comparison(found).pictures[0]
         assert "bgt 0.3117 ± 0.0052" in picture.alt
@@ -215,9 +215,9 @@ class TestPictures:
         found = comparison("privacy.epsilon=5,20", "planning.min_rounds=2,3", policies=("bgt",))
         (axes,) = self.drawn(found).axes
         handles, labels = axes.get_legend_handles_labels()
-        assert labels == ["min_rounds 2", "min_rounds 3"]
+        assert labels == ["bgt, min_rounds 2", "bgt, min_rounds 3"]
         assert list(axes.containers[0].lines[0].get_xdata()) == [5, 20]
-        assert len({bars.lines[0].get_color() for bars in axes.containers}) == 2
+        assert len({bars.lines[0].get_marker() for bars in axes.containers}) == 2
         assert len(handles) == 2
 
     @pytest.mark.parametrize(

@@ -105,30 +105,23 @@ def follow(folder: Path, written: Callable[[Path], None]) -> None:
         folder: The folder.
         written: Is told the path of the page when it is there.
     """
-    page, seen = folder / "report.html", ""
+    page, seen = folder / "report.html", None
     while not (folder / "config.toml").exists() and Study.read(folder) is None:
         time.sleep(_POLL)
     try:
         while True:
-            began, state = time.monotonic(), _state(folder)
-            if (mark := f"{state} {_version(folder)}") != seen:
-                facts = facts_of(folder, state=state)
+            began, facts = time.monotonic(), facts_of(folder, state=_state(folder))
+            if (facts.state, facts.progress) != seen:
                 write_whole(page, _page(facts))
-                if not seen:
+                if seen is None:
                     written(page)
-                seen = mark
-                if facts.state == "finished":
-                    return
+                seen = facts.state, facts.progress
+            if facts.state == "finished":
+                return
             time.sleep(max(_POLL, _BREATHE * (time.monotonic() - began)))
     except KeyboardInterrupt:
-        if seen:
+        if seen is not None:
             write_whole(page, page.read_text(encoding="utf-8").replace(" checked>", ">"))
-
-
-def _version(folder: Path) -> tuple[tuple[int, int], ...]:
-    """Return a mark of the folder's contents, which changes with every round or finished cell."""
-    names = sorted([*folder.rglob("rounds.jsonl"), *folder.rglob("summary.json")])
-    return tuple((of.st_size, of.st_mtime_ns) for of in map(Path.stat, names))
 
 
 def _shown_text(value: Any) -> Any:

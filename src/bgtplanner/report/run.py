@@ -184,7 +184,7 @@ def _outcome(run: _Run) -> list[Tile]:
         for name, key in keys.items()
     }
     error, nothing = summary[keys[ERROR]], verdict.nothing_learned(summary)
-    beside = [] if verdict.stars_of(summary) is None else [f"RMSE {error:.4f} on 0 to 1"]
+    beside = [f"RMSE {error:.4f} on 0 to 1"] if verdict.unit_of(summary) else []
     if known is not None:
         beside.append(f"each client alone {verdict.error_in_words(summary, known[1])}")
     warn = nothing or (known is not None and known[0] > known[1] > 0)
@@ -254,18 +254,11 @@ def _compared(run: _Run) -> Section | None:
 
 
 def _quality(run: _Run) -> Section | None:
-    summary, pictures = run.summary, []
+    pictures, (_, total) = [], run.named()
     for name, metric in shown(run.config.preset).items():
         values = run.column(name)
-        if not (run.scored and metric.sums) or None in values:
-            continue
-        known = {key: summary.get(f"{name}_{key}") for key in REFERENCES}
-        beside = {key: value for key, value in known.items() if value is not None}
-        if summary.get(f"{ERROR}_user_mean") == summary.get(f"{ERROR}_client_alone"):
-            beside.pop("user_mean", None)  # with one user per client the two are the same
-        served, who = summary.get(f"{name}_served"), (str(summary["model"]), *run.named())
-        stars = verdict.stars_of(summary) if metric.unit == "ratings" else None
-        pictures.append(plots.quality(name, values, beside, served, who, stars))
+        if run.scored and metric.sums and None not in values:
+            pictures.append(plots.quality(run.summary, name, values, total))
     return Section("How good the model got", pictures=pictures) if pictures else None
 
 
@@ -354,14 +347,14 @@ def _spending(run: _Run) -> Section | None:
     promise = classes or summary.get("class_epsilons") or [summary["epsilon"]]
     if read is not None and read.shape[1] != len(promise):
         read = None
-    pictures = [plots.spent(read, promise, _shares(run), run.named())]
+    pictures = [plots.spent(*run.named(), _shares(run), read, promise)]
     alone, gain = summary.get(f"{ERROR}_client_alone"), _by_round(run, "forecast")
     if planned := gain or _by_round(run, "predicted"):
         came = dict(enumerate(run.column(ERROR if gain else "reward"), start=1))
         known = {step: of for step, of in came.items() if of is not None}
         if gain:
             known = {step: 1 - of / alone for step, of in known.items()} if alone else {}
-        pictures.append(plots.forecast(planned, known, bool(gain), run.named()))
+        pictures.append(plots.forecast(*run.named(), planned, known, bool(gain)))
     said = (
         "The policy looks at what was released so far and decides what the round may cost; the "
         "ledger refuses whatever does not fit."

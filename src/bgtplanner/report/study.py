@@ -15,7 +15,7 @@ from bgtplanner.models.metrics import METRICS
 from bgtplanner.report import plots
 from bgtplanner.report.facts import Facts, Section, Table, Tile
 from bgtplanner.report.style import Picture, as_file
-from bgtplanner.report.verdict import on_the_scale, stars_of
+from bgtplanner.report.verdict import on_the_scale
 from bgtplanner.runs import tables
 from bgtplanner.runs.folder import write_whole
 from bgtplanner.runs.reproduce import command_of_study
@@ -97,8 +97,7 @@ def _pictures(found: Comparison, dataset: str, mechanism: str) -> Iterator[Pictu
     ]
     for key in found.reported[:_MOST]:
         if any(row.figures[key] for row in rows if not (row.reference or row.baseline)):
-            stars = stars_of(_scale(found, dataset))
-            yield plots.comparison(rows, key, study.against, name, stars)
+            yield plots.comparison(rows, key, study.against, name)
 
 
 def _sweep(found: Comparison, dataset: str, mechanism: str, keys: tuple[str, ...]) -> Picture:

@@ -151,24 +151,29 @@ def _style(ink: str, line: str) -> dict[Any, Any]:
     }
 
 
-def _drawn(picture: Picture, ink: str, line: str, **style: Any) -> str:
-    """Return a picture as SVG in these colours."""
+def _save(picture: Picture, target: Any, ink: str, line: str, **options: Any) -> None:
+    """Draw a picture in these colours into a file; Matplotlib lays it out."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    with mpl.rc_context(_style(ink, line) | style):
+    outlines = {"svg.fonttype": "path"} if options.pop("outlines", False) else {}
+    with mpl.rc_context(_style(ink, line) | outlines):
         figure = Figure(figsize=picture.size, layout="constrained")
         picture.draw(figure)
-        buffer = io.StringIO()
-        metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(buffer, format="svg", transparent=True, metadata=metadata)
+        figure.savefig(target, **options)
+
+
+def _svg(picture: Picture, ink: str, line: str, *, outlines: bool = False) -> str:
+    buffer, metadata = io.StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    options = {"format": "svg", "transparent": True, "metadata": metadata, "outlines": outlines}
+    _save(picture, buffer, ink, line, **options)
     text = visible(buffer.getvalue(), keep="\n")
     return text[text.index("<svg") :]
 
 
 def as_page(picture: Picture) -> str:
     """Return the picture as SVG for a page, in the page's colours and with unique ids."""
-    text = _drawn(picture, _INK, _LINE).replace(_INK, "currentColor").replace(_LINE, "var(--line)")
+    text = _svg(picture, _INK, _LINE).replace(_INK, "currentColor").replace(_LINE, "var(--line)")
     text = re.sub(r'(\bid="|url\(#|xlink:href="#)', rf"\g<1>{picture.name}-", text)
     text = re.sub(r"font: ([0-9.]+px) [^;\"]*", r"font: \1 system-ui, sans-serif", text)
     # The page decides on the width.
@@ -177,7 +182,7 @@ def as_page(picture: Picture) -> str:
 
 def as_file(picture: Picture) -> str:
     """Return the picture as SVG that is legible on a light and on a dark background."""
-    return _drawn(picture, GREY, GREY)
+    return _svg(picture, GREY, GREY)
 
 
 def write_pictures(pictures: Iterable[Picture], folder: Path) -> list[Path]:
@@ -187,22 +192,17 @@ def write_pictures(pictures: Iterable[Picture], folder: Path) -> list[Path]:
         ConfigError: If it is not a folder.
         StorageError: If it cannot be written.
     """
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for picture in pictures:
             path = folder / f"{picture.name}.svg"
             # Letters become outlines, so that no font is needed to typeset the paper.
-            text = _drawn(picture, "black", "#666666", **{"svg.fonttype": "path"})
+            text = _svg(picture, "black", "#666666", outlines=True)
             path.write_text(text, encoding="utf-8")
-            with mpl.rc_context(_style("black", "#666666")):
-                figure = Figure(figsize=picture.size, layout="constrained")
-                picture.draw(figure)
-                figure.savefig(path.with_suffix(".png"), dpi=300, facecolor="white")
-            written += [path, path.with_suffix(".png")]
+            png = path.with_suffix(".png")
+            _save(picture, png, "black", "#666666", dpi=300, facecolor="white")
+            written += [path, png]
     except (FileExistsError, NotADirectoryError) as error:
         raise ConfigError(f"--figures {folder}: is not a folder; choose another") from error
     except OSError as error:

@@ -25,41 +25,35 @@ if TYPE_CHECKING:  # for annotations only: this file must work without the simul
 __all__ = ["RunProgress", "StudyProgress", "description_view"]
 
 
-class _Live:
-    """A line at the bottom of a terminal that shows how far something is."""
-
-    def __init__(self, console: Console, total: int, done: int) -> None:
-        state = TextColumn("{task.description}", markup=False)
-        columns = (MofNCompleteColumn(), BarColumn(bar_width=20), state)
-        left = TimeRemainingColumn(compact=True)
-        self._progress = Progress(*columns, left, console=console, transient=True)
-        self._task = self._progress.add_task("", total=total, completed=done)
-        self._progress.start()
-
-    def show(self, state: str, done: int | None = None) -> None:
-        """Show a few words, and how much is done."""
-        self._progress.update(self._task, description=state, completed=done)
-
-    def close(self) -> None:
-        """Remove the line."""
-        self._progress.stop()
-
-
 class _View:
     """What both kinds of progress share: a console, and at most one live line."""
 
     def __init__(self, console: Console, verbosity: int = 0) -> None:
         self.console, self.verbosity = console, verbosity
-        self._live: _Live | None = None
+        self._live: Progress | None = None
 
     def _say(self, *parts: str | tuple[str, str]) -> None:
         if self.verbosity >= 0:
             self.console.print(words(*parts), highlight=False)
 
+    def _open(self, total: int, done: int, state: str) -> None:
+        """Show a line at the bottom of a terminal; elsewhere nothing."""
+        if self.console.is_terminal and self.verbosity == 0 and done < total:
+            text = TextColumn("{task.description}", markup=False)
+            left = TimeRemainingColumn(compact=True)
+            columns = (MofNCompleteColumn(), BarColumn(bar_width=20), text, left)
+            self._live = Progress(*columns, console=self.console, transient=True)
+            self._live.add_task(state, total=total, completed=done)
+            self._live.start()
+
+    def _show(self, state: str, done: int | None = None) -> None:
+        if self._live is not None:
+            self._live.update(self._live.task_ids[0], description=state, completed=done)
+
     def close(self) -> None:
         """Remove the live line, whatever happened."""
         if self._live is not None:
-            self._live.close()
+            self._live.stop()
             self._live = None
 
 
@@ -103,9 +97,7 @@ class RunProgress(_View):
         again = f"continuing after round {first}" if first else ""
         for note in filter(None, [departures(config), *train.notes, again]):
             self._say(note)
-        if self.console.is_terminal and self.verbosity == 0:
-            self._live = _Live(self.console, total, first)
-            self._live.show("compiling")
+        self._open(total, first, "compiling")
 
     def round(self, record: Mapping[str, Any], total: int) -> None:
         """Move the bar, or print a line when one is due."""
@@ -119,7 +111,7 @@ class RunProgress(_View):
         )
         if self._live is not None:
             left = record.get("left") or []
-            self._live.show(said + (f"  budget left {max(left):.0%}" if left else ""), done)
+            self._show(said + (f"  budget left {max(left):.0%}" if left else ""), done)
         elif self.verbosity > 0 or 4 * done // total != 4 * (done - 1) // total:
             steady, rest = done - self._first - 1, ""
             if steady > 0 and done < total:
@@ -169,13 +161,11 @@ class StudyProgress(_View):
         self._done, self._total = finished, total
         before = f", {finished} of them finished before" if finished else ""
         self._say(f"{total} cells{before}{_left(left)}")
-        if self.console.is_terminal and finished < total and self.verbosity >= 0:
-            self._live = _Live(self.console, total, finished)
+        self._open(total, finished, "")
 
     def cell_round(self, cell: Cell, done: int, total: int) -> None:
         """Show the round of the current cell."""
-        if self._live is not None:
-            self._live.show(f"{cut(cell.name, 34)}, {done}/{total}")
+        self._show(f"{cut(cell.name, 34)}, {done}/{total}")
 
     def cell_finished(self, outcome: Outcome, left: float | None) -> None:
         """Print the result of a cell, and how long the others will take."""
@@ -187,8 +177,7 @@ class StudyProgress(_View):
             error = outcome.summary[verdict.planned_key(outcome.summary)]
             said += [f"RMSE {error:.4f}, {duration(outcome.seconds)}"]
         rest = "" if self._done >= self._total else _left(left)
-        if self._live is not None:
-            self._live.show(rest.removeprefix(", "), self._done)
+        self._show(rest.removeprefix(", "), self._done)
         self._say(*said, rest)
 
 

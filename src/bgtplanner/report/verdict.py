@@ -25,7 +25,6 @@ __all__ = [
     "on_the_scale",
     "planned_key",
     "scores",
-    "stars_of",
     "target_in_words",
     "unit_of",
 ]
@@ -67,12 +66,6 @@ def unit_of(summary: Summary) -> str:
     return "stars" if tuple(map(float, scale)) in _STARS else f"on {scale[0]:g} to {scale[1]:g}"
 
 
-def stars_of(summary: Summary) -> tuple[float, str] | None:
-    """Return the length of the data's own scale and its name; None if it has none."""
-    unit = unit_of(summary)
-    return (summary["scale"][1] - summary["scale"][0], unit) if unit else None
-
-
 def on_the_scale(summary: Summary, error: float | None, unit: bool = True) -> str | None:
     """Return an error on the scale of the data; None if that is not known, or nothing else.
 
@@ -80,11 +73,11 @@ def on_the_scale(summary: Summary, error: float | None, unit: bool = True) -> st
         >>> on_the_scale({"scale": [0, 5]}, 0.1864)
         '0.93 stars'
     """
-    known = stars_of(summary)
-    if error is None or known is None:
+    name = unit_of(summary)
+    if error is None or not name:
         return None
-    length, name = known
-    figure = f"{error * length:.2f}" if error * length < 10 else f"{error * length:.3g}"
+    raw = error * (summary["scale"][1] - summary["scale"][0])
+    figure = f"{raw:.2f}" if raw < 10 else f"{raw:.3g}"
     return f"{figure} {name}" if unit else figure
 
 
