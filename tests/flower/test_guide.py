@@ -46,11 +46,3 @@ def test_the_guide_on_one_machine(tmp_path: Path) -> None:
     assert "round 3/3: 6 asked, 6 used, 0 refused" in output
     assert "epsilon 0 of 10 spent" in output
     assert len(re.findall(r"^.*\bItem \d+", output, re.M)) == 5, "a list with titles"
-
-
-def test_keys_and_files_that_the_guide_names_are_there() -> None:
-    example = Path(__file__).parents[2] / "src" / "bgtplanner" / "flower" / "templates"
-    text = "".join(path.read_text(encoding="utf-8") for path in example.iterdir())
-    for name in ("round_seconds", "least_clients", "items.csv", "policy.toml", "superlink.db"):
-        assert name in text
-        assert name in GUIDE

@@ -81,7 +81,7 @@ def test_sums_are_opened_and_paid_for(tmp_path: Path, few: Ratings) -> None:
 
 @pytest.mark.parametrize(
     ("model", "epsilon"),
-    [("biases", 10.0), ("tastes", 5000.0), ("factorization", 5000.0), ("fedgnn", 5000.0)],
+    [("biases", 10.0), ("tastes", 5000.0)],
 )
 def test_the_same_model_as_a_simulation(
     tmp_path: Path, few: Ratings, model: str, epsilon: float, monkeypatch: pytest.MonkeyPatch
