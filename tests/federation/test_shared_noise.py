@@ -30,7 +30,8 @@ from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.noise import ExactNoise
-from bgtplanner.privacy.shares import Shares, Tolerance, sum_of_shares
+from bgtplanner.privacy.shares import Shares, Tolerance
+from privacy.sums import sum_of_shares
 from small_federation import N_CLIENTS, QUICK, WIDTH, some_interactions
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -90,12 +91,16 @@ def test_the_sum_carries_the_shares_of_those_who_answer(
     mean, found = released(nothing(interactions), interactions, given)
     shares = shares_of_six(tolerance)
     assert float(given.scale[0]) == pytest.approx(shares.scale)  # what the promise takes
-    assert float(found.noise_std) * number == pytest.approx(shares.std_of_sum(number), rel=1e-5)
-    assert np.std(mean * number) == pytest.approx(shares.std_of_sum(number), rel=0.03)
+    assert float(found.noise_std) * number == pytest.approx(
+        math.sqrt(number) * shares.std_of_share, rel=1e-5
+    )
+    assert np.std(mean * number) == pytest.approx(
+        math.sqrt(number) * shares.std_of_share, rel=0.03
+    )
     steps = mean * number / shares.step
     np.testing.assert_allclose(steps, np.rint(steps), atol=1e-2)  # in whole steps
     surplus = math.sqrt(number / shares.honest) - 1
-    assert shares.surplus(number) == pytest.approx(surplus, abs=1e-3)
+    assert spread / shares.scale - 1 == pytest.approx(surplus, abs=1e-3)
 
 
 def test_uploads_are_cut_to_the_grid_as_a_client_cuts_them() -> None:

@@ -23,8 +23,8 @@ from bgtplanner.privacy.shares import (
     Shares,
     Tolerance,
     distance_from_gaussian,
-    sum_of_shares,
 )
+from privacy.sums import sum_of_shares
 
 Floats = NDArray[np.float64]
 GDP = accountant_named("gaussian/gdp")
@@ -202,7 +202,7 @@ def test_shares_of_clients_add_up_to_the_noise_of_the_sum() -> None:
     made, size = shares(8, 2, 1), 20_000
     total = sum_of_shares(made, np.zeros((7, size)), [seeded(index) for index in range(7)])
     noise = made.decode(total, 7)
-    assert np.std(noise) == pytest.approx(made.std_of_sum(7), rel=0.02)
+    assert np.std(noise) == pytest.approx(math.sqrt(7) * made.std_of_share, rel=0.02)
     assert np.array_equal(noise / made.step, np.rint(noise / made.step))
     each = sum(made.draw(seeded(index), size) for index in range(7))
     assert np.array_equal(noise, each * made.step)  # bit for bit, from the same seeds
@@ -217,20 +217,12 @@ def test_a_sum_of_too_few_clients_is_not_opened(answered: int) -> None:
         made.decode(total, answered)
         # With those who collude taken away, it is still the full noise.
         assert (answered - 2) * (made.share * made.step) ** 2 >= made.scale**2
-        assert made.surplus(answered) >= 0
+        assert math.sqrt(answered) * made.std_of_share >= made.scale
     else:
         with pytest.raises(ConfigError, match=f"answered = {answered}: expected from 13 to 18"):
             made.decode(total, answered)
         with pytest.raises(ConfigError, match="answered"):
             sum_of_shares(made, np.zeros((answered, 3)), [NoNoise()] * answered)
-
-
-def test_the_surplus_is_what_those_who_stayed_add() -> None:
-    made = shares(100, 10, 5)
-    assert made.surplus(100) == pytest.approx(math.sqrt(100 / 85) - 1, rel=2e-2)
-    assert made.surplus(90) == pytest.approx(math.sqrt(90 / 85) - 1, rel=5e-2)
-    assert made.surplus(85) == pytest.approx(0, abs=1e-3)
-    assert shares(100, 0, 0).surplus(100) == pytest.approx(0, abs=1e-3)
 
 
 def test_own_bounds_are_kept_and_larger_ones_refused() -> None:

@@ -86,12 +86,7 @@ class Choice(NamedTuple):
 
 
 def check(choice: Choice, prefix: str = "") -> None:
-    """Refuse a combination that is not allowed.
-
-    Raises:
-        ConfigError: Names the first setting at fault, after the prefix, its value, and what is
-            possible.
-    """
+    """Refuse a combination that is not allowed, and name the first setting at fault."""
     for name, fits, expected in _table(choice):
         ConfigError.unless(fits, f"{prefix}{name}", getattr(choice, name), expected)
 
@@ -102,16 +97,11 @@ def allows(choice: Choice) -> bool:
 
 
 def neighbours_of(trust: str, wanted: str | None = None, name: str = "neighbours") -> Neighbours:
-    """Return the neighbouring relation to use under a trust.
+    """Return the neighbouring relation to use under a trust, if it is the wanted one.
 
-    Args:
-        trust: ``local`` or ``secagg``.
-        wanted: A relation; None or ``auto`` for the one that goes with the trust:
-            ``replace-special`` with ``secagg``, ``replace-one`` with ``local``.
-        name: The name of the setting, for an error.
-
-    Raises:
-        ConfigError: If there is no such relation, or it does not go with the trust.
+    With None or ``auto`` it is ``replace-special`` under ``secagg`` and ``replace-one`` under
+    ``local``. A relation that does not exist, or not under this trust, is refused; `name` is the
+    name of the setting in the error.
     """
     if wanted in (None, "auto"):
         return "replace-special" if trust == "secagg" else "replace-one"

@@ -198,9 +198,7 @@ class Mechanism:
         """Return the noise scale (standard deviation, or Laplace's b) for uploads within `bound`.
 
         It is the multiplier times the sensitivity: 2 * bound for ``replace-one``, which is also
-        what is assumed if no relation is given, and bound for ``replace-special``. For
-        ``privunit``, which is for ``replace-one`` alone, this is the standard deviation of each
-        coordinate of the release.
+        what is assumed if no relation is given, and bound for ``replace-special``.
         """
         known = neighbours in SENSITIVITY
         ConfigError.unless(known, "neighbours", neighbours, " or ".join(SENSITIVITY))

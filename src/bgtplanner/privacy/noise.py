@@ -48,18 +48,18 @@ FINE_BITS = 112
 
 
 class NoiseSource(Protocol):
-    """A source of independent standard variates."""
+    """A source of independent standard variates, each drawn in the given shape."""
 
     def split(self, number: int) -> Sequence[NoiseSource]:
         """Return `number` sources to use instead of this one; one with a key is for one draw."""
         ...
 
     def normal(self, shape: Shape) -> Floats:
-        """Draw standard normal variates: mean 0, standard deviation 1."""
+        """Draw normal variates: mean 0, standard deviation 1."""
         ...
 
     def laplace(self, shape: Shape) -> Floats:
-        """Draw standard Laplace variates: mean 0, scale 1, standard deviation sqrt(2)."""
+        """Draw Laplace variates: mean 0, scale 1, standard deviation sqrt(2)."""
         ...
 
     def uniform(self, shape: Shape) -> Floats:

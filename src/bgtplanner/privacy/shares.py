@@ -19,7 +19,6 @@ shares have that much to spare (``docs/proofs/shares.md``). Laplace noise has no
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Self
@@ -32,7 +31,7 @@ from bgtplanner.privacy.accountants import Accountant
 from bgtplanner.privacy.mechanisms import Neighbours, mechanism_named
 from bgtplanner.privacy.noise import ExactNoise, NoiseSource
 
-__all__ = ["ROOM", "Shares", "Tolerance", "distance_from_gaussian", "sum_of_shares"]
+__all__ = ["ROOM", "Shares", "Tolerance", "distance_from_gaussian"]
 
 Floats = NDArray[np.float64]
 Steps = NDArray[np.int64]
@@ -107,8 +106,8 @@ class Shares:
         ... )
         >>> shares.honest, shares.fewest, shares.bits(size=1682)
         (81, 90, 25)
-        >>> round(shares.std_of_sum(100), 4), round(shares.surplus(100), 4)
-        (0.5556, 0.1111)
+        >>> round(shares.std_of_share, 4)
+        0.0556
         >>> from bgtplanner.privacy.noise import SystemNoise
         >>> sent = [shares.encode([0.25, -0.25], SystemNoise()) for _ in range(95)]
         >>> total = np.bitwise_and(np.sum(sent, axis=0, dtype=np.uint64), shares.mask(size=2))
@@ -279,18 +278,10 @@ class Shares:
         expected = f"from {self.fewest} to {self.invited}: the noise is shared by that many"
         ConfigError.unless(fits, "answered", answered, expected)
 
-    def std_of_sum(self, answered: float) -> float:
-        """Return the standard deviation of the noise in a sum of so many clients."""
-        return math.sqrt(answered) * self.std_of_share
-
     @property
     def std_of_share(self) -> float:
         """The standard deviation of one client's share; rounding adds 1/12 to its variance."""
         return self.step * math.sqrt(self.share**2 + 1 / 12)
-
-    def surplus(self, answered: float) -> float:
-        """Return by which share this is more than the full noise, which the promise takes."""
-        return self.std_of_sum(answered) / self.scale - 1
 
 
 def distance_from_gaussian(share: int | float, number: int, size: int = 1) -> float:
@@ -320,29 +311,3 @@ def _uneven(share: float, index: int) -> float:
     # The powers 1, 4, 9, ... are no more than 1, 2, 3, ...; a share is never so small that this
     # reaches 1.
     return min(2 * ratio / (1 - ratio), 1 - 2**-53) if ratio < 1 else 1 - 2**-53
-
-
-def sum_of_shares(
-    shares: Shares,
-    uploads: ArrayLike,
-    sources: Sequence[NoiseSource],
-    *,
-    clips: ArrayLike | None = None,
-) -> Words:
-    """Return the sum, modulo 2^bits, of what clients send: the reference for every transport.
-
-    Args:
-        shares: The shares of the round.
-        uploads: The uploads of the clients that answer, ``[answered, size]``.
-        sources: A source of noise for each of them.
-        clips: Each client's own bound, if they differ.
-    """
-    rows = np.asarray(uploads, dtype=np.float64)
-    fits = rows.ndim == 2 and len(rows) == len(sources)
-    ConfigError.unless(fits, "uploads", rows.shape, f"{len(sources)} rows, one per source")
-    shares.check_answers(len(rows))
-    bounds = np.broadcast_to(shares.clip if clips is None else np.asarray(clips), len(rows))
-    total = np.zeros(rows.shape[1], dtype=np.uint64)
-    for row, source, bound in zip(rows, sources, bounds, strict=True):
-        total += shares.encode(row, source, clip=float(bound))  # modulo 2^64, a multiple
-    return np.asarray(total & shares.mask(rows.shape[1]))
