@@ -10,7 +10,7 @@ import pytest
 
 from bgtplanner import simulate
 from bgtplanner.federation.randomizer import Randomizer
-from bgtplanner.privacy.accountants import ACCOUNTANTS, LaplaceBasic
+from bgtplanner.privacy.accountants import ACCOUNTANTS, PURE, Accountant
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.mechanisms import MECHANISMS, Additive
@@ -38,10 +38,10 @@ class Twice(Additive):
         return source.laplace_steps(scale, shape) + source.laplace_steps(scale, shape)
 
 
-class TwiceBasic(LaplaceBasic):
+class TwiceBasic(Accountant):
     """Its accountant: charges are epsilons, and add up."""
 
-    name, mechanism = "twice/basic", "twice"
+    name, mechanism, sums = "twice/basic", "twice", (PURE,)
 
 
 @pytest.fixture(autouse=True)

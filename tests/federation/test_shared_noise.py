@@ -91,12 +91,9 @@ def test_the_sum_carries_the_shares_of_those_who_answer(
     mean, found = released(nothing(interactions), interactions, given)
     shares = shares_of_six(tolerance)
     assert float(given.scale[0]) == pytest.approx(shares.scale)  # what the promise takes
-    assert float(found.noise_std) * number == pytest.approx(
-        math.sqrt(number) * shares.std_of_share, rel=1e-5
-    )
-    assert np.std(mean * number) == pytest.approx(
-        math.sqrt(number) * shares.std_of_share, rel=0.03
-    )
+    spread = math.sqrt(number) * shares.std_of_share
+    assert float(found.noise_std) * number == pytest.approx(spread, rel=1e-5)
+    assert np.std(mean * number) == pytest.approx(spread, rel=0.03)
     steps = mean * number / shares.step
     np.testing.assert_allclose(steps, np.rint(steps), atol=1e-2)  # in whole steps
     surplus = math.sqrt(number / shares.honest) - 1

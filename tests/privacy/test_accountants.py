@@ -20,9 +20,9 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.privacy.accountants import (
     ACCOUNTANTS,
     CEILING,
+    PURE,
     TICK,
     Accountant,
-    LaplaceBasic,
     accountant_named,
     default_accountant,
     from_ticks,
@@ -80,8 +80,8 @@ def test_an_unknown_rule_or_mechanism_is_refused() -> None:
     assert default_accountant("privunit").name == "privunit/zcdp"
 
 
-class Doubled(LaplaceBasic):
-    name = "laplace/doubled"
+class Doubled(Accountant):
+    name, mechanism, sums = "laplace/doubled", "laplace", (PURE,)
 
     def charge_of(self, multiplier: Any) -> Any:
         return 2 * super().charge_of(multiplier)

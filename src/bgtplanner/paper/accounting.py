@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.privacy.accountants import Accountant, LaplaceBasic
+from bgtplanner.privacy.accountants import PURE, Accountant
 from bgtplanner.privacy.allowed import Unit
 from bgtplanner.privacy.conversions import filter_epsilon, gdp_epsilon, laplace_renyi_epsilon
 from bgtplanner.privacy.mechanisms import mechanism_named
@@ -34,7 +34,7 @@ class GaussianAuthors(Accountant):
     """The charges of ``gaussian/gdp`` against epsilon, not converted; promises nothing."""
 
     name, mechanism, sound = "gaussian/authors", "gaussian", False
-    sums = LaplaceBasic.sums
+    sums = (PURE,)
 
 
 GAUSSIAN_AUTHORS = GaussianAuthors()

@@ -1,13 +1,9 @@
-"""The rows of a ledger, chained by hash, and the file that never loses one.
-
-Every row's hash covers the row and the hash before it, so an edited, removed or reordered row
-breaks the chain. A chain that was cut at its end is still a valid chain. Only someone who knows
-the *head* (the number and hash of the newest row) can detect that, so the head is also kept
-elsewhere.
+"""The file that never loses a row of a ledger.
 
 The SQLite file uses a rollback journal and ``synchronous = FULL``: when a reservation is granted,
 it is in the file itself and on the disk, and a plain copy of the file contains it. There is no
-write-ahead log, whose loss or damage SQLite would silently ignore.
+write-ahead log, whose loss or damage SQLite would silently ignore. A ledger that is to live as
+long as its process is the same database in memory.
 
 Beside the rows, the file holds what is derived from them, so that opening it does not have to read
 them all: which reservations were made for a round, which were never settled, the newest row, and a

@@ -46,7 +46,7 @@ import math
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -60,6 +60,7 @@ from bgtplanner.registry import Registry
 __all__ = [
     "ACCOUNTANTS",
     "CEILING",
+    "PURE",
     "TICK",
     "Accountant",
     "accountant_named",
@@ -109,7 +110,9 @@ def _itself(value: Any, _: float) -> Any:
     return value
 
 
-_PURE: Sum = (_itself, _itself)
+PURE: Sum = (_itself, _itself)
+"""The sum of pure epsilons, which bounds the loss with certainty."""
+
 _FILTER: Sum = (conversions.filter_capacity, conversions.filter_epsilon)
 _SQUARES: Sum = (conversions.squares_capacity, conversions.squares_epsilon)
 
@@ -135,10 +138,10 @@ class Accountant:
         4.99889
     """
 
-    name: ClassVar[str]
-    mechanism: ClassVar[str]
-    sound: ClassVar[bool] = True
-    sums: ClassVar[tuple[Sum, ...]]
+    name: str
+    mechanism: str
+    sound: bool = True
+    sums: tuple[Sum, ...]
 
     def __init_subclass__(cls) -> None:
         if "sum_ticks" in vars(cls):  # the ledger, which has ticks already, would not call it
@@ -155,7 +158,7 @@ class Accountant:
     @property
     def counts_epsilons(self) -> bool:
         """Whether a charge is the pure epsilon of its release."""
-        return self.sums[0] is _PURE
+        return self.sums[0] is PURE
 
     # ---- charges and noise
 
@@ -353,15 +356,15 @@ def _root_ticks(ticks: Ticks, power: int) -> Ticks:
     return np.asarray(np.maximum(root, 0), dtype=np.int64)
 
 
-class GaussianDP(Accountant):
-    """Gaussian noise, by its exact privacy curve; a charge is (L2 sensitivity / deviation)^2."""
+class _Rule(Accountant):
+    """An accountant that is all said by its name and its sums."""
 
-    name, mechanism = "gaussian/gdp", "gaussian"
-    sums = ((conversions.gdp_capacity, conversions.gdp_epsilon),)
+    def __init__(self, name: str, *sums: Sum) -> None:
+        vars(self).update(name=name, mechanism=name.partition("/")[0], sums=sums)
 
 
 class GaussianRenyi(Accountant):
-    """Gaussian noise, by the moments accountant; a charge is half of that of GaussianDP."""
+    """Gaussian noise, by the moments accountant; a charge is half of that of ``gaussian/gdp``."""
 
     name, mechanism = "gaussian/rdp", "gaussian"
     sums = ((conversions.renyi_capacity, conversions.renyi_epsilon),)
@@ -373,44 +376,16 @@ class GaussianRenyi(Accountant):
         return super().charge_of(multiplier) / 2
 
 
-class LaplaceBasic(Accountant):
-    """Laplace noise, by the sum of its epsilons, L1 sensitivity / scale."""
-
-    name, mechanism, sums = "laplace/basic", "laplace", (_PURE,)
-
-
-class LaplaceFilter(Accountant):
-    """Laplace noise, by the sum of the squares of its epsilons, (L1 sensitivity / scale)^2."""
-
-    name, mechanism, sums = "laplace/filter", "laplace", (_FILTER,)
-
-
-class LaplaceEither(Accountant):
-    """Laplace noise, by the sum of its epsilons or by that of their squares in a filter."""
-
-    name, mechanism, sums = "laplace/either", "laplace", (_PURE, _FILTER)
-
-
-class LaplaceZCDP(Accountant):
-    """Laplace noise, by the sum of its epsilons or by the zCDP of their squares."""
-
-    name, mechanism, sums = "laplace/zcdp", "laplace", (_PURE, _SQUARES)
-
-
-class PrivUnitEither(Accountant):
-    """PrivUnit, whose charge is the epsilon of its cap, with the sums of LaplaceEither."""
-
-    name, mechanism, sums = "privunit/either", "privunit", (_PURE, _FILTER)
-
-
-class PrivUnitZCDP(Accountant):
-    """PrivUnit, whose charge is the epsilon of its cap, with the sums of LaplaceZCDP."""
-
-    name, mechanism, sums = "privunit/zcdp", "privunit", (_PURE, _SQUARES)
-
-
-_OWN = (GaussianDP(), GaussianRenyi(), LaplaceBasic(), LaplaceFilter(), LaplaceEither(),
-        LaplaceZCDP(), PrivUnitEither(), PrivUnitZCDP())  # fmt: skip
+_OWN = (
+    _Rule("gaussian/gdp", (conversions.gdp_capacity, conversions.gdp_epsilon)),
+    GaussianRenyi(),
+    _Rule("laplace/basic", PURE),
+    _Rule("laplace/filter", _FILTER),
+    _Rule("laplace/either", PURE, _FILTER),
+    _Rule("laplace/zcdp", PURE, _SQUARES),
+    _Rule("privunit/either", PURE, _FILTER),
+    _Rule("privunit/zcdp", PURE, _SQUARES),
+)
 
 ACCOUNTANTS: Registry[Accountant] = Registry(
     "accounting",

@@ -43,8 +43,7 @@ __all__ = ["SNAPSHOT_EVERY", "Head", "Ledger", "Reservation", "Spending", "Ticks
            "in_write_ahead_mode", "sqlite_warning"]  # fmt: skip
 
 SNAPSHOT_EVERY = 64
-"""How many rows are written between two snapshots of the sums; at most twice as many are read when
-a ledger is opened."""
+"""How many rows are written between two snapshots of the sums."""
 
 
 class Ledger:
@@ -59,10 +58,6 @@ class Ledger:
         >>> ledger.settle(leave)
         >>> ledger.left().tolist()
         [0.25, 0.25, 0.25]
-        >>> ledger.reserve(0.5, run="a", round=1)
-        Traceback (most recent call last):
-        ...
-        bgtplanner.errors.BudgetExceeded: 3 of 3 clients cannot pay 0.5: at most 0.25 is left
     """
 
     def __init__(self, journal: Journal, *, witness: Witness | None = None) -> None:
@@ -154,10 +149,6 @@ class Ledger:
             read_only: Whether nothing may be written.
             rebuild: Derive everything from the rows again, before a loss is stated: for a file
                 whose rows were cut, or whose snapshot or index is damaged.
-
-        Raises:
-            LedgerError: If the file is missing, foreign or damaged, or does not fit the arguments.
-            LedgerTamperedError: If its chain is broken, or the head is missing.
         """
         journal = Journal.open(path, read_only=read_only, rebuild=rebuild)
         try:
@@ -231,14 +222,14 @@ class Ledger:
         """The budgets that are in force."""
         return self._book.budgets
 
+    def __len__(self) -> int:
+        return len(self.budgets)
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __len__(self) -> int:
-        return len(self.budgets)
 
     @property
     def head(self) -> Head:
@@ -309,10 +300,7 @@ class Ledger:
         )
 
     def _repeats(self, demand: Demand) -> list[tuple[Made, Payment]]:
-        """Return the earlier reservations for the same inputs, as their rows say.
-
-        The index only says where to look. What counts is the row, if it belongs to the chain.
-        """
+        """Return the earlier reservations for the same inputs, as their rows in the chain say."""
         if not demand.mark:
             return []
         found = []
@@ -363,8 +351,7 @@ class Ledger:
 
     def newest_round(self, run: str) -> int | None:
         """Return the highest round of a run that any process has reserved, or None."""
-        with self._lock:
-            return self._journal.newest_round(run)
+        return self._journal.newest_round(run)
 
     def spent(self) -> Ticks:
         """Return the sums of all charges in ticks, ``[sums, clients]``, settled or not."""
@@ -508,6 +495,7 @@ class Ledger:
             )
 
     def _read_on(self) -> None:
+        """Read and check the rows after those that are known."""
         for row in self._journal.rows(self._book.head.number + 1):
             self._book.read(row)
 

@@ -1,29 +1,21 @@
 """What makes an upload private: one class per mechanism, with everything that depends on it.
 
-An upload is clipped *as a whole* to norm C (L2 for Gaussian, L1 for Laplace). Which inputs are
-neighbours, and so have to be hard to tell apart, is one of two relations (:data:`SENSITIVITY`,
-``docs/concepts/neighbours.md``):
-
-``replace-one``
-    One client's data against any other data. Two uploads differ by at most 2C.
-``replace-special``
-    One client's upload against nothing (zero) in its place. They differ by at most C. Only where
-    the server sees sums alone.
-
-That difference is the sensitivity, and ``noise scale = noise multiplier * sensitivity``. Every
+An upload is clipped *as a whole* to norm C (L2 for Gaussian, L1 for Laplace). Two uploads of
+neighbours differ by at most the sensitivity: 2C for ``replace-one`` (one client's data against any
+other data), C for ``replace-special`` (one client's upload against nothing in its place; only
+where the server sees sums alone). ``noise scale = noise multiplier * sensitivity``. Every
 coordinate of a fixed, public index set carries noise; noise on the rated items alone would show
-which they are.
+which they are. See ``docs/concepts/neighbours.md``.
 
-Doubles are not real numbers: the last bits of ``upload + noise`` can reveal the upload (Mironov
-2012). So what is released lies on a grid far coarser than those bits and far finer than the noise.
-The upload is cut to the grid towards zero, which increases no norm. The noise of a real client is
-drawn exactly, in whole steps of the grid (:mod:`bgtplanner.privacy.noise`), with a scale that is
-rounded up to whole steps. Simulated noise is drawn in doubles and rounded to the grid. Uploads are
-cut before they are summed: two sums that are cut afterwards may differ by more than their uploads.
+The last bits of a double ``upload + noise`` can reveal the upload (Mironov 2012). So what is
+released lies on a grid far coarser than those bits and far finer than the noise. The upload is cut
+to the grid towards zero, which increases no norm. The noise of a real client is drawn exactly, in
+whole steps of the grid (:mod:`bgtplanner.privacy.noise`), with a scale that is rounded up to whole
+steps. Simulated noise is drawn in doubles and rounded to the grid. Uploads are cut before they are
+summed: two sums that are cut afterwards may differ by more than their uploads.
 
-With ``trust = local`` every upload carries the full noise. With ``trust = secagg`` the server sees
-only the sum, which carries the noise once. ``privunit`` adds no noise to an upload but turns its
-direction (:mod:`bgtplanner.privacy.privunit`); it is for ``local`` only.
+With ``trust = local`` every upload carries the full noise, with ``trust = secagg`` only the sum
+does, once. ``privunit`` (:mod:`bgtplanner.privacy.privunit`) is for ``local`` only.
 
 The simulator protects all clients at once, in JAX arrays. Its part of a mechanism works on the
 arrays of any library, which it takes from the array itself, and is given a source of noise.

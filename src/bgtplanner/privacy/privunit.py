@@ -6,24 +6,19 @@ coordinate and replace its part along u by a number a,
 
     release = scale * (z + (a - <z, u>) u),        scale = clip / strength,
 
-where a is a standard normal above a threshold x with probability p, and one below it otherwise. So
-the release has the density of plain noise times p / P[a >= x] in the cap around u, and times
-(1 - p) / P[a < x] outside it. For any two directions the densities differ by a factor of at most
+where a is a standard normal above a threshold x with probability p, and one below it otherwise.
+For any two directions the densities of the release differ by a factor of at most
 
     p Phi(x) / ((1 - p) Phi(-x)) = exp(epsilon),
 
 whatever the dimension: pure epsilon, replace one client by another. The mean of a is the
-strength, so that the release is clip * u on average. Its noise is clip / strength in every
-coordinate (except along u), where Gaussian noise would need 2 * clip / mu.
-
-An upload that is shorter than the clip is reversed at random, with the probability that makes its
-mean right. A zero upload takes a uniformly random direction. Both only mix inputs, each of which
-is protected.
+strength, so that the release has the mean clip * u. An upload that is shorter than the clip is
+reversed at random, with the probability that makes its mean right. A zero upload takes a uniformly
+random direction. Both only mix inputs, each of which is protected.
 
 For a real client (:class:`~bgtplanner.privacy.noise.ExactNoise`) the choices are exact coins of 64
 bits whose odds are rounded down, z and a are exact to 112 bits below the point, and the release is
 computed in whole numbers and rounded to 24 bits. ``docs/proofs/privunit.md`` bounds what remains.
-
 Unlike noise, it cannot be shared by many clients, so it is for ``trust = local``.
 """
 
