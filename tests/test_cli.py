@@ -23,7 +23,6 @@ import typer
 
 import bgtplanner
 from bgtplanner import cli
-from bgtplanner.data.datasets import DATASETS
 from bgtplanner.runs import loop
 from bgtplanner.runs import run as runner
 from bgtplanner.runs.config import load_config
@@ -122,18 +121,6 @@ class TestHelp:
         assert extras.startswith("extras: ")
         assert "sim" in extras.partition(" (not")[0]
 
-    def test_commands_in_the_order_of_use(self, call: Call) -> None:
-        text = without_codes(call("--help").out)
-        words = [word for word in text.split() if word in ("run", "recommend", "report")]
-        assert list(dict.fromkeys(words)) == ["run", "recommend", "report"]
-        assert "--install-completion" in text
-
-    @pytest.mark.parametrize("path", [[], ["data"]], ids=["bgtplanner", "data"])
-    def test_without_a_command(self, call: Call, path: list[str]) -> None:
-        done = call(*path)
-        assert done.code == 2
-        assert "Usage: bgtplanner" in without_codes(done.out + done.err)
-
 
 class TestRun:
     def test_demo(self, call: Call, tmp_path: Path) -> None:
@@ -168,13 +155,6 @@ class TestRun:
         assert done.err == ""
         assert object_of(done) == json.loads((tmp_path / "run" / "summary.json").read_text())
 
-    def test_quiet(self, call: Call, tmp_path: Path) -> None:
-        done = call("run", *TINY, "--rounds", 2, "-q", "--out", tmp_path / "run")
-        assert (done.code, done.err) == (0, "")
-        assert re.fullmatch(
-            rf"RMSE 0\.\d{{4}}, NDCG@10 [01]\.\d{{3}} \(as served\)  {tmp_path}/run\n", done.out
-        )
-
     def test_default_folder(self, call: Call) -> None:
         done = call("run", *TINY, "--rounds", 1, "-q")
         assert done.code == 0
@@ -205,16 +185,6 @@ class TestRun:
         (folder,) = Path("runs").iterdir()
         assert load_config(file=folder / "config.toml").data.dataset == f"csv:{file}"
         assert object_of(call("resume", folder, "--json"))["rounds_run"] == 2
-
-    def test_tracked(self, call: Call, tmp_path: Path) -> None:
-        track = ["--track", "tensorboard", "--out", tmp_path / "run"]
-        done = call("run", *TINY, "--rounds", 2, *track)
-        assert (done.code, done.err) == (0, "")
-        assert "Tracked: " in done.out
-        (events,) = (tmp_path / "tensorboard" / "run").iterdir()
-        assert events.stat().st_size > 500
-        again = call("resume", tmp_path / "run", "--track", "tensorboard", "--json")
-        assert object_of(again)["rounds_run"] == 2
 
 
 class TestConfig:
@@ -281,15 +251,6 @@ class TestResume:
 
 
 class TestData:
-    def test_list(self, call: Call) -> None:
-        done = call("data", "list")
-        assert (done.code, done.err) == (0, "")
-        for name in [*DATASETS, "csv:PATH"]:
-            assert re.search(rf"^{name} ", done.out, re.MULTILINE)
-        assert max(len(line) for line in done.out.splitlines()) <= 80
-        assert re.search(r"^demo +built in ", done.out, re.MULTILINE)
-        assert re.search(r"^ml-100k +not here ", done.out, re.MULTILINE)
-
     def test_info(self, call: Call) -> None:
         done = call("data", "info", "demo")
         assert (done.code, done.err) == (0, "")
@@ -297,17 +258,6 @@ class TestData:
         assert max(len(line) for line in done.out.splitlines()) <= 80
         facts = object_of(call("data", "info", "demo", "--json", "--seed", 3))
         assert facts["ratings"] == 15_000
-
-    def test_fetch_of_what_is_here(self, call: Call, tmp_path: Path) -> None:
-        (tmp_path / "ml-100k").mkdir()
-        for name in ("u.data", "u.item"):
-            (tmp_path / "ml-100k" / name).touch()
-        done = call("data", "fetch", "ml-100k", "--data-dir", tmp_path)
-        assert (done.code, done.err) == (0, "")
-        assert done.out.startswith(f"ml-100k is in {tmp_path}/ml-100k\nTerms: ")
-        assert "Cite: " in done.out
-        parsed = object_of(call("data", "fetch", "ml-100k", "--data-dir", tmp_path, "--json"))
-        assert parsed == {"dataset": "ml-100k", "folder": f"{tmp_path}/ml-100k"}
 
 
 class TestTrouble:

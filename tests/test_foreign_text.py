@@ -257,16 +257,3 @@ def test_labels(labelled: Path, command_line: Call) -> None:
     (file,) = labelled.glob("*.csv")
     assert shown(command_line("data", "info", f"csv:{file}")).code == 0
     assert shown(command_line("data", "info", f"csv:{file}", "--json")).code == 0
-
-
-def test_while_it_runs(labelled: Path, command_line: Call) -> None:
-    (file,) = labelled.glob("*.csv")
-    done = shown(
-        command_line(
-            *("run", "--dataset", f"csv:{file}", "--rounds", 2, "--set", "data.scale=1:5"),
-            *("--set", "run.device=cpu", "--out", labelled / "again"),
-        )
-    )
-    assert done.code == 0
-    assert r"\u001b[31m=ratings.csv" in done.out
-    safe_page(labelled / "again" / "report.html")

@@ -56,7 +56,7 @@ class Registry(Mapping[str, T]):
         self._entries: dict[str, Any] = dict(entries or {})
         self._expected, self._fits = expected, fits
         self.former = dict(former or {})
-        self._gone = dict(gone or {})
+        self.gone = dict(gone or {})
 
     def add(self, name: str, thing: T | str) -> None:
         """Add an object, or its address, under a name that is not taken.
@@ -78,8 +78,8 @@ class Registry(Mapping[str, T]):
         address = self._entries.get(self.former.get(name, name), name)
         if not isinstance(address, str):
             return cast(T, address)
-        if name in self._gone:
-            raise ConfigError(f"{self.kind} = {name!r}: {self._gone[name]}")
+        if name in self.gone:
+            raise ConfigError(f"{self.kind} = {name!r}: {self.gone[name]}")
         module, _, attribute = address.partition(":")
         if not (module and attribute):
             near = difflib.get_close_matches(name, list(self), n=1, cutoff=0.5)

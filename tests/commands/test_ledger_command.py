@@ -41,16 +41,6 @@ def book(tmp_path: Path) -> Path:
     return path
 
 
-def test_budget_prints_every_rule_in_80_columns(call: Any) -> None:
-    code, out, _ = call("budget", "--epsilon", 10, "--rounds", 100)
-    assert code == 0
-    assert max(map(len, out.splitlines())) <= 80
-    for accountant in ("gaussian/gdp", "gaussian/rdp", "laplace/basic", "laplace/filter"):
-        assert accountant in out
-    assert "4.999" in out
-    assert "(!) promises nothing" in out
-
-
 def test_budget_json_has_the_figures(call: Any) -> None:
     code, out, _ = call("budget", "--json", "--noise-multiplier", 5)
     accountants = json.loads(out)["rules"]

@@ -30,7 +30,7 @@ from bgtplanner.data.split import Arrival
 from bgtplanner.errors import ConfigError
 from bgtplanner.models.registry import MODELS
 from bgtplanner.planning.objective import Kind, Objective
-from bgtplanner.planning.registry import POLICIES
+from bgtplanner.planning.registry import CONSTANTS, CONTEXTS, POLICIES
 from bgtplanner.privacy.allowed import UNITS, neighbours_of
 from bgtplanner.privacy.mechanisms import MECHANISMS, Neighbours
 from bgtplanner.privacy.shares import Tolerance
@@ -84,11 +84,13 @@ class OneOf:
         return no_info_plain_validator_function(self._checked)
 
     def _checked(self, value: Any) -> str:
-        known = isinstance(value, str) and (value in self._registry or value in self._more)
-        if known or (self._own and isinstance(value, str) and ":" in value):
-            return str(value)
-        if self._own and isinstance(value, str):
-            self._registry[value]  # says which names there are
+        if isinstance(value, str):
+            # What is gone can still be read, of old runs; whoever uses it is told what to do.
+            known = value in self._registry or value in (*self._more, *self._registry.gone)
+            if known or (self._own and ":" in value):
+                return value
+            if self._own:
+                self._registry[value]  # says which names there are
         *most, last = (repr(name) for name in self.names)
         every = f"{', '.join(most)} or {last}"
         raise PydanticCustomError("literal_error", "{every}", {"every": every})
@@ -294,8 +296,7 @@ class PlanningSection(Section):
             as ``5,5,5,5,8,10,9``, which are repeated over the rounds; or a file with one number
             per line. By default all rounds count the same.
         constants: For `bgt`: the planner's ``own`` constants; the paper's with the formulas
-            ``repaired``; every formula as printed in the ``paper``, or as in its ``authors``'
-            code. The last two are for comparison, and keep all errors.
+            ``repaired``; or every formula as printed in the ``paper``, with all errors.
         levels: The number of levels that `bgt` and `random` choose from, A.
         min_rounds: The fewest rounds that the budget may be spent in; sets the dearest level.
         context: What the policy may look at. ``usage``: singular values of the matrix of who
@@ -317,10 +318,10 @@ class PlanningSection(Section):
     policy: Annotated[str, OneOf(POLICIES, own=True)] = "bgt"
     objective: Kind = "served"
     traffic: Annotated[str | None, BeforeValidator(_traffic)] = None
-    constants: Literal["own", "repaired", "paper", "authors"] = "own"
+    constants: Annotated[str, OneOf(CONSTANTS)] = "own"
     levels: int | None = Field(default=None, ge=1, le=1000)
     min_rounds: int | None = Field(default=None, ge=1)
-    context: Literal["none", "usage", "released"] = "released"
+    context: Annotated[str, OneOf(CONTEXTS)] = "released"
     context_size: int = Field(default=5, ge=1, le=1000)
     reward: Literal["none", "test", "loss", "released", "validation"] = "released"
     target: float | None = Field(default=None, gt=0, lt=1)
