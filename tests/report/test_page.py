@@ -85,7 +85,7 @@ class TestPage:
             assert f"{summary[key]:.3f}" in outline.text
         assert "(10, 1e-05)-differential privacy for each whole client" in outline.text
         assert "(replace-special); if a client's data are exchanged" in outline.text
-        assert "bgtplanner run --preset recommended --rounds 3" in outline.text
+        assert "bgtplanner run --config config.toml --out" in outline.text
         assert "[federation]" in outline.text, "all settings are there"
         found = re.findall(r'\bid="([^"]*)"', text)
         assert len(found) == len(set(found)) > 50

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
-from rich.table import Table
 
 from bgtplanner.commands.options import (
     DataDir,
@@ -15,6 +14,7 @@ from bgtplanner.commands.options import (
     answer,
     need_simulator,
     print_json,
+    say,
     settings_options,
 )
 from bgtplanner.data.datasets import DATASETS, dataset_info, find_files
@@ -56,16 +56,12 @@ def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
     if as_json:
         print_json({"datasets": rows})
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("name", "status", "what"):
-        table.add_column(heading)
-    for row in rows:
-        table.add_row(row["name"], row["status"], row["description"])
-    table.add_row("csv:PATH", "", "a table of your own, CSV or TSV, plain or gzipped")
-    table.add_row("parquet:PATH", "", "the same as Parquet")
-    console = Screen()
-    console.print(table)
-    console.print("Fetch one with: bgtplanner data fetch NAME", highlight=False)
+    lines = [("name", "status", "what")]
+    lines += [(row["name"], row["status"], row["description"]) for row in rows]
+    lines += [("csv:PATH", "", "a table of your own, CSV or TSV, plain or gzipped")]
+    lines += [("parquet:PATH", "", "the same as Parquet")]
+    say(*(f"{name:<15} {status:<9} {what}" for name, status, what in lines))
+    say("Fetch one with: bgtplanner data fetch NAME")
 
 
 @data_app.command("info")

@@ -26,6 +26,7 @@ __all__ = ["found_again", "save", "saved_ratings"]
 
 _FILE = "ratings.npz"
 _ARRAYS = ("user", "item", "value", "time", "client_of_user", "user_labels", "item_labels")
+_FACTS = ("n_items", "low", "high", "name", "implicit", "notes")
 _OF_CATALOGUE = ("labels", "titles", "features")
 
 
@@ -59,15 +60,8 @@ def save(result: Result, path: Path | str, *, fingerprint: str, overwrite: bool 
 
 def _write(path: Path, ratings: Ratings) -> None:
     arrays = {name: getattr(ratings, name) for name in _ARRAYS}
-    about: dict[str, Any] = {
-        "n_items": ratings.n_items,
-        "low": ratings.low,
-        "high": ratings.high,
-        "name": ratings.name,
-        "public": sorted(ratings.public),
-        "implicit": ratings.implicit,
-        "notes": ratings.notes,
-    }
+    about: dict[str, Any] = {name: getattr(ratings, name) for name in _FACTS}
+    about["public"] = sorted(ratings.public)
     if (catalogue := ratings.catalogue) is not None:
         arrays |= {f"catalogue/{name}": getattr(catalogue, name) for name in _OF_CATALOGUE}
         about["catalogue"] = {"names": catalogue.names, "left_out": catalogue.left_out}
@@ -80,12 +74,9 @@ def _write(path: Path, ratings: Ratings) -> None:
 
 
 def saved_ratings(folder: RunFolder) -> Ratings | None:
-    """The ratings that were saved with a result; None if there are none.
+    """Return the ratings that were saved with a result; None if there are none.
 
     Whether they are those of the run is for its fingerprint to say.
-
-    Raises:
-        RunFolderError: If the file cannot be read.
     """
     arrays = folder.arrays(_FILE, "saved ratings")
     if arrays is None:
@@ -125,21 +116,17 @@ def _ratings(arrays: dict[str, Any], about: dict[str, Any]) -> Ratings:
 
 
 def found_again(config: Config, folder: RunFolder) -> Config:
-    """The config with relative paths of data as they are found from here.
+    """Return the config with relative paths of data as they are found from here.
 
     A path is tried in the current folder, then in the one where the run began, then in the same
     place beside the run folder, in case both have moved together.
     """
-    data, places = config.data, folder.began_in
     found: dict[str, str] = {}
     for key, path in data_paths(config).items():
         relative = Path(path).expanduser()
-        if relative.is_absolute() or relative.exists():
-            continue
-        for place in places:
-            moved = (folder.path.absolute() / place / relative).resolve()
-            if moved.exists():
-                kind = data.dataset.partition(":")[0]
-                found[key] = f"{kind}:{moved}" if key == "dataset" else str(moved)
-                break
-    return config.model_copy(update={"data": data.model_copy(update=found)})
+        places = [folder.path.absolute() / place / relative for place in folder.began_in]
+        there = [place.resolve() for place in places if place.exists()]
+        if there and not relative.is_absolute() and not relative.exists():
+            kind = config.data.dataset.partition(":")[0]
+            found[key] = f"{kind}:{there[0]}" if key == "dataset" else str(there[0])
+    return config.model_copy(update={"data": config.data.model_copy(update=found)})
