@@ -86,11 +86,6 @@ def test_years_are_taken_once() -> None:
     assert [name for name in longer.names if name.startswith("year: ")]
 
 
-def test_numbers_of_another_list_are_no_features() -> None:
-    made = Catalogue.from_frame({"item": [1, 2, 3], "tmdbId": [862, 8844, 15602]})
-    assert made.left_out == ("tmdbId: the number of each item in another list",)
-
-
 def test_cells_of_many_kinds() -> None:
     made = Catalogue.from_frame(
         {"item": [1.0, 2.0, 3.0], "new": [True, False, None], "tags": [["a"], None, ["a", ""]]}
@@ -110,12 +105,6 @@ def test_many_categories_leave_room_for_others() -> None:
     made = Catalogue.from_frame(frame)
     assert (len(made.names), made.names[-1]) == (257, "long")
     assert made.left_out[0].startswith("94 features: at most 256 categories of a column")
-
-
-def test_a_long_title_does_not_cost_all_of_them_its_room() -> None:
-    made = Catalogue.from_frame({"item": [1, 2], "title": ["x" * 100_000, "y"]})
-    assert made.titles is not None
-    assert made.titles.nbytes < 4096
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
@@ -158,13 +147,6 @@ def test_a_list_of_labels_has_no_header(tmp_path: Path) -> None:
     for content in ("solaris\nstalker\n", "item\nsolaris\nstalker\n"):
         (tmp_path / "items.txt").write_text(content)
         assert read_items(tmp_path / "items.txt").labels.tolist() == ["solaris", "stalker"]
-
-
-def test_odd_letters_end_no_line(tmp_path: Path) -> None:
-    (tmp_path / "items.csv").write_text('item,title\n1,"a\u2028b\x85c"\n2,"two\nlines"\n')
-    titles = read_items(tmp_path / "items.csv").titles
-    assert titles is not None
-    assert titles.tolist() == ["a\u2028b\x85c", "two\nlines"]
 
 
 def test_over_other_items() -> None:
@@ -248,25 +230,3 @@ def test_any_bytes_are_read_or_refused(tmp_path: Path, content: bytes) -> None:
         except (ConfigError, DataError):
             continue
         assert made.features.shape == (len(made), len(made.names))
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.lists(
-        st.none()
-        | st.booleans()
-        | st.floats()
-        | st.integers()
-        | st.text(max_size=8)
-        | st.lists(st.floats() | st.integers() | st.text(max_size=3) | st.none(), max_size=3),
-        min_size=1,
-        max_size=12,
-    ),
-    st.booleans(),
-)
-def test_any_cells_become_features_or_not(cells: list[Any], words: bool) -> None:
-    wanted = ItemsFormat(words=("x",) if words else ())
-    made = Catalogue.from_frame({"item": range(len(cells)), "x": cells}, wanted)
-    assert np.isfinite(made.features).all()
-    assert np.abs(made.features).max(initial=0) <= 1
-    assert len(made.names) or made.left_out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -50,10 +49,6 @@ def folder(no_data: Path, tmp_path: Path) -> Path:
 
 
 class TestRegistry:
-    def test_names(self) -> None:
-        assert list(DATASETS) == NAMES
-        assert all(DATASETS[name].name == name for name in NAMES)
-
     def test_facts(self) -> None:
         facts = {
             name: (info.scale, info.split_within, info.pseudo_items, info.folder)
@@ -95,11 +90,6 @@ class TestRegistry:
             load_ratings(name)
         assert all(known in str(caught.value) for known in [*NAMES, "csv:PATH", "parquet:PATH"])
 
-    @pytest.mark.parametrize("name", ["", "zzzzzz", "csv:", "csv: ", "csv:a\0b", "parquet:"])
-    def test_hopeless_name(self, name: str) -> None:
-        with pytest.raises(ConfigError, match="dataset="):
-            load_ratings(name)
-
     def test_a_set_of_somebody_else(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
@@ -139,40 +129,6 @@ class TestWhereDataIs:
         assert str(no_data / "ml-1m" / "ratings.dat") in message
         assert "bgtplanner data fetch ml-1m-users" in message
 
-    def test_one_file_missing(self, folder: Path) -> None:
-        (folder / "filmtrust" / "trust.txt").unlink()
-        with pytest.raises(DataError) as caught:
-            load_ratings("filmtrust", data_dir=folder)
-        assert f"put {folder / 'filmtrust' / 'trust.txt'} in place" in str(caught.value)
-        assert len(load_ratings("filmtrust-full", data_dir=folder)) == 4
-
-    def test_data_dir_that_is_not_there(self, folder: Path) -> None:
-        for wrong in (folder / "none", folder / "ml-100k" / "u.data"):
-            with pytest.raises(ConfigError, match="--data-dir"):
-                load_ratings("ml-100k", data_dir=wrong)
-
-    def test_no_permission(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        def refuse(*_: Any, **__: Any) -> None:
-            raise PermissionError(13, "Permission denied")
-
-        monkeypatch.setattr(Path, "exists", refuse)
-        monkeypatch.setattr(Path, "open", refuse)
-        with pytest.raises(DataError, match=r"u\.data: permission to read it was denied"):
-            load_ratings("ml-100k", data_dir=folder)
-        monkeypatch.setattr(Path, "is_dir", refuse)
-        with pytest.raises(ConfigError, match="--data-dir"):
-            load_ratings("ml-100k", data_dir=folder)
-
-    def test_home_of_nobody(self) -> None:
-        with pytest.raises(DataError, match="no such file"):
-            load_ratings("csv:~no-such-user/ratings.csv")
-
-    def test_folder_in_place_of_a_file(self, folder: Path) -> None:
-        (folder / "ml-100k" / "u.data").unlink()
-        (folder / "ml-100k" / "u.data").mkdir()
-        with pytest.raises(DataError, match="is a folder"):
-            load_ratings("ml-100k", data_dir=folder)
-
 
 class TestNamedSets:
     def test_ml_100k(self, folder: Path) -> None:
@@ -198,25 +154,11 @@ class TestNamedSets:
         assert np.array_equal(merged.value, dealt.value)
         assert np.array_equal(merged.client, dealt.client)
 
-    def test_ml_1m_gzipped(self, folder: Path) -> None:
-        plain = folder / "ml-1m" / "ratings.dat"
-        (folder / "ml-1m" / "ratings.dat.gz").write_bytes(
-            gzip.compress(plain.read_bytes(), mtime=0)
-        )
-        before = load_ratings("ml-1m", data_dir=folder)
-        plain.unlink()
-        assert np.array_equal(load_ratings("ml-1m", data_dir=folder).value, before.value)
-
     def test_filmtrust_keeps_who_is_in_the_trust_network(self, folder: Path) -> None:
         ratings = load_ratings("filmtrust", data_dir=folder)
         assert ratings.user_labels.tolist() == [1, 2, 9]
         assert (len(ratings), ratings.n_items, ratings.n_clients) == (3, 2, 3)
         np.testing.assert_allclose(ratings.value, [2 / 3.5, 1.0, 0.0], rtol=1e-6)
-
-    def test_filmtrust_full(self, folder: Path) -> None:
-        ratings = load_ratings("filmtrust-full", data_dir=folder)
-        assert ratings.user_labels.tolist() == [1, 2, 3]
-        assert ratings.value[-1] == pytest.approx(2.5 / 3.5)  # the last of the two counts
 
     def test_made_up_sets(self) -> None:
         assert np.array_equal(load_ratings("demo").value, load_ratings("demo", seed=9).value)
@@ -254,12 +196,6 @@ class TestNamedSets:
         assert (caught.value.path, caught.value.line) == (folder / file, line)
         message = str(caught.value).replace(str(folder), "")
         assert not any(cell in message for cell in ("777", "888", "four"))
-
-    def test_header_in_a_set_that_has_none(self, folder: Path) -> None:
-        path = folder / "ml-100k" / "u.data"
-        path.write_text("user\titem\trating\ttime\n" + path.read_text())
-        with pytest.raises(DataError, match="line 1: column 1 is not a whole number"):
-            load_ratings("ml-100k", data_dir=folder)
 
 
 class TestCatalogues:
@@ -348,15 +284,6 @@ class TestCatalogues:
         assert (with_items.features.shape, plain.catalogue) == ((300, 8), None)
         assert with_items.notes == ("Catalogue: 300 items, 8 features, titles.",)
 
-    def test_own_tables_have_none(self, tmp_path: Path) -> None:
-        (tmp_path / "mine.csv").write_text("user,item\n1,a\n2,b\n1,b\n")
-        ratings = load_ratings(f"csv:{tmp_path / 'mine.csv'}")
-        assert ratings.implicit
-        assert (ratings.catalogue, ratings.public) == (None, {"scale"})
-        pq = tmp_path / "mine.parquet"
-        parquet.write_table(arrow_csv.read_csv(tmp_path / "mine.csv"), pq)
-        assert load_ratings(f"parquet:{pq}").implicit
-
 
 class TestCsv:
     @pytest.fixture
@@ -366,13 +293,6 @@ class TestCsv:
             return load_ratings(f"csv:{tmp_path / 'mine.csv'}", **options)
 
         return load
-
-    def test_labels_survive(self, load: Any) -> None:
-        ratings = load("user,item,rating\nzoe,b,2\nann,a,4\nzoe,a,1\n")
-        assert repr(ratings) == "Ratings(csv:mine.csv: 3 ratings, 2 users, 2 items, 2 clients)"
-        assert ratings.user_labels[ratings.user].tolist() == ["ann", "zoe", "zoe"]
-        assert ratings.item_labels[ratings.item].tolist() == ["a", "a", "b"]
-        assert ratings.value.tolist() == [1.0, 0.25, 0.5]
 
     @pytest.mark.parametrize(
         ("scale", "expected"),
@@ -386,19 +306,6 @@ class TestCsv:
     )
     def test_scale(self, load: Any, scale: Any, expected: list[float]) -> None:
         assert load("1,1,2\n1,2,4\n", scale=scale).value.tolist() == expected
-
-    def test_duplicates(self, load: Any) -> None:
-        timed = "user,item,rating,timestamp\n1,1,4,9\n1,1,2,5\n1,2,4,5\n"
-        assert load(timed).value.tolist() == [1.0, 1.0]
-        assert load("1,1,4\n1,1,2\n1,2,4\n").value.tolist() == [0.5, 1.0]
-        with pytest.raises(DataError, match=r"mine\.csv: 1 ratings repeat"):
-            load("1,1,4\n1,1,2\n", duplicates="error")
-
-    def test_clients(self, load: Any) -> None:
-        ratings = load("user,item,rating,client\n1,1,4,home\n2,1,4,home\n3,1,4,work\n")
-        assert ratings.client_of_user.tolist() == [0, 0, 1]
-        with pytest.raises(DataError, match=r"mine\.csv: a user's ratings name more than one"):
-            load("user,item,rating,client\n1,1,4,home\n1,2,4,work\n")
 
     @pytest.mark.parametrize("scale", ["1", "5:1", "a:b", "1:2:3", "nan:5", "maximum"])
     def test_bad_scale(self, load: Any, scale: str) -> None:
@@ -451,11 +358,6 @@ class TestRealData:
         assert (ratings.n_users, len(ratings), ratings.n_items) == (874, 18_662, 1_957)
         assert len(np.unique(ratings.user)) == 740
         assert self.counts(ratings) == [557, 687, 862, 1692, 2192, 4113, 3851, 4708]
-
-    def test_filmtrust_full(self, real_files: Callable[..., Path]) -> None:
-        ratings = load_ratings("filmtrust-full", data_dir=real_files("filmtrust/ratings.txt"))
-        assert (ratings.n_users, len(ratings), ratings.n_items) == (1_508, 35_494, 2_071)
-        assert np.bincount(ratings.user).min() == 1
 
     def test_catalogues(self, real_files: Callable[..., Path]) -> None:
         folder = real_files("ml-100k/u.data", "ml-100k/u.item", "ml-1m/ratings.dat")

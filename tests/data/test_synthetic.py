@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from bgtplanner.data import synthetic
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.data.split import split_ratings
 from bgtplanner.data.synthetic import demo_ratings, synthetic_ratings
 from bgtplanner.errors import ConfigError
 
@@ -49,107 +48,17 @@ def test_any_size(clients: int, items: int, users_per_client: int, data: st.Data
 
 def test_blocks_and_redraws(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small blocks and no patience change who draws what, not what is promised."""
-    monkeypatch.setattr(synthetic, "_BLOCK_RATINGS", 64)
+    monkeypatch.setattr(synthetic, "_RACED", 64)
     monkeypatch.setattr(synthetic, "_MAX_REDRAWS", 1)
     ratings = synthetic_ratings(clients=40, items=200, ratings_per_client=20)
     assert len(ratings) == 800
     check_sound(ratings)
 
 
-def test_by_seed() -> None:
-    one, again, other = (synthetic_ratings(clients=50, seed=seed) for seed in (3, 3, 4))
-    for name in ("user", "item", "value"):
-        assert np.array_equal(getattr(one, name), getattr(again, name))
-    assert not np.array_equal(one.value, other.value)
-
-
 def test_demo_never_changes() -> None:
     demo = demo_ratings()
     assert repr(demo) == "Ratings(demo: 15000 ratings, 300 users, 300 items, 300 clients)"
     assert np.array_equal(demo.value, demo_ratings().value)
-
-
-def test_long_tails() -> None:
-    ratings = synthetic_ratings(clients=1000, items=1000, ratings_per_client=60)
-    by_item = np.sort(np.bincount(ratings.item, minlength=1000))[::-1]
-    by_user = np.bincount(ratings.user)
-    assert by_item[:100].sum() > 0.3 * len(ratings)
-    assert by_user.max() > 5 * np.median(by_user)
-    assert by_user.min() >= 10
-
-
-def rmse(predicted: np.ndarray[Any, Any], actual: np.ndarray[Any, Any]) -> float:
-    return float(np.sqrt(np.mean((predicted - actual) ** 2)))
-
-
-def scores(ratings: Ratings) -> tuple[float, float, float, float]:
-    """RMSE on a held-out fifth of: the constant, user mean, biases, biases and factors."""
-    split = split_ratings(ratings, seed=0, rounds=2)
-    train, test = split.train, split.test
-    n_users, n_items = ratings.n_users, ratings.n_items
-    mean = float(train.value.mean())
-
-    def shrunk(index: Any, residual: Any, size: int, prior: float) -> Any:
-        return np.bincount(index, residual, size) / (np.bincount(index, minlength=size) + prior)
-
-    user_only = mean + shrunk(train.user, train.value - mean, n_users, 5)
-    user, item = np.zeros(n_users), np.zeros(n_items)
-    for _ in range(10):
-        item = shrunk(train.item, train.value - mean - user[train.user], n_items, 4)
-        user = shrunk(train.user, train.value - mean - item[train.item], n_users, 5)
-    biases = mean + user[test.user] + item[test.item]
-    residual = train.value - mean - user[train.user] - item[train.item]
-
-    def solve(rows: Any, others: Any, factors: Any, size: int) -> Any:
-        """One least-squares half step, ridge 0.3, for two factors."""
-        chosen = factors[others]
-        gram = np.zeros((size, 2, 2))
-        moment = np.zeros((size, 2, 1))
-        for i in range(2):
-            moment[:, i, 0] = np.bincount(rows, chosen[:, i] * residual, size)
-            for j in range(2):
-                gram[:, i, j] = np.bincount(rows, chosen[:, i] * chosen[:, j], size)
-        return np.linalg.solve(gram + 0.3 * np.eye(2), moment)[..., 0]
-
-    item_factors = np.random.default_rng(0).normal(0, 0.3, (n_items, 2))
-    for _ in range(12):
-        user_factors = solve(train.user, train.item, item_factors, n_users)
-        item_factors = solve(train.item, train.user, user_factors, n_items)
-        balance = np.sqrt(np.linalg.norm(item_factors) / np.linalg.norm(user_factors))
-        user_factors, item_factors = user_factors * balance, item_factors / balance
-    factors = (user_factors[test.user] * item_factors[test.item]).sum(axis=1)
-    return (
-        rmse(np.full(len(test), mean), test.value),
-        rmse(user_only[test.user], test.value),
-        rmse(biases, test.value),
-        rmse(biases + factors, test.value),
-    )
-
-
-@pytest.mark.parametrize(
-    "ratings",
-    [
-        demo_ratings(),
-        synthetic_ratings(),
-        synthetic_ratings(clients=943, items=1682, ratings_per_client=106, seed=5),
-    ],
-    ids=["demo", "default", "ml-100k size"],
-)
-def test_proportions_of_movielens(ratings: Ratings) -> None:
-    """MovieLens 100K: 0.226, 0.209, 0.188 and about 0.183."""
-    constant, user_mean, biases, factors = scores(ratings)
-    assert ratings.value.mean() == pytest.approx(0.7, abs=0.03)
-    assert constant == pytest.approx(0.226, abs=0.012)
-    assert user_mean == pytest.approx(0.209, abs=0.012)
-    assert biases == pytest.approx(0.188, abs=0.012)
-    assert factors < biases - 0.001
-    assert factors > 0.165
-
-
-def test_no_noise_and_no_factors_leave_biases() -> None:
-    ratings = synthetic_ratings(clients=300, items=100, ratings_per_client=40, dim=0, noise=0.0)
-    _, _, biases, _ = scores(ratings)
-    assert biases < 0.09  # what rounding to whole stars leaves
 
 
 @pytest.mark.parametrize(
@@ -209,12 +118,6 @@ def test_categories_tell_something_about_tastes() -> None:
     assert np.corrcoef(high, low)[0, 1] < -0.5
 
 
-def test_a_catalogue_of_items_without_factors() -> None:
-    made = synthetic_ratings(clients=3, items=5, ratings_per_client=2, dim=0, catalogue=True)
-    assert made.catalogue is not None
-    assert made.features.shape == (5, 0)
-
-
 @pytest.mark.parametrize("items", [60, 600], ids=["by a race", "by redraws"])
 def test_choosy_users_pick_what_suits_them(items: int) -> None:
     """Each picks items that lie on one side of the hidden factor; which side differs by user."""
@@ -226,9 +129,3 @@ def test_choosy_users_pick_what_suits_them(items: int) -> None:
         high, low = (np.bincount(ratings.user, has) for has in ratings.features[ratings.item].T)
         apart.append(float((np.abs(high - low) / np.maximum(high + low, 1)).mean()))
     assert apart[1] > 1.3 * apart[0]
-
-
-def test_users_are_not_choosy_without_factors() -> None:
-    shape: dict[str, Any] = {"clients": 20, "items": 50, "ratings_per_client": 10, "dim": 0}
-    first, second = (synthetic_ratings(**shape, choosy=choosy) for choosy in (0.0, 2.0))
-    assert np.array_equal(first.item, second.item)

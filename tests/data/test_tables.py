@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
-import random
 import re
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -129,11 +127,6 @@ def test_text_ids(read: Any) -> None:
     assert items(table) == ['a, "b"', "x", "two\nlines"]
 
 
-def test_ids_that_only_look_like_numbers_stay_apart(read: Any) -> None:
-    table = read("007,1,3\n7,1,4\n-7,1,5\n0,1,5\n")
-    assert users(table) == ["007", "7", "-7", "0"]
-
-
 def test_time_and_client(read: Any) -> None:
     table = read("user,item,rating,timestamp,client\n1,2,3,100,b\n2,2,3,2001-09-09T01:46:41Z,a\n")
     assert table.time is not None
@@ -234,16 +227,6 @@ def test_position_that_is_not_there(read: Any) -> None:
         read(GOOD, time=4)
 
 
-def test_date_that_is_none(read: Any) -> None:
-    with pytest.raises(DataError, match="line 1: column 4 is neither a number nor a date"):
-        read("1,2,3,yesterday\n", time=3)
-
-
-def test_whole_ids(read: Any) -> None:
-    with pytest.raises(DataError, match="line 3: column 2 is not a whole number"):
-        read(GOOD + "7773,abc,4.125\n", whole_ids=True)
-
-
 def test_not_a_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is a folder"):
         read_table(tmp_path)
@@ -252,24 +235,6 @@ def test_not_a_file(tmp_path: Path) -> None:
     (tmp_path / "plain.gz").write_text(GOOD)
     with pytest.raises(DataError, match="is not a gzip file"):
         read_table(tmp_path / "plain.gz")
-
-
-@pytest.mark.parametrize(
-    ("error", "problem"),
-    [
-        (PermissionError(13, "no"), "permission to read it was denied"),
-        (OSError(5, "bad disk"), "bad disk"),
-    ],
-)
-def test_unreadable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, problem: str
-) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise error
-
-    monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(DataError, match=problem):
-        read_table(tmp_path / "table.csv")
 
 
 @in_one_folder
@@ -295,15 +260,6 @@ def test_whatever_is_quoted_comes_back(read: Any, rows: list[tuple[str, int, flo
     assert [str(user) for user in users(table)] == [f"u{user}".strip() for user, _, _ in rows]
     assert items(table) == [item for _, item, _ in rows]
     assert table.rating.tolist() == [rating for _, _, rating in rows]
-
-
-@in_one_folder
-@given(st.binary(max_size=200))
-def test_any_bytes_are_read_or_refused(read: Any, content: bytes) -> None:
-    try:
-        read(content)
-    except (DataError, ConfigError):
-        return
 
 
 @in_one_folder
@@ -475,18 +431,6 @@ class TestParquet:
             read_table(tmp_path / "none.parquet", wanted)
         with pytest.raises(DataError, match="is a folder"):
             read_table(tmp_path, wanted)
-
-    def test_damaged(self, tmp_path: Path, parquet: Any) -> None:
-        parquet(user=list(range(500)), item=["a"] * 500, rating=[1.5] * 500)
-        whole = (tmp_path / "table.parquet").read_bytes()
-        draw = random.Random(0)
-        for _ in range(50):
-            torn = bytearray(whole[: draw.randrange(len(whole))] if draw.random() < 0.3 else whole)
-            for _ in range(10 if torn else 0):
-                torn[draw.randrange(len(torn))] = draw.randrange(256)
-            (tmp_path / "table.parquet").write_bytes(torn)
-            with contextlib.suppress(DataError, ConfigError):
-                read_table(tmp_path / "table.parquet", TableFormat(parquet=True))
 
 
 class TestLimits:

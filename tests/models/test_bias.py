@@ -140,25 +140,6 @@ class TestUsersPart:
         assert np.abs(solved[:4]).min() > 1e-4
         assert not solved[4].any()  # nothing rated, nothing assumed
 
-    def test_in_turn_with_a_clients_own_views(self) -> None:
-        ratings, shared = some_ratings(several=True), some_shared()
-        solved = personalise(MODEL, shared, None, Interactions.of(ratings))
-        items = np.asarray(shared.items, float)
-        expected = alternated(MODEL, items, ratings, sweeps=biases._SWEEPS)
-        np.testing.assert_allclose(solved, expected, atol=2e-5)
-        assert np.abs(alternated(MODEL, items, ratings, sweeps=1) - expected).max() > 1e-2
-
-    def test_before_anything_is_known_levels_are_shrunk_means(self) -> None:
-        model, ratings = Biases(), some_ratings(several=False)
-        shared, local = model.initial(jax.random.key(0), N_USERS, N_ITEMS)
-        assert not np.asarray(shared.items).any()
-        assert not np.asarray(local).any()
-        solved = np.asarray(personalise(model, shared, None, Interactions.of(ratings)))
-        counts = np.bincount(ratings.user, minlength=N_USERS)
-        expected = np.bincount(ratings.user, ratings.value - 0.7, N_USERS) / (counts + 5.0)
-        np.testing.assert_allclose(solved[:, 0], expected, atol=1e-6)
-        assert not solved[:, 1:].any()
-
 
 class TestPredictions:
     @pytest.mark.parametrize("several", [False, True])
@@ -176,14 +157,6 @@ class TestPredictions:
             assert got[k] == pytest.approx(min(max(expected, 0.0), 1.0), abs=1e-5)
         assert got.min() == 0
         assert got.max() == 1
-
-    @pytest.mark.parametrize("several", [False, True])
-    def test_a_user_without_ratings_gets_mean_and_quality(self, several: bool) -> None:
-        interactions, shared = Interactions.of(some_ratings(several)), some_shared(0.1)
-        local = personalise(MODEL, shared, None, interactions)
-        item = np.arange(N_ITEMS)
-        got = predict(MODEL, shared, local, interactions, np.full(N_ITEMS, 4), item)
-        np.testing.assert_allclose(got, 0.6 + np.asarray(shared.items)[:, 0], atol=1e-6)
 
     @pytest.mark.parametrize("several", [False, True])
     def test_nothing_rated_at_all(self, several: bool) -> None:
@@ -249,61 +222,6 @@ class TestUploads:
                 for client in set(ratings.client.tolist())
             ]
             assert min(lengths) >= COUNT_WEIGHT * (1 - 1e-6)
-
-
-@pytest.mark.parametrize("several", [False, True])
-class TestStillToCome:
-    """A rating that is not there yet makes no difference to anything."""
-
-    def both(self, several: bool) -> tuple[Interactions, Interactions]:
-        """The same ratings with some still to come, and without these."""
-        ratings = some_ratings(several)
-        late = (np.arange(len(ratings)) % 3 == 0).astype(np.int32)
-        return Interactions.of(ratings, late), Interactions.of(ratings.take(late == 0))
-
-    def test_to_users_and_uploads(self, several: bool) -> None:
-        shared, (masked, removed) = some_shared(), self.both(several)
-        got, expected = (
-            train(MODEL, shared, personalise(MODEL, shared, None, interactions), interactions)
-            for interactions in (masked, removed)
-        )
-        np.testing.assert_allclose(got.loss, expected.loss, atol=1e-6)
-        rows, others = table(got.upload.rows, masked), table(expected.upload.rows, removed)
-        assert rows.keys() == others.keys()
-        for pair, row in others.items():
-            np.testing.assert_allclose(rows[pair], row, atol=1e-5)
-        np.testing.assert_allclose(
-            personalise(MODEL, shared, None, masked),
-            personalise(MODEL, shared, None, removed),
-            atol=1e-5,
-        )
-
-    def test_to_predictions(self, several: bool) -> None:
-        shared, (masked, removed) = some_shared(0.1), self.both(several)
-        user, item = np.divmod(np.arange(N_USERS * N_ITEMS), N_ITEMS)
-        got, expected = (
-            predict(
-                MODEL,
-                shared,
-                personalise(MODEL, shared, None, interactions),
-                interactions,
-                user,
-                item,
-            )
-            for interactions in (masked, removed)
-        )
-        np.testing.assert_allclose(got, expected, atol=1e-5)
-
-    def test_until_it_is_there(self, several: bool) -> None:
-        shared, (masked, _) = some_shared(), self.both(several)
-        whole = Interactions.of(some_ratings(several))
-        np.testing.assert_allclose(
-            personalise(MODEL, shared, None, masked.at(1)),
-            personalise(MODEL, shared, None, whole),
-            atol=1e-6,
-        )
-        before = personalise(MODEL, shared, None, masked)
-        assert np.abs(np.asarray(before - personalise(MODEL, shared, None, whole))).max() > 1e-3
 
 
 class TestPairs:

@@ -14,17 +14,11 @@ from jax import Array
 from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.data.split import split_ratings
-from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import ConfigError
-from bgtplanner.federation.rounds import Federation
-from bgtplanner.federation.server import Server
-from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.interactions import Interactions, Shared, Upload
 from bgtplanner.models.layout import laid_out
 from bgtplanner.models.learner import client_gradients
-from bgtplanner.models.references import references
 
 Float = NDArray[np.float64]
 N_USERS, N_ITEMS = 5, 6
@@ -90,23 +84,6 @@ class TestUsersPart:
             expected = ridge(model, np.asarray(items, float), ratings, user)
             np.testing.assert_allclose(solved[user], expected, atol=1e-5)
         assert not np.asarray(solved)[4].any()  # nothing rated, nothing assumed
-
-    def test_only_what_has_arrived_counts(self) -> None:
-        model, ratings = Factorization(dim=2), some_ratings()
-        shared = Shared(some_items(3), jnp.zeros(0))
-        late = (np.arange(len(ratings)) % 3 == 0).astype(np.int32)
-        masked = personalise(model, shared, None, Interactions.of(ratings, late))
-        removed = personalise(model, shared, None, Interactions.of(ratings.take(late == 0)))
-        np.testing.assert_allclose(masked, removed, atol=1e-6)
-
-    def test_biases_alone_are_shrunk_means(self) -> None:
-        model, ratings = Factorization(dim=0, mean=0.7, bias_shrinkage=5.0), some_ratings()
-        items = some_items(1)
-        solved = personalise(model, Shared(items, jnp.zeros(0)), None, Interactions.of(ratings))
-        left = ratings.value - 0.7 - np.asarray(items)[ratings.item, 0]
-        counts = np.bincount(ratings.user, minlength=N_USERS)
-        expected = np.bincount(ratings.user, left, N_USERS) / (counts + 5.0)
-        np.testing.assert_allclose(solved[:, 0], expected, atol=1e-6)
 
 
 class TestGradient:
@@ -205,11 +182,6 @@ class TestEnvelope:
         np.testing.assert_allclose(got, expected, atol=3e-8)  # ratings are in single precision
         assert np.abs(got).max() > 1e-2
 
-    def test_the_ridge_belongs_to_the_objective(self, double_precision: None) -> None:
-        ratings, items = some_ratings(), some_items(3, np.float64)
-        without = self.slope(np.asarray(items), ratings, 0, with_ridge=False)
-        assert np.abs(self.rows(items, ratings, 0) - without).max() > 1e-3
-
 
 class TestPredictions:
     def test_formula_and_clipping(self) -> None:
@@ -228,14 +200,6 @@ class TestPredictions:
             assert got[k] == pytest.approx(min(max(score, 0.0), 1.0), abs=1e-6)
         assert got.min() == 0
         assert got.max() == 1
-
-    def test_start(self) -> None:
-        model = Factorization(dim=3, mean=0.65, init_scale=0.2)
-        shared, local = model.initial(jax.random.key(0), 50, 600)
-        assert (shared.items.shape, shared.dense.shape, local.shape) == ((600, 4), (0,), (50, 4))
-        assert not np.asarray(shared.items)[:, 0].any()
-        assert not np.asarray(local).any()
-        assert np.asarray(shared.items)[:, 1:].std() == pytest.approx(0.2, rel=0.05)
 
 
 class TestSettings:
@@ -263,24 +227,3 @@ class TestSettings:
     def test_what_cannot_be(self, wrong: dict[str, Any]) -> None:
         with pytest.raises(ConfigError, match=f"^{next(iter(wrong))} = "):
             Factorization(**wrong)
-
-
-@pytest.mark.usefixtures("quick_here")
-class TestLearning:
-    def test_ranks_in_order(self) -> None:
-        """Constant > user mean > biases > factors, where there is something for each to learn."""
-        ratings = synthetic_ratings(
-            clients=150, items=40, ratings_per_client=25, dim=2, noise=0.2, seed=2
-        )
-        split = split_ratings(ratings, seed=2, rounds=80, initial_share=1.0)
-        beside = references(split.train, split.test)
-
-        def final(dim: int) -> float:
-            model = Factorization(dim=dim, factor_shrinkage=0.1)
-            federation = Federation(model=model, server=Server(learning_rate=0.02, item_prior=0.5))
-            simulation = Simulation(federation, split, seed=2)
-            return [simulation.step() for _ in range(80)][-1].metrics.rmse
-
-        biases, factors = final(0), final(2)
-        assert biases < 0.8 * beside.user_mean.rmse < 0.8 * beside.constant.rmse
-        assert factors < 0.8 * biases

@@ -13,16 +13,10 @@ import pytest
 from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.data.split import split_ratings
-from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import ConfigError
-from bgtplanner.federation.rounds import Federation
-from bgtplanner.federation.server import Server
-from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.fedgnn import FedGNN, FedGNNLocal, Neighbours
 from bgtplanner.models.interactions import Interactions, Shared, where_users
 from bgtplanner.models.learner import client_gradients
-from bgtplanner.models.references import references
 
 Float = NDArray[np.float64]
 N_USERS, N_ITEMS = 4, 5
@@ -155,28 +149,6 @@ class TestAttention:
         if scale == 0.5:  # a larger one leaves all the weight with a single node
             assert alone == [False, False, True, False]
 
-    def test_neighbours_are_fixed_and_what_is_absent_counts_for_nothing(self) -> None:
-        model = FedGNN(dim=4)
-        shared, local = some_point(model)
-        interactions = some_edges()
-        present = jnp.asarray([[1, 0]] * N_USERS, jnp.float32)
-        others = jnp.ones((N_USERS, 2, 4))
-        found = []
-        for absent in (0.0, 1e30):
-            given = Neighbours(others.at[:, 1].set(absent), present)
-            gradients = gradients_of(model, shared, model.attach(local, given), interactions)
-            assert not any(np.any(part) for part in gradients.local.neighbours)
-            found.append(gradients.upload)
-        for one, other in zip(*found, strict=True):
-            assert np.array_equal(one, other)
-            assert np.isfinite(one).all()
-        alone = gradients_of(model, shared, local, interactions).upload
-        assert not np.allclose(alone.dense, found[0].dense)
-        kept = step(
-            model, (shared, model.attach(local, given)), interactions, np.ones((N_USERS, 4))
-        )
-        assert np.array_equal(kept.neighbours.embedding, given.embedding)
-
     def test_predictions_are_scores_of_the_layer(self) -> None:
         model = FedGNN(dim=4, heads=2, bias=False, mean=0.1, score="sigmoid")
         shared, local = some_point(model)
@@ -186,27 +158,6 @@ class TestAttention:
         graph = attention(model, shared, local, interactions)
         score = 0.1 + (graph[user] * np.asarray(shared.items)[item]).sum(1)
         np.testing.assert_allclose(got, 1 / (1 + np.exp(-score)), rtol=1e-5)
-
-    def test_biases_in_predictions(self) -> None:
-        model = FedGNN(dim=4, mean=0.6, bias_shrinkage=3.0, init_scale=0.1)
-        shared, local = some_point(model, 0.2)
-        interactions = some_edges()
-        graph, items = attention(model, shared, local, interactions), np.asarray(shared.items)
-
-        def score(u: int, i: int) -> float:
-            return float(0.6 + graph[u] @ items[i, :4] + items[i, 4])
-
-        for u in range(N_USERS):
-            mine = np.flatnonzero(np.asarray(interactions.user) == u)
-            rated, value = (
-                np.asarray(interactions.item)[mine],
-                np.asarray(interactions.value)[mine],
-            )
-            left = sum(r - score(u, i) for i, r in zip(rated, value, strict=True))
-            bias = left / (len(mine) + 3.0)
-            got = predict(model, shared, local, interactions, jnp.full(5, u), jnp.arange(5))
-            expected = np.clip([score(u, i) + bias for i in range(5)], 0, 1)
-            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
     def test_huge_embeddings(self) -> None:
         """Logits of about 1e9 and more: the softmax must neither overflow nor give NaN slopes."""
@@ -221,22 +172,6 @@ class TestAttention:
         np.testing.assert_allclose(kept, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
         predicted = predict(model, shared, local, interactions, jnp.arange(4), jnp.arange(4))
         assert np.isfinite(predicted).all()
-
-    @pytest.mark.parametrize("logit", [500.0, -500.0])
-    def test_one_neighbour_that_outshines_all_others(self, logit: float) -> None:
-        """The shift is the largest logit, wherever it is: at an item or at the user itself."""
-        model = FedGNN(dim=4, bias=False, stale_predictions=True)
-        shared, local = some_point(model)
-        interactions = some_edges()
-        identity, zeros = np.eye(4).ravel(), np.zeros(4)
-        # The query looks at the first coordinate: of item 2 and, with the other sign, of users.
-        dense = np.concatenate([identity, [1.0, 0, 0, 0], zeros, zeros])
-        items = shared.items.at[:, 0].set(0.0).at[2, 0].set(logit)
-        users = local.embedding.at[:, 0].set(-logit)
-        point = Shared(items, jnp.asarray(dense, jnp.float32)), local._replace(embedding=users)
-        kept = step(model, point, interactions, jnp.zeros((N_USERS, 4))).graph_embedding
-        expected = items[2] if logit > 0 else users[0]  # user 0 rated items 0, 2 and 3
-        np.testing.assert_allclose(kept[0], expected, rtol=1e-6)
 
 
 class TestStalePredictions:
@@ -255,27 +190,6 @@ class TestStalePredictions:
         # Who gets new items does not look at the graph again before it trains.
         sent = personalise(model, after, moved, interactions)
         np.testing.assert_array_equal(sent.graph_embedding, moved.graph_embedding)
-
-    def test_before_the_first_round_they_are_those_of_the_initial_parameters(self) -> None:
-        """Of zeros every prediction would be the mean, and the first reward would start there."""
-        model = FedGNN(dim=4, bias=False, mean=0.2, stale_predictions=True)
-        interactions = some_edges(arrival=[0, 1, 0, 0, 2, 0, 0, 1, 0])
-        key = jax.random.key(3)
-        shared, local = initial(model, key, N_USERS, N_ITEMS)
-        got = personalise(model, shared, local, interactions.at(0)).graph_embedding
-        expected = attention(model, shared, local, interactions.at(0))
-        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
-
-    def test_fresh_ones_use_everything_new(self) -> None:
-        model = FedGNN(dim=4, bias=False, mean=0.2)
-        shared, local = some_point(model)
-        after, _ = some_point(model, seed=2)
-        interactions = some_edges()
-        moved = step(model, (shared, local), interactions, jnp.ones((N_USERS, 4)))
-        got = predict(model, after, moved, interactions, jnp.arange(4), jnp.arange(4))
-        graph = attention(model, after, moved, interactions)
-        expected = 0.2 + (graph * np.asarray(after.items)[:4]).sum(1)
-        np.testing.assert_allclose(got, np.clip(expected, 0, 1), rtol=1e-5, atol=1e-6)
 
 
 class TestLocalSteps:
@@ -333,49 +247,6 @@ class TestLocalSteps:
             assert not np.asarray(memory)[1:].any()
 
 
-class TestPredictions:
-    def test_clipped_to_the_scale(self) -> None:
-        model = FedGNN(dim=4)
-        shared, local = some_point(model, 5.0)
-        user, item = np.divmod(np.arange(N_USERS * N_ITEMS), N_ITEMS)
-        got = np.asarray(
-            predict(model, shared, local, some_edges(), jnp.asarray(user), jnp.asarray(item))
-        )
-        assert got.min() == 0
-        assert got.max() == 1
-
-    def test_nothing_known_gives_the_mean(self) -> None:
-        model = FedGNN(dim=4, mean=0.65)
-        shared, local = some_point(model)
-        shared = shared._replace(items=jnp.zeros_like(shared.items))
-        interactions = some_edges([1] * 9)
-        got = predict(model, shared, local, interactions, jnp.arange(4), jnp.arange(4))
-        np.testing.assert_allclose(got, 0.65, rtol=1e-6)
-
-
-class TestInitial:
-    def test_shapes_and_spread(self) -> None:
-        model = FedGNN(dim=8, heads=2, init_scale=0.3)
-        shared, local = initial(model, jax.random.key(0), 400, 400)
-        assert shared.items.shape == (400, 9)
-        assert shared.dense.shape == (8 * 8 + 3 * 8,)
-        assert local.embedding.shape == (400, 8)
-        assert np.asarray(shared.items)[:, :8].std() == pytest.approx(0.3, rel=0.05)
-        assert np.asarray(local.embedding).std() == pytest.approx(0.3, rel=0.05)
-        assert not np.asarray(shared.items)[:, 8].any()
-        assert not np.asarray(shared.dense)[-8:].any()
-        # Users, items and layer are drawn apart, and with another key all is different.
-        assert not np.allclose(np.asarray(shared.items)[:, :8], local.embedding)
-        other, _ = initial(model, jax.random.key(1), 400, 400)
-        assert not np.allclose(shared.items, other.items)
-        assert not np.allclose(shared.dense, other.dense)
-
-    def test_without_bias_there_is_no_bias_column(self) -> None:
-        model = FedGNN(dim=8, bias=False)
-        shared, _ = jax.eval_shape(lambda key: model.initial(key, 2, 3), jax.random.key(0))
-        assert shared.items.shape == (3, 8)
-
-
 class TestSettings:
     @pytest.mark.parametrize(
         "wrong",
@@ -411,23 +282,3 @@ class TestSettings:
         name = list(wrong)[-1]
         with pytest.raises(ConfigError, match=f"^{name} = "):
             FedGNN(**wrong)
-
-    def test_what_can(self) -> None:
-        FedGNN(dim=1024, heads=1024, decay=0.0, local_learning_rate=0.0, self_loops=1000)
-
-
-@pytest.mark.usefixtures("quick_here")
-class TestLearning:
-    def test_default_without_biases_beats_the_user_mean(self) -> None:
-        ratings = synthetic_ratings(
-            clients=150, items=40, ratings_per_client=20, noise=0.3, seed=1
-        )
-        split = split_ratings(ratings, seed=1, rounds=60, initial_share=1.0)
-        beside = references(split.train, split.test)
-        federation = Federation(
-            model=FedGNN(bias=False), server=Server(learning_rate=0.03, item_prior=0.0)
-        )
-        simulation = Simulation(federation, split, seed=1)
-        records = [simulation.step() for _ in range(60)]
-        assert records[-1].metrics.rmse < 0.75 * beside.user_mean.rmse
-        assert records[-1].loss < 0.5 * records[0].loss

@@ -305,59 +305,8 @@ class TestAgainstOneClientAtATime:
                 users_of(gradients.local)[members], users_of(by_local), atol=1e-13
             )
 
-    @some_models
-    def test_the_same_with_one_user_a_client_and_with_all_users_in_one(self, model: Any) -> None:
-        """Losses are means over a client's ratings: sums over users must agree."""
-        shared, local = some_point(model)
-        ratings = some_ratings()
-        apart, joined = Interactions.of(ratings), Interactions.of(some_ratings(clients=1))
-        assert apart.one_user_each
-        assert not joined.one_user_each
-        single = gradients_of(model, shared, local, apart)
-        whole = gradients_of(model, shared, local, joined)
-        counts = np.bincount(ratings.user, minlength=N_USERS)
-        np.testing.assert_allclose(
-            whole.loss[0], (np.asarray(single.loss) * counts).sum() / len(ratings), rtol=1e-12
-        )
-        summed = sum(counts[c] * full_table(single, apart, c) for c in range(N_USERS))
-        np.testing.assert_allclose(full_table(whole, joined, 0), summed / len(ratings), atol=1e-13)
-        np.testing.assert_allclose(
-            whole.upload.dense[0],
-            counts @ np.asarray(single.upload.dense) / len(ratings),
-            atol=1e-13,
-        )
-
 
 class TestArrival:
-    @some_models
-    @pytest.mark.parametrize("clients", [None, 3])
-    def test_absent_ratings_are_as_good_as_none(self, model: Any, clients: int | None) -> None:
-        ratings = some_ratings(clients)
-        late = np.random.default_rng(8).integers(0, 3, len(ratings)).astype(np.int32)
-        late[ratings.user == 1] = 2  # one user for whom nothing is there yet
-        shared, local = some_point(model)
-        masked = Interactions.of(ratings, late).at(1)
-        removed = Interactions.of(ratings.take(late <= 1))
-        assert 0 < len(removed.value) < len(ratings)
-        one = gradients_of(model, shared, local, masked)
-        other = gradients_of(model, shared, local, removed)
-        np.testing.assert_allclose(one.loss, other.loss, rtol=1e-12)
-        np.testing.assert_allclose(one.upload.dense, other.upload.dense, atol=1e-13)
-        np.testing.assert_allclose(users_of(one.local), users_of(other.local), atol=1e-13)
-        for client in range(ratings.n_clients):
-            np.testing.assert_allclose(
-                full_table(one, masked, client), full_table(other, removed, client), atol=1e-13
-            )
-
-    def test_the_mask_follows_the_round(self) -> None:
-        late = np.arange(21, dtype=np.int32) // 7
-        interactions = Interactions.of(some_ratings(), late)
-        for index in range(4):
-            known = np.asarray(interactions.at(index).present)
-            np.testing.assert_array_equal(known, late <= index)
-        np.testing.assert_array_equal(interactions.present, late <= 0)  # Edges.of: as in round 0
-        np.testing.assert_array_equal(interactions.at(0).ratings_of_clients, [1, 2, 4, 0, 0, 0, 0])
-
     @some_models
     def test_garbage_that_has_not_arrived_changes_nothing(self, model: Any) -> None:
         ratings = some_ratings()
@@ -369,59 +318,6 @@ class TestArrival:
         other = gradients_of(model, wild, local, interactions)
         for left, right in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
             np.testing.assert_array_equal(left, right)
-
-
-class TestOrderAndNames:
-    @some_models
-    def test_client_order_does_not_matter(self, model: Any) -> None:
-        ratings = some_ratings(clients=3)
-        turned = np.array([2, 0, 1], np.int32)  # old client -> new client
-        client_of_user = turned[ratings.client_of_user]
-        order = np.lexsort((ratings.item, ratings.user, client_of_user[ratings.user]))
-        moved = replace(ratings.take(order), client_of_user=client_of_user)
-        shared, local = some_point(model)
-        interactions, moved_edges = Interactions.of(ratings), Interactions.of(moved)
-        one = gradients_of(model, shared, local, interactions)
-        other = gradients_of(model, shared, local, moved_edges)
-        np.testing.assert_allclose(one.loss, np.asarray(other.loss)[turned], rtol=1e-12)
-        dense = np.asarray(other.upload.dense)[turned]
-        np.testing.assert_allclose(one.upload.dense, dense, atol=1e-13)
-        np.testing.assert_allclose(users_of(one.local), users_of(other.local), atol=1e-13)
-        for client in range(3):
-            np.testing.assert_allclose(
-                full_table(one, interactions, client),
-                full_table(other, moved_edges, turned[client]),
-                atol=1e-13,
-            )
-
-    @some_models
-    def test_user_and_item_names_do_not_matter(self, model: Any) -> None:
-        ratings = some_ratings()
-        generator = np.random.default_rng(2)
-        users, items = generator.permutation(N_USERS), generator.permutation(N_ITEMS)
-        renamed = Ratings.from_arrays(
-            users[ratings.user],
-            items[ratings.item],
-            ratings.value * 5,
-            users=np.arange(N_USERS),
-            items=np.arange(N_ITEMS),
-            scale=(0, 5),
-        )
-        shared, local = some_point(model)
-        moved_items = jnp.zeros_like(shared.items).at[items].set(shared.items)
-        moved = shared._replace(items=moved_items)
-        moved_local = jax.tree.map(lambda leaf: jnp.zeros_like(leaf).at[users].set(leaf), local)
-        interactions, renamed_edges = Interactions.of(ratings), Interactions.of(renamed)
-        one = gradients_of(model, shared, local, interactions)
-        other = gradients_of(model, moved, moved_local, renamed_edges)
-        np.testing.assert_allclose(one.loss, np.asarray(other.loss)[users], rtol=1e-6)
-        np.testing.assert_allclose(users_of(one.local), users_of(other.local)[users], atol=1e-7)
-        for user in range(N_USERS):
-            np.testing.assert_allclose(
-                full_table(one, interactions, user),
-                full_table(other, renamed_edges, users[user])[items],
-                atol=1e-7,
-            )
 
 
 class TestExtremes:
@@ -561,10 +457,3 @@ class TestEdges:
         single = Interactions.of(some_ratings())
         rows = jnp.arange(21.0)[:, None]
         np.testing.assert_array_equal(single.rows_of(rows), rows)
-
-    def test_copies_are_of_the_right_rows(self) -> None:
-        interactions = Interactions.of(some_ratings(clients=3))
-        shared = Shared(jnp.arange(6.0)[:, None] * 10, jnp.array([1.0, 2.0]))
-        own = copies(shared, interactions)
-        np.testing.assert_array_equal(own.rows[:, 0], 10 * np.asarray(interactions.pair_item))
-        np.testing.assert_array_equal(own.dense, [[1.0, 2.0]] * 3)

@@ -12,24 +12,16 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
-from bgtplanner import simulate
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.data.split import split_ratings
-from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.federation.chunks import Heldout
-from bgtplanner.federation.coordinator import Coordinator, _Forecast
 from bgtplanner.federation.parameters import RoundParameters
 from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.rounds import Federation, State
 from bgtplanner.federation.server import Server
-from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models import bias as posterior
 from bgtplanner.models.bias import COUNT_WEIGHT, Biases, Posterior
 from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.optimizers import NO_NOISE, Noise
-from bgtplanner.models.references import references
-from bgtplanner.planning.schedules import Uniform
-from bgtplanner.privacy.budget import Budget, Budgets
 
 Float = NDArray[np.float64]
 CLIP, CLIENTS, RATINGS, ITEMS = 0.1, 1000, 40, 40
@@ -101,19 +93,6 @@ class TestWeights:
     def noisy(self, true: Float, std: float, seed: int) -> Float:
         return true + std * np.random.default_rng(seed).normal(size=len(true))
 
-    @pytest.mark.parametrize("std", [0.5, 3.0, 10.0, 30.0, 100.0])
-    def test_nearer_than_counts_and_than_counts_cut_at_zero(self, std: float) -> None:
-        true = zipf(self.MANY, 10.0 * self.MANY)
-        errors = []
-        for seed in range(10):
-            counts = self.noisy(true, std, seed)
-            found = np.asarray(weights_of(single(counts), single(std), "l2")[0])
-            assert found.min() >= 0
-            guesses = (found, counts, np.maximum(counts, 0.0))
-            errors.append([((guess - true) ** 2).mean() for guess in guesses])
-        ours, raw, cut = np.mean(errors, axis=0)
-        assert ours < 0.95 * cut <= 0.95 * raw
-
     def test_clear_counts_are_kept(self) -> None:
         counts = np.r_[np.geomspace(10, 1000, 30), np.random.default_rng(0).normal(size=70)]
         found, logarithm = weights_of(single(counts), single(1.0), "l2")
@@ -121,16 +100,6 @@ class TestWeights:
         expected = np.log1p(counts[:30] / np.asarray(found, float).mean())
         np.testing.assert_allclose(logarithm[:30], expected, rtol=1e-4)
         assert np.asarray(found)[30:].max() < 2
-
-    @pytest.mark.parametrize(("norm", "most"), [("l1", 0.5), ("l2", 0.2)])
-    def test_of_nothing_but_noise_all_are_about_the_same(self, norm: str, most: float) -> None:
-        """Each M within a fraction of the noise; of popularity nothing is left."""
-        for seed in range(20):
-            counts = noise_of(np.random.default_rng(seed), norm, self.MANY)
-            found, logarithm = map(np.asarray, weights_of(single(counts), single(1.0), norm))
-            assert found.min() >= 0
-            assert found.std() < most
-            assert not logarithm.any()
 
     @pytest.mark.parametrize("std", [1.0, 10.0, 100.0])
     def test_the_distribution_that_makes_the_counts_likeliest(self, std: float) -> None:
@@ -220,22 +189,6 @@ class TestLine:
         )
         return np.asarray(line, float), float(spread)
 
-    def test_same_steps(self, some: Measured) -> None:
-        line, spread = self.found(some, self.START)
-        expected = self.steps(some, self.START, posterior._SPREAD_STEPS)
-        shrunk = self.believed(some, expected[1], expected[0])
-        np.testing.assert_allclose(line, shrunk, atol=1e-5)
-        assert line[1] > 0.8 * expected[0][1]  # the slope is clear, the level is not
-        assert line[0] < 0.1 * expected[0][0]
-        assert spread == pytest.approx(expected[1], rel=1e-4)
-
-    def test_of_qualities_without_a_line_mostly_none_is_found(self, some: Measured) -> None:
-        found = []
-        for seed in range(20):
-            own = np.random.default_rng([seed, 1]).normal(0, np.sqrt(0.15**2 + some.noisy))
-            found.append(self.found(some._replace(theta=own), self.START)[0] == 0)
-        assert (np.mean(found, axis=0) > 0.6).all()
-
     def test_where_they_lead_is_likeliest(self, some: Measured) -> None:
         """Of the spread, with the prior's items on top, and generalised least squares for it."""
         spread = self.START
@@ -255,10 +208,6 @@ class TestLine:
 
         best = minimize_scalar(unlikely, bounds=(np.log(1e-4), 0.0), method="bounded")
         assert spread == pytest.approx(np.exp(best.x), rel=1e-2)
-
-    def test_what_is_not_known_counts_for_nothing(self, some: Measured) -> None:
-        wild = some._replace(theta=np.where(some.known, some.theta, 1e3))
-        assert self.found(wild, self.START)[1] == self.found(some, self.START)[1]
 
 
 class World(NamedTuple):
@@ -318,14 +267,6 @@ class TestRounds:
         # the spread has had twice the steps to settle
         np.testing.assert_allclose(got.items[:, 0], expected.items[:, 0], atol=5e-3)
 
-    def test_a_noisy_one_hardly_counts(self) -> None:
-        shared, start = nothing_known(ITEMS)
-        clear, known = after(start, shared, single(self.uploads(1)), 0.002, CLIP, "l2")
-        noise = 100 * np.random.default_rng(0).normal(size=(ITEMS, 2))
-        got, _ = after(known, clear, single(noise), 100.0, CLIP, "l2")
-        assert np.asarray(clear.items).all()
-        np.testing.assert_allclose(got.items, clear.items, atol=2e-2)
-
     def test_what_was_sent_out_is_not_told_again(self) -> None:
         """Clients tell what is left: it comes on top of what they were sent."""
         uploads = self.uploads(1)
@@ -337,19 +278,6 @@ class TestRounds:
         again, _ = after(start, sent, single(uploads), 0.002, CLIP, "l2")
         assert np.asarray(got.items).all()
         np.testing.assert_allclose(again.items, got.items, atol=1e-4)
-
-    @pytest.mark.parametrize("unit", [2.0**-10, 2.0**10])
-    def test_in_any_unit(self, unit: float) -> None:
-        results = []
-        for factor in (1.0, unit):
-            shared, known = nothing_known(ITEMS)
-            for seed in (1, 2):
-                uploads = single(factor * self.uploads(seed))
-                shared, known = after(known, shared, uploads, factor * 0.002, factor * CLIP, "l2")
-            assert np.asarray(shared.items).all()
-            results.append((shared.items, known.error, known.sampling, known.spread))
-        for one, other in zip(*results, strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
 
     @pytest.mark.parametrize("norm", ["l1", "l2"])
     def test_noise_alone_teaches_nothing(self, norm: str) -> None:
@@ -366,22 +294,6 @@ class TestRounds:
         assert np.mean(np.array(squares) == 0) > 0.6
         assert np.mean(squares) < 0.0005  # a twentieth of what qualities vary by
         assert np.max(squares) < 0.003
-
-    @pytest.mark.parametrize("std", [1e-5, 1e-3, 3e-3])
-    def test_what_is_clear_is_sent(self, std: float) -> None:
-        for seed in range(10):
-            shared, _ = World.drawn(seed).play(std, 1, seed)
-            assert (np.asarray(shared.items[:, 0]) != 0).mean() > 0.9
-
-    def test_what_was_not_sent_is_remembered(self) -> None:
-        """Rounds that say too little on their own are sent once they add up to something."""
-        world, sent, means = World.drawn(3), [], []
-        for rounds in (1, 30):
-            shared, known = world.play(2e-2 / rounds**0.5, rounds, seed=1)
-            sent.append(bool(np.asarray(shared.items).any()))
-            means.append(float(known.precision))
-        assert sent == [False, True]
-        assert means[1] == pytest.approx(30 * means[0], rel=1e-4)
 
     def test_without_clip_and_noise_sums_are_what_they_are(self) -> None:
         draw = np.random.default_rng(0)
@@ -437,24 +349,6 @@ class TestHowSure:
             said.append(float(known.error.mean()))
         assert 0.75 < np.mean(real) / np.mean(said) < 1.25
 
-    def test_error_falls_with_noise_and_with_ratings(self) -> None:
-        world = World.drawn(0)
-        errors = [np.asarray(world.play(std, 2)[1].error) for std in (1e-5, 1e-4, 1e-3)]
-        means = [error.mean() for error in errors]
-        assert means == sorted(means)
-        often = world.weight > np.median(world.weight)
-        for error in errors:
-            assert error[often].mean() < error[~often].mean()
-
-    def test_less_noise_is_nearer_the_truth(self) -> None:
-        world = World.drawn(1)
-        errors = [
-            world.squared_error(world.play(std, 3)[0]).mean() for std in (1e-6, 1e-4, 1e-3, 1e-2)
-        ]
-        assert errors == sorted(errors)
-        assert errors[0] < 0.1 * (world.true**2).mean()
-        assert errors[-1] < 1.1 * (world.true**2).mean()
-
 
 class TestFewClients:
     """Those who joined late pay on their own: what is known of the others stays known."""
@@ -485,13 +379,6 @@ class TestFewClients:
         forgotten = known._replace(clients=jnp.zeros(()))
         shrunk, _ = self.told(world, forgotten, shared, 3, seed=2)
         assert float(jnp.linalg.norm(shrunk.items[:, 0])) < 0.7 * np.linalg.norm(quality)
-
-    def test_a_round_with_more_clients_says_more(self) -> None:
-        world = World.drawn(3)
-        shared, known = nothing_known(len(world.weight))
-        for clients in (10, CLIENTS, 20):
-            shared, known = self.told(world, known, shared, clients, seed=clients)
-        assert float(known.clients) == CLIENTS
 
 
 class TestFeatures:
@@ -542,28 +429,6 @@ class TestFeatures:
         sent, known = after(start, shared, uploads, std, CLIP, "l2")  # alike without features
         assert np.ptp(np.asarray(known.weight)[cold]) < 1e-6
         assert np.ptp(np.asarray(sent.items)[cold, 0]) < 1e-6
-
-    def test_nearer_the_truth_with_features_that_matter(self) -> None:
-        ratios = []
-        for seed in range(4):
-            world, genres = self.world(seed)
-            without, with_them = (
-                self.errors(world, 1e-3, seed, features) for features in (None, single(genres))
-            )
-            ratios.append(with_them / without)
-        assert (np.mean(ratios, axis=0) < [0.95, 0.97]).all()
-
-    @pytest.mark.parametrize("std", [1e-5, 1e-3, 1e-2])
-    def test_features_of_pure_noise_do_hardly_any_harm(self, std: float) -> None:
-        ratios = []
-        for seed in range(4):
-            world, _ = self.world(seed, strength=0.0)
-            random = np.random.default_rng([seed, 7]).random((self.ITEMS, 20)) < 0.2
-            without, with_them = (
-                self.errors(world, std, seed, features) for features in (None, single(random))
-            )
-            ratios.append(with_them / without)
-        assert (np.mean(ratios, axis=0) < [1.02, 1.01]).all()
 
     def test_the_scale_is_a_ridge_regression_of_log_popularity(self) -> None:
         """By LAPACK on an extended system, with an intercept that is not shrunk."""
@@ -652,48 +517,12 @@ class TestFederation:
         off -= share @ off
         assert np.sqrt(share @ off**2) < 0.12 * quality.std()
 
-    @pytest.mark.parametrize(("mechanism", "trust"), PROTECTED)
-    @pytest.mark.parametrize("first", [True, False])
-    def test_a_round_that_nobody_answers_says_nothing(
-        self, mechanism: Any, trust: Any, first: bool
-    ) -> None:
-        ratings, *_ = small_world()
-        protection = Protection(mechanism=mechanism, trust=trust)
-        federation = Federation(model=Biases(), server=SERVER, protection=protection)
-        terms = all_clients(ratings.n_clients, 1e-4)
-        silent = terms._replace(granted=jnp.zeros(ratings.n_clients))
-        interactions = Interactions.of(ratings)
-        state = federation.initial(jax.random.key(0), interactions)
-        expected = step(federation, state, interactions, 0, terms)
-        for index, told in enumerate([silent, terms] if first else [terms, silent]):
-            state = step(federation, state, interactions, index, told)
-            for part in jax.tree.leaves(state):
-                assert np.isfinite(np.asarray(part)).all()
-            if first and told is silent:
-                assert not np.asarray(state.shared.items).any()
-                assert np.isfinite(promised(state.memory, 0.0, protection.norm))
-        precision = float(expected.memory.precision)
-        assert float(state.memory.precision) == pytest.approx(precision, rel=1e-5)
-        assert np.asarray(state.shared.items).any()
-
 
 class TestForecast:
     def test_nothing_from_nothing(self) -> None:
         _, start = nothing_known(100)
         for norm in ("l1", "l2"):
             assert promised(start, 0.0, norm) == 0
-
-    @pytest.mark.parametrize("norm", ["l1", "l2"])
-    @pytest.mark.parametrize("std", [None, 1e-5, 1e-3, 1.0])
-    def test_grows_with_precision(self, std: float | None, norm: str) -> None:
-        known = nothing_known(400)[1] if std is None else World.drawn(0).play(std, 2)[1]
-        said = known.forecast(np.append(0.0, np.geomspace(1, 1e14, 15)), CLIP, norm)  # type: ignore[arg-type]
-        one_by_one = [promised(known, more, norm) for more in (0, *np.geomspace(1, 1e14, 15))]
-        np.testing.assert_allclose(said, one_by_one, rtol=1e-12)
-        assert said[0] >= 0
-        assert (np.diff(said) >= 0).all()
-        assert said[-1] > 0.01
-        assert said[-1] < 1
 
     def counted(self, total: float, items: int, precision: float) -> Posterior:
         """All that was released is counts, and what stands out is their sum."""
@@ -726,126 +555,3 @@ class TestForecast:
             )
             relative = 0.5 * expected / (0.2**2 + 0.1**2 / 2)
             assert promised(known, more, "l2") == pytest.approx(relative, rel=0.01)
-
-    @pytest.mark.parametrize("items", [1, 7, 150, 5000])
-    @pytest.mark.parametrize("norm", ["l1", "l2"])
-    @pytest.mark.parametrize("weight", [COUNT_WEIGHT, 0.2])
-    def test_ranks_that_are_taken_together_hardly_matter(
-        self, norm: Any, items: int, weight: float
-    ) -> None:
-        """The same sum over every single item of a typical catalogue."""
-        known = nothing_known(items)[1]
-        more = np.geomspace(1e-2, 1e10, 13)
-        size = 0.8 * 0.2 + weight if norm == "l1" else ((0.2**2 + weight**2) / 40) ** 0.5
-        steps = np.linspace(-3, 3, 31) if norm == "l2" else np.zeros(1)
-        chances = np.exp(-(steps**2) / 2)
-        expected = []
-        for precision in more:
-            gain = 0.0
-            for step, chance in zip(steps, chances / chances.sum(), strict=True):
-                weights = zipf(items, CLIP / size * float(np.exp(0.6 * step)))
-                information = weights**2 * precision
-                counted = information * weight**2
-                fall = 0.01**2 / (0.01 + 1 / information) * counted / (1 + counted)
-                gain += chance * float(weights / weights.sum() @ fall)
-            expected.append(0.5 * gain / (0.2**2 + 0.1**2 / 2))
-        found = known.forecast(more, CLIP, norm, weight)
-        np.testing.assert_allclose(found, expected, rtol=0.02, atol=1e-9)
-        shares, number = posterior._typical(items)
-        assert number.sum() == items
-        assert shares @ number == pytest.approx(1)
-
-    @pytest.mark.parametrize(
-        ("mechanism", "epsilon"),
-        [("gaussian", 0.3), ("gaussian", 4.0), ("laplace", 1.5), ("laplace", 6.0)],
-    )
-    def test_of_made_up_ratings_about_as_much_is_gained(
-        self, mechanism: Any, epsilon: float
-    ) -> None:
-        """From public numbers alone, before anything was released."""
-        clients, rounds = 400, 3
-        ratings = synthetic_ratings(clients=clients, items=100, ratings_per_client=30, seed=1)
-        split = split_ratings(ratings, seed=1, rounds=rounds, initial_share=1.0)
-        protection = Protection(mechanism=mechanism, trust="secagg")
-        federation = Federation(model=Biases(), server=SERVER, protection=protection)
-        simulation = Simulation(federation, split, seed=1, device="cpu")
-        budgets = Budgets.same(Budget(epsilon, 1e-5), clients)
-        policy = Uniform(budgets, rounds=rounds, mechanism=mechanism, trust="secagg")
-        played = Coordinator(
-            simulation, policy, policy.ledger, trust="secagg", run="run", mark=b""
-        )
-        forecast = _Forecast(played)
-        assert forecast is not None
-        precision = rounds * forecast.precision(policy.even_charges(rounds))
-        (before,) = forecast.gain(np.array([precision]))
-        for _ in range(rounds):
-            played.step()
-        alone = references(split.train, split.test).client_alone.rmse
-        gain = 1 - simulation.evaluate().rmse / alone
-        assert gain > 0.01
-        assert gain / 2 < before < 2 * gain
-
-    def test_the_more_was_counted_the_more_is_promised_under_an_l2_clip_only(self) -> None:
-        known = [self.counted(total, 100, 2e4) for total in (1.0, 4.0, 8.0, 16.0)]
-        said = [promised(one, 3e6, "l2") for one in known]
-        assert (np.diff(said) > 0).all()
-        assert said[-1] > 1.3 * said[0]
-        said = [promised(one, 3e6, "l1") for one in known]
-        assert np.ptp(said) < 1e-9
-
-    @pytest.mark.parametrize("scale", [1e-4, 0.025, 0.1, 0.25])
-    def test_about_what_is_gained(self, scale: float) -> None:
-        """Below what clients reach alone, within a factor of two, where there is much to gain."""
-        rounds, noise = 8, 0.2
-        ratings, _, expected = small_world(noise)
-        clients, items = expected.shape
-        user, item = np.divmod(np.arange(expected.size), items)
-        new = ~np.isin(user * items + item, ratings.user * items + ratings.item)
-        value = expected.ravel() + noise * np.random.default_rng(9).normal(size=expected.size)
-        test = Ratings.from_arrays(
-            user[new],
-            item[new],
-            np.clip(value, 0, 1)[new],
-            users=range(clients),
-            items=range(items),
-            scale=(0, 1),
-        )
-        protection = Protection(mechanism="gaussian", trust="local")
-        federation = Federation(model=Biases(), server=SERVER, protection=protection)
-        interactions, terms = Interactions.of(ratings), all_clients(clients, scale)
-        state = federation.initial(jax.random.key(0), interactions)
-        before = promised(state.memory, rounds * clients / scale**2, "l2")
-        for index in range(rounds):
-            state = step(federation, state, interactions, index, terms)
-        predicted = federation.model.predict(
-            state.shared, state.local, interactions, test.user, test.item
-        )
-        rmse = float(np.sqrt(((np.asarray(predicted) - test.value) ** 2).mean()))
-        gain = 1 - rmse / references(ratings, test).client_alone.rmse
-        assert gain > 0.02
-        assert gain / 2 < before < 2 * gain
-        assert gain / 2 < promised(state.memory, 0.0, "l2") < 2 * gain
-
-
-def test_in_a_whole_run_much_budget_helps_and_little_is_left_alone() -> None:
-    beside_alone, notes = [], []
-    for epsilon in (1000.0, 0.01):
-        summary = simulate(
-            "synthetic",
-            preset="recommended",
-            rounds=10,
-            settings={
-                "synthetic.clients": 120,
-                "synthetic.items": 40,
-                "synthetic.ratings_per_client": 20,
-                "privacy.mechanism": "gaussian",
-                "privacy.trust": "secagg",
-                "privacy.epsilon": epsilon,
-                "run.device": "cpu",
-            },
-        ).summary
-        beside_alone.append(summary["rmse_final"] / summary["rmse_client_alone"])
-        notes.append(summary["planner_note"].split()[0])
-    assert beside_alone[0] < 0.96
-    assert 0.98 < beside_alone[1] < 1.005
-    assert notes == ["aimed", "abstained:"]

@@ -21,12 +21,10 @@ from bgtplanner.models import metrics as module
 from bgtplanner.models.metrics import (
     METRICS,
     Lists,
-    drawn_users,
     lists_of,
     of_lists,
     ranked,
     relevant,
-    shown,
 )
 from bgtplanner.models.references import rankings, references, the_same_for_all
 
@@ -62,16 +60,6 @@ def test_the_highest_first_and_of_equal_ones_the_first(
     by_turn = np.argsort(turn)
     expected = by_turn[np.argsort(-scores[:, by_turn], axis=1, kind="stable")[:, :size]]
     assert np.array_equal(module._best(scores, size, turn), expected)
-
-
-def test_most_scores_are_not_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
-    sorted_at_most, usual = [], np.lexsort
-    monkeypatch.setattr(
-        np, "lexsort", lambda keys: sorted_at_most.append(len(keys[0])) or usual(keys)
-    )
-    scores = np.random.default_rng(0).normal(size=(50, 3000)).astype(np.float32)
-    module._best(scores, 10, np.arange(3000))
-    assert 500 <= sorted_at_most[0] < 2000
 
 
 class TestLists:
@@ -123,19 +111,6 @@ class TestLists:
         found = lists_of(the_same_for_all(scores), train, test)
         assert found.items[0].tolist() == [3] + [-1] * 9
 
-    def test_of_many_users_some_are_drawn(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        train, test = both(1, clients=30)
-        scores = np.random.default_rng(0).normal(size=(test.n_users, test.n_items))
-        whole = lists_of(fixed(scores), train, test)
-        monkeypatch.setattr(module, "MOST_USERS", 7)
-        users = drawn_users(test.n_users)
-        assert len(set(users.tolist())) == 7
-        assert np.array_equal(users, drawn_users(test.n_users)), "always the same ones"
-        some = lists_of(fixed(scores), train, test)
-        assert np.array_equal(some.items, whole.items[users])
-        assert np.array_equal(some.hits, whole.hits[users])
-        assert np.array_equal(some.liked, whole.liked[users])
-
 
 class TestRelevant:
     def test_four_of_five_stars(self) -> None:
@@ -180,12 +155,6 @@ class TestOfLists:
         assert METRICS["twins"].of(lists) == pytest.approx(len(twins) / 12)
         assert METRICS["coverage"].of(lists) == len(set.union(*sets)) / 30
 
-    def test_many_users(self) -> None:
-        """More than one block of them, all with the same list but one."""
-        lists = made([list(range(10))] * 1200 + [list(range(10, 20))])
-        assert METRICS["twins"].of(lists) == 1200 / 1201
-        assert METRICS["overlap"].of(lists) == pytest.approx(10 * 1199 / 1201)
-
     def test_alone_or_with_nothing_to_find(self) -> None:
         alone = made([list(range(10))])
         for name in ("overlap", "ndcg_at_10", "recall_at_10", "mrr"):
@@ -214,16 +183,6 @@ class TestRanked:
         assert found["ndcg_at_10"] == found["recall_at_10"] == found["mrr"] == 1
         assert set(found) == set(of_lists())
 
-    def test_a_reference_has_what_is_shown(self) -> None:
-        train, test = both(5)
-        found = ranked(the_same_for_all(np.zeros(test.n_items)), train, test, beside=True)
-        assert set(found) == {"ndcg_at_10", "recall_at_10", "coverage", "overlap"}
-
-    def test_what_is_shown_depends_on_the_preset(self) -> None:
-        lists = ["ndcg_at_10", "recall_at_10", "coverage", "overlap"]
-        assert list(shown("recommended")) == [*lists, "rmse"]
-        assert list(shown("paper")) == ["rmse", "f1"]
-
 
 class TestReferences:
     def test_popularity(self) -> None:
@@ -231,14 +190,6 @@ class TestReferences:
         scores = rankings(train)["popularity"](np.arange(2))
         assert scores.shape == (2, train.n_items)
         assert scores[1].tolist() == [(train.item == k).sum() for k in range(train.n_items)]
-
-    def test_random_is_another_for_each_and_the_same_again(self) -> None:
-        train, _ = both(2)
-        random = rankings(train)["random"]
-        scores = random(np.array([0, 1, 0]))
-        assert np.array_equal(scores[0], scores[2])
-        assert not np.array_equal(scores[0], scores[1])
-        assert "features_alone" not in rankings(train)
 
     def test_features_help_whoever_has_a_taste(self) -> None:
         """Users who only rate one of two kinds of items, and like the more of them."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -20,23 +19,18 @@ from scipy.stats import norm
 from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import split_ratings
-from bgtplanner.errors import ConfigError, InterruptedRunError
+from bgtplanner.errors import ConfigError
 from bgtplanner.federation.parameters import RoundParameters
 from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.simulation import Simulation
-from bgtplanner.models import interactions as of_interactions
-from bgtplanner.models import tastes
+from bgtplanner.models import solving
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.layout import laid_out
-from bgtplanner.models.learner import Learner, Size, settings_of
+from bgtplanner.models.learner import Size
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
 from bgtplanner.models.tastes import TasteMemory, Tastes
-from bgtplanner.runs.assembly import learner_of
-from bgtplanner.runs.config import load_config, to_toml
-from bgtplanner.runs.observers import Observer
-from bgtplanner.runs.run import resume, simulate
 from bgtplanner.testing import LearnerContract
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -171,7 +165,7 @@ class TestRidge:
         """All users at once, and each on its own by scikit-learn, with scaled columns."""
         linear_model = pytest.importorskip("sklearn.linear_model")
         interactions, target = Interactions.of(rated), rated.value - 0.5
-        solver = of_interactions.ridge(single(table), shrinkage, interactions)
+        solver = solving.ridge(single(table), shrinkage, interactions)
         got = np.asarray(solver(single(target)), float)
         expected = np.zeros_like(got)
         scale = np.sqrt(shrinkage)
@@ -193,23 +187,6 @@ class TestRidge:
         assert predicted[:, 2:].std(axis=0).min() > 0.02
         off = np.sqrt(((table @ got.T - predicted) ** 2).mean(axis=0))
         assert off.max() < 3e-4  # ratings are off by 0.2
-
-    @pytest.mark.parametrize("width", [1, 3, 4])
-    def test_a_few_columns_are_solved_exactly(self, width: int, rated: Ratings) -> None:
-        table, shrinkage = self.table("plain", rated.n_items)
-        got, expected = self.solved(table[:, :width], shrinkage[:width], rated)
-        assert not got[0].any()
-        np.testing.assert_allclose(got, expected, atol=2e-5)
-
-    def test_what_is_still_to_come_does_not_count(self, rated: Ratings) -> None:
-        table, shrinkage = self.table("plain", rated.n_items)
-        late = (np.arange(len(rated)) % 2).astype(np.int32)
-        masked, removed = Interactions.of(rated, late), Interactions.of(rated.take(late == 0))
-        got, expected = (
-            of_interactions.ridge(single(table), shrinkage, some)(some.value - 0.5)
-            for some in (masked, removed)
-        )
-        np.testing.assert_allclose(got, expected, atol=1e-5)
 
     @pytest.mark.parametrize("several", [False, True])
     def test_leanings_of_every_user(self, several: bool) -> None:
@@ -327,33 +304,6 @@ class TestRanking:
         some = rank(model, shared, local, interactions, np.array([3, 0]))
         np.testing.assert_allclose(some, found[[3, 0]], atol=1e-5)
 
-    def test_users_differ_unless_boldness_is_zero(self) -> None:
-        shared, interactions = some_shared(), Interactions.of(some_ratings(False))
-        local = personalise(MODEL, shared, None, interactions)
-        for boldness, differ in ((0.0, False), (0.7, True)):
-            model = replace(MODEL, boldness=boldness, implicit=True)
-            found = np.asarray(rank(model, shared, local, interactions, self.EVERYBODY))
-            assert (np.ptp(found, axis=0).max() > 1e-3) == differ
-            assert found[4] == pytest.approx(found[4])
-
-    def test_without_features_and_axes_by_released_popularity(self) -> None:
-        model = Tastes(implicit=True)
-        shared = some_shared(axes=0, features=0)
-        interactions = Interactions.of(some_ratings(False))
-        local = personalise(model, shared, None, interactions)
-        found = np.asarray(rank(model, shared, local, interactions, self.EVERYBODY))
-        for row in found:
-            np.testing.assert_array_equal(np.argsort(row), np.argsort(shared.items[:, 3]))
-
-    def test_ratings_still_to_come_change_nothing(self) -> None:
-        ratings, shared = some_ratings(False), some_shared()
-        late = (np.arange(len(ratings)) % 3 == 0).astype(np.int32)
-        found = []
-        for some in (Interactions.of(ratings, late), Interactions.of(ratings.take(late == 0))):
-            local = personalise(MODEL, shared, None, some)
-            found.append(np.asarray(rank(MODEL, shared, local, some, self.EVERYBODY)))
-        np.testing.assert_allclose(*found, atol=1e-4)
-
     @pytest.mark.parametrize("changed", [{}, {"implicit": True}, {"boldness": 0.0}], ids=str)
     def test_an_explanation_adds_up_to_the_ranking(self, changed: dict[str, Any]) -> None:
         model, shared = replace(MODEL, **changed), some_shared()
@@ -381,16 +331,6 @@ class TestRanking:
         assert np.asarray(said.tastes)[:2].any() == bool(model.boldness)
         assert not np.asarray(said.tastes)[2].any()  # rated nothing, leans nowhere
 
-    def test_what_plays_no_part_is_not_explained(self) -> None:
-        interactions = Interactions.of(some_ratings(False))
-        for axes, features in ((0, 0), (0, N_FEATURES), (N_AXES, 0)):
-            model, shared = replace(MODEL, axes=axes), some_shared(axes, features)
-            local = personalise(model, shared, None, interactions)
-            said = explain(model, shared, local, interactions, self.EVERYBODY)
-            assert (said.tastes is None) == (axes == 0)
-            assert (said.interest is None) == (said.leaning is None) == (features == 0)
-            assert said.popularity.shape == said.quality.shape == (N_ITEMS,)
-
 
 # ---- uploads
 
@@ -417,13 +357,6 @@ class TestUploads:
         np.testing.assert_allclose(squares[:, 2:].sum(axis=1), 0.4 * rated, atol=1e-5)
         assert not rated.all()
 
-    def test_rows_of_own_items_only(self, several: bool) -> None:
-        ratings = some_ratings(several)
-        found = whole_uploads(some_shared(), Interactions.of(ratings))
-        own = np.zeros(found.shape[:2], bool)
-        own[ratings.client, ratings.item] = True
-        np.testing.assert_array_equal(found.any(axis=2), own)
-
     def test_what_a_client_tells_about_tastes(self, several: bool) -> None:
         """``x_u (Q' x_u)'``, user by user, and then of length 1."""
         ratings, shared = some_ratings(several), some_shared()
@@ -442,21 +375,6 @@ class TestUploads:
         expected *= math.sqrt(0.4) / np.maximum(lengths, 1e-9)[:, None, None]
         np.testing.assert_allclose(found[:, :, 2:], expected, atol=1e-5)
 
-    def test_residuals_are_those_of_the_bias_model_and_counts_weigh_0_2(
-        self, several: bool
-    ) -> None:
-        shared, interactions = some_shared(), Interactions.of(some_ratings(several))
-        local = personalise(MODEL, shared, None, interactions)
-        plain = np.asarray(Biases.train(MODEL, shared, local, interactions).upload.rows, float)
-        number = np.bincount(interactions.pair, interactions.present, len(plain))
-        np.testing.assert_allclose(plain[:, 1], 0.2 * number, rtol=1e-5)
-        mine = np.asarray(train(MODEL, shared, local, interactions).upload.rows, float)[:, :2]
-        for client in range(interactions.n_clients):
-            own = np.asarray(interactions.pair_client) == client
-            if own.any():
-                expected = math.sqrt(0.6) * plain[own] / np.linalg.norm(plain[own])
-                np.testing.assert_allclose(mine[own], expected, atol=1e-5)
-
     def test_without_axes_or_popularity_all_goes_to_residuals_and_counts(
         self, several: bool
     ) -> None:
@@ -467,27 +385,6 @@ class TestUploads:
         assert not found[:, :, 2:].any()
         lengths = np.linalg.norm(found.reshape(len(found), -1), axis=1)
         np.testing.assert_allclose(lengths, found.any(axis=(1, 2)), atol=1e-5)
-
-    def test_of_items_without_axes_no_taste_is_told(self, several: bool) -> None:
-        """The shares stay the public ones: such an upload is only shorter, within the clip."""
-        ratings, shared = some_ratings(several), some_shared()
-        mine = np.unique(ratings.item[ratings.client == 1])
-        items = shared.items.at[mine, OWN : OWN + N_AXES].set(0.0)
-        found = whole_uploads(Shared(items, shared.dense), Interactions.of(ratings))
-        squares = (found**2).sum(axis=1)
-        np.testing.assert_array_equal(squares[1, 2:], 0.0)
-        assert squares[1].sum() == pytest.approx(0.6, abs=1e-5)
-        assert squares[0].sum() == pytest.approx(1.0, abs=1e-5)
-        assert squares[0, :2].sum() == pytest.approx(0.6, abs=1e-5)
-
-    def test_nothing_is_said_about_ratings_that_there_are_none_of(self, several: bool) -> None:
-        ratings = some_ratings(several)
-        model = replace(MODEL, implicit=True)
-        found = whole_uploads(some_shared(), Interactions.of(ratings), model)
-        other = replace(ratings, value=np.roll(ratings.value, 3))
-        again = whole_uploads(some_shared(), Interactions.of(other), model)
-        assert not found[:, :, 0].any()
-        np.testing.assert_array_equal(found, again)
 
 
 class _Contract(LearnerContract):
@@ -511,17 +408,9 @@ def compiled(**options: Any) -> Any:
     return type("Tastes", (Tastes,), own)(**options)
 
 
-class TestContract(LearnerContract):
-    learner, optimizer = compiled(axes=2, taste_share=0.5), "posterior"
-
-
 class TestContractWithFeaturesAndAxes(_Contract):
     learner, axes = compiled(axes=2, taste_share=0.5), 2
     features: ClassVar[Any] = (np.arange(21).reshape(7, 3) * 5 % 7 < 3).astype(float)
-
-
-class TestContractWithAxesAlone(_Contract):
-    learner, axes = compiled(axes=3, taste_share=0.3), 3
 
 
 # ---- the server
@@ -688,32 +577,6 @@ class TestSubspaceIteration:
             )
         assert shrunk.min() < 0.95  # some items are shrunk
 
-    def test_uploads_of_a_round_by_numpy(self, world: tuple[Ratings, Float]) -> None:
-        ratings, kinds = world
-        interactions = Interactions.of(ratings)
-        known = play(FREE, interactions, 1, std=1e-6, features=kinds)[0]
-        _, uploads = one_round(FREE, known, interactions, 0.0, jax.random.key(0), 1.0)
-        share = np.asarray(known.shared.items, float)[:, 3]
-        matrix, _ = weighted(ratings, share / share.sum())
-        scores = matrix @ known.axes(FREE)
-        scores /= np.linalg.norm(scores, axis=1, keepdims=True)
-        expected = math.sqrt(0.4) * matrix.T @ scores / CLIENTS
-        np.testing.assert_allclose(np.asarray(uploads)[:, 2:], expected, atol=1e-5)
-
-    def test_ratings_are_told_on_their_share_of_the_upload(
-        self, world: tuple[Ratings, Float]
-    ) -> None:
-        """Scaled back to length 1, with the noise that goes with it; before axes, all of it."""
-        interactions = Interactions.of(world[0])
-        known, told, precision = begun(FREE, interactions), np.zeros((ITEMS, 2)), 0.0
-        for share in (1.0, 0.6, 0.6):
-            known, uploads = one_round(FREE, known, interactions, 1e-3, jax.random.key(0), 1.0)
-            precision += share / 1e-3**2
-            told += np.asarray(uploads, float)[:, :2] / math.sqrt(share) * share / 1e-3**2
-            after = known.memory.posterior
-            assert float(after.precision) == pytest.approx(precision, rel=1e-5)
-            np.testing.assert_allclose(after.told / precision, told / precision, atol=1e-6)
-
     def test_no_axes_before_popularity_is_known(self, world: tuple[Ratings, Float]) -> None:
         """Then they begin, from the features, or at random if there are none."""
         interactions = Interactions.of(world[0])
@@ -787,27 +650,6 @@ class TestSubspaceIteration:
         assert still.tolist() == promised.tolist()
         assert (none.steps, FREE.steps) == (3, 4)  # axes turn a little further with each
 
-    @pytest.mark.parametrize("number", [1, 2, 3, 5, 9])
-    def test_begins_with_orthonormal_axes_whatever_the_features(self, number: int) -> None:
-        """They may be fewer than the axes, depend on each other, or be the same for all."""
-        model = replace(FREE, axes=5)
-        draw = np.random.default_rng(number)
-        features = np.eye(number)[draw.integers(number, size=ITEMS)]
-        known = begun(model, Interactions.of(planted()[0]), features).shared
-        counts = 1.0 / (np.arange(ITEMS) + 3.0)
-        uploads = np.column_stack([np.zeros(ITEMS), 0.2 * counts, np.zeros((ITEMS, 5))])
-        memory = model.server_initial(known, SERVER)
-        sent, _ = update(model, known, memory, single(uploads), 1e-4)
-        axes = np.asarray(sent.items, float)[:, OWN : OWN + 5] / tastes._ASKED
-        np.testing.assert_allclose(axes.T @ axes, np.eye(5), atol=1e-3)
-        share = np.asarray(sent.items, float)[:, 3]
-        space = (features - share @ features) / picked(share)[:, None]
-        if 1 < number <= 5:  # all that features span beyond popularity is in the axes
-            common = share * picked(share)
-            space -= np.outer(common, common @ space) / (common @ common)
-            left = space - projector(axes) @ space
-            assert np.linalg.norm(left) < 0.05 * np.linalg.norm(space)
-
 
 # ---- no round does harm
 
@@ -859,39 +701,6 @@ class TestNoHarm:
         assert errors.mean() < 1.006 * rmse
         assert rankings.mean() > 0.95 * best
 
-    def test_axes_are_not_used_before_anybody_has_answered(self) -> None:
-        """They may be random. After one round all is as if there were none."""
-        interactions, none = Interactions.of(self.split.train), replace(FREE, axes=0)
-        user, item = np.divmod(np.arange(CLIENTS * ITEMS), ITEMS)
-        found = []
-        for model in (FREE, none):
-            known = play(model, interactions, 1, std=1e-6)[0]
-            arguments = (model, known.shared, known.local, interactions)
-            found.append((predict(*arguments, user, item), rank(*arguments, self.ALL)))
-            assert known.axes(model).any() == (model is FREE)
-        np.testing.assert_allclose(found[0][0], found[1][0], atol=2e-4)
-        np.testing.assert_allclose(found[0][1], found[1][1], atol=5e-3)
-        again = play(FREE, interactions, 2, std=1e-4)[-1]
-        ranked = rank(FREE, again.shared, again.local, interactions, self.ALL)
-        assert np.abs(np.asarray(ranked) - np.asarray(found[0][1])).max() > 0.1
-
-    def test_features_of_pure_noise_do_hardly_any_harm(self) -> None:
-        interactions, test = Interactions.of(self.split.train), self.split.test
-        random = (np.random.default_rng(0).random((ITEMS, KINDS)) < 0.3).astype(float)
-        (rmse, best), (noisy, worse), (helped, better) = (
-            self.scores(
-                FREE,
-                play(FREE, interactions, 4, std=1e-4, features=features)[-1],
-                interactions,
-                test,
-            )
-            for features in (None, random, self.kinds)
-        )
-        assert noisy < 1.02 * rmse
-        assert worse > 0.95 * best
-        assert helped < 0.99 * rmse
-        assert better > 0.98 * best
-
 
 # ---- settings
 
@@ -914,15 +723,6 @@ class TestSettings:
         assert axes[-1] == 0
         assert len(set(axes)) > 3
 
-    def test_more_clients_mean_more_axes(self) -> None:
-        axes = self.sizes("clients", [1, 10, 50, 100, 300, 1000, 10_000, 1_000_000])
-        assert axes == sorted(axes)
-        assert axes[0] == axes[1] == 0
-        assert axes[-1] == 16
-
-    def test_never_more_than_items_allow(self) -> None:
-        assert self.sizes("items", [1, 3, 4, 20, 40]) == [0, 0, 1, 5, 10]
-
     def test_what_was_chosen_stays(self) -> None:
         size = Size(1000, 1500, 0.5)
         given = Tastes(axes=3, taste_share=0.1)
@@ -935,10 +735,6 @@ class TestSettings:
         assert not Tastes().suited(size).implicit
         twice = Tastes().suited(size)
         assert twice.suited(size) == twice
-
-    @pytest.mark.parametrize("learner", [Biases(), FREE], ids=["biases", "tastes"])
-    def test_others_are_suited_as_they_are(self, learner: Learner) -> None:
-        assert learner.suited(Size(5, 5, 1.0)) == learner
 
     @pytest.mark.parametrize(
         "wrong",
@@ -963,25 +759,6 @@ class TestSettings:
     def test_what_cannot_be(self, wrong: dict[str, Any]) -> None:
         with pytest.raises(ConfigError, match=f"^{next(iter(wrong))} = "):
             Tastes(**wrong)
-
-    @pytest.mark.parametrize(
-        "settings",
-        [{}, {"tastes.axes": 5}, {"tastes.taste_share": 0.25, "tastes.implicit": True}],
-        ids=str,
-    )
-    def test_through_a_file_and_back(self, settings: dict[str, Any], tmp_path: Path) -> None:
-        """What was left open stays open: TOML has no word for that."""
-        config = load_config(settings=settings)
-        file = tmp_path / "config.toml"
-        file.write_text(to_toml(config))
-        again = load_config(file=file)
-        learner = learner_of(again)
-        assert again == config
-        assert learner == learner_of(config)
-        assert isinstance(learner, Tastes)
-        wanted = {name.partition(".")[2]: value for name, value in settings.items()}
-        assert {"axes": None, "taste_share": None, **wanted}.items() <= vars(learner).items()
-        assert Tastes(**settings_of(learner)) == learner
 
     def test_a_posterior_is_the_only_optimizer(self) -> None:
         shared, _ = FREE.initial(jax.random.key(0), 2, 3)
@@ -1029,30 +806,3 @@ class TestRuns:
                 ranked = simulation.rank(np.arange(CLIENTS))
                 found[name].append(ndcg(ranked, split.train, split.test))
         assert np.mean(found["tastes"]) > 1.3 * np.mean(found["biases"])
-
-    def test_goes_on_where_it_was_stopped(self, tmp_path: Path) -> None:
-        """Bit for bit, with features, and with settings that were left open."""
-        ratings = catalogued(*planted())
-        start: dict[str, Any] = {
-            "ratings": ratings,
-            "model": "tastes",
-            "policy": "uniform",
-            "rounds": 4,
-            "epsilon": 8.0,
-            "seed": 1,
-            "settings": {"run.checkpoint_every": 1},
-        }
-        whole = simulate(**start)
-        with pytest.raises((KeyboardInterrupt, InterruptedRunError)):
-            simulate(**start, out=tmp_path / "run", observer=_Stopper())
-        ended = resume(tmp_path / "run", ratings=ratings)
-        assert ended.summary["rmse_final"] == whole.summary["rmse_final"]
-        assert ended.summary["rmse_final"] < whole.summary["rmse_client_alone"]
-
-
-class _Stopper(Observer):
-    """As if somebody pressed Ctrl-C after two rounds."""
-
-    def round(self, record: Any, total: int) -> None:
-        if record["round"] == 1:
-            raise KeyboardInterrupt

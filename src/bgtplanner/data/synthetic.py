@@ -25,7 +25,7 @@ _USER_SPREAD = 0.50
 _ITEM_SPREAD = 0.54
 _TASTE_SPREAD = 0.45
 _ACTIVITY_SPREAD = 0.9  # standard deviation of the logarithm of a user's number of ratings
-_BLOCK_RATINGS = 1 << 21  # pairs are drawn for this many ratings at a time, to bound the memory
+_RACED = 1 << 21  # pairs of user and item that race at a time, to bound the memory
 _MOST_CHOOSY = 10.0
 _DENSE_SHARE = 8  # a user who rated over 1/8 of the items draws from all items at once
 _MAX_REDRAWS = 60
@@ -53,14 +53,12 @@ def synthetic_ratings(
     Args:
         clients: Number of clients.
         items: Number of items; the rare ones may get no rating.
-        ratings_per_client: Mean number of ratings per client. The total is exactly
-            ``clients * ratings_per_client``; individual clients differ widely.
+        ratings_per_client: Mean number of ratings per client; clients differ widely.
         dim: Length of the hidden user and item factors; 0 leaves biases only.
         users_per_client: Number of users per client.
         noise: Standard deviation, in stars, of the part that cannot be predicted.
-        choosy: How strongly users pick the items that they will like: by how much the odds of an
-            item change, as a logarithm, per standard deviation of its fit. With 0 they pick by
-            popularity alone.
+        choosy: How strongly users pick what they will like: the change of an item's log-odds per
+            standard deviation of its fit. With 0 they pick by popularity alone.
         seed: The same arguments and seed give the same ratings.
         name: Name of the set in reports.
         catalogue: Whether the items have titles and categories, which tell something about the
@@ -76,32 +74,7 @@ def synthetic_ratings(
         >>> sorted({round(float(v), 1) for v in ratings.value})
         [0.2, 0.4, 0.6, 0.8, 1.0]
     """
-    for argument, given, least in (
-        ("clients", clients, 1),
-        ("items", items, 1),
-        ("users_per_client", users_per_client, 1),
-        ("dim", dim, 0),
-        ("seed", seed, 0),
-    ):
-        if int(given) != given or given < least:
-            raise ConfigError(f"{argument}={given!r}: expected a whole number, at least {least}")
-    most = items * users_per_client
-    if not (
-        int(ratings_per_client) == ratings_per_client
-        and users_per_client <= ratings_per_client <= most
-    ):
-        raise ConfigError(
-            f"ratings_per_client={ratings_per_client!r}: expected a whole number from "
-            f"{users_per_client} (one for each user) to {most} (every item)"
-        )
-    if max(clients * users_per_client, items) > np.iinfo(np.int32).max:
-        raise ConfigError(
-            "synthetic: expected clients * users_per_client and items each below 2**31"
-        )
-    if not (np.isfinite(noise) and noise >= 0):
-        raise ConfigError(f"noise={noise!r}: expected a finite number, at least 0")
-    if not 0 <= choosy <= _MOST_CHOOSY:
-        raise ConfigError(f"choosy={choosy!r}: expected a number from 0 to {_MOST_CHOOSY:g}")
+    _check(clients, items, ratings_per_client, dim, users_per_client, noise, choosy, seed)
     generator = np.random.default_rng([seed, 0x5E7])
     users = clients * users_per_client
     counts = _activity(generator, users, items, clients * ratings_per_client)
@@ -115,30 +88,21 @@ def synthetic_ratings(
     strength *= _TASTE_SPREAD / max(float(np.linalg.norm(strength)), 1e-12)
     user_factors = generator.normal(0, np.sqrt(strength), (users, dim)).astype(np.float32)
     item_factors = generator.normal(0, np.sqrt(strength), (items, dim)).astype(np.float32)
-
-    ends = np.cumsum(counts)
-    total = int(ends[-1])
+    likes = None
+    if choosy and dim:
+        fits = choosy / float(np.sum(strength**2) ** 0.5)
+        likes = _Likes(fits * user_factors, item_factors)
     user = np.repeat(np.arange(users, dtype=np.int32), counts)
-    item = np.empty(total, dtype=np.int32)
-    value = np.empty(total, dtype=np.float32)
-    typical_item_bias = float(popularity @ item_bias)  # popular items would shift the mean
-    for first, last in _blocks(counts):
-        rows = slice(int(ends[first] - counts[first]), int(ends[last - 1]))
-        likes = None
-        if choosy and dim:
-            fits = choosy / float(np.sum(strength**2) ** 0.5)
-            likes = _Likes(fits * user_factors[first:last], item_factors)
-        item[rows] = _draw_items(generator, counts[first:last], popularity, likes)
-        who, what = user[rows], item[rows]
-        stars = user_bias[who] + (item_bias[what] - typical_item_bias) + _MEAN
-        for factor in range(dim):
-            stars += user_factors[who, factor] * item_factors[what, factor]
-        stars += generator.normal(0, noise, len(stars))
-        value[rows] = np.clip(np.rint(stars), 1, 5) / 5
+    item = _draw_items(generator, counts, popularity, likes)
+    # Popular items would shift the mean.
+    stars = user_bias[user] + (item_bias[item] - float(popularity @ item_bias)) + _MEAN
+    for factor in range(dim):  # less memory than all of them at once
+        stars += user_factors[user, factor] * item_factors[item, factor]
+    stars += generator.normal(0, noise, len(stars))
     return Ratings(
         user=user,
         item=item,
-        value=value,
+        value=(np.clip(np.rint(stars), 1, 5) / 5).astype(np.float32),
         time=None,
         client_of_user=np.repeat(np.arange(clients, dtype=np.int32), users_per_client),
         n_items=items,
@@ -150,6 +114,35 @@ def synthetic_ratings(
         public=frozenset({"scale", "catalogue"}),  # both are settings, not data
         catalogue=_catalogue(item_factors, seed) if catalogue else None,
     )
+
+
+def _check(
+    clients: int,
+    items: int,
+    ratings_per_client: int,
+    dim: int,
+    users_per_client: int,
+    noise: float,
+    choosy: float,
+    seed: int,
+) -> None:
+    """Refuse what no ratings can be drawn with."""
+    many, most = np.iinfo(np.int32).max, items * users_per_client
+    for argument, given, least, largest in (
+        ("clients", clients, 1, many // max(int(users_per_client), 1)),
+        ("items", items, 1, many),
+        ("users_per_client", users_per_client, 1, many),
+        ("dim", dim, 0, many),
+        ("seed", seed, 0, 2**64),
+        ("ratings_per_client", ratings_per_client, users_per_client, most),
+    ):
+        if int(given) != given or not least <= given <= largest:
+            expected = f"expected a whole number from {least} to {largest}"
+            raise ConfigError(f"{argument}={given!r}: {expected}")
+    if not (np.isfinite(noise) and noise >= 0):
+        raise ConfigError(f"noise={noise!r}: expected a finite number, at least 0")
+    if not 0 <= choosy <= _MOST_CHOOSY:
+        raise ConfigError(f"choosy={choosy!r}: expected a number from 0 to {_MOST_CHOOSY:g}")
 
 
 def _catalogue(item_factors: NDArray[np.float32], seed: int) -> Catalogue:
@@ -219,13 +212,6 @@ def _popularity(generator: np.random.Generator, items: int) -> NDArray[np.float6
     return np.asarray(weight / weight.sum())
 
 
-def _blocks(counts: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Runs of users with about `_BLOCK_RATINGS` ratings each, as (first, last + 1)."""
-    block = (np.cumsum(counts) - counts) // _BLOCK_RATINGS
-    starts = np.flatnonzero(np.r_[True, block[1:] != block[:-1]])
-    return list(zip(starts.tolist(), [*starts[1:].tolist(), len(counts)], strict=True))
-
-
 class _Likes(NamedTuple):
     """Which items suit which users: the product of their factors, as the logarithm of odds."""
 
@@ -292,7 +278,7 @@ def _race(
 ) -> NDArray[np.int64]:
     """Pairs of the users in `racing`: the items with the smallest exponential arrival times."""
     items = len(popularity)
-    height = max(1, _BLOCK_RATINGS // items)
+    height = max(1, _RACED // items)
     pairs = []
     for first in range(0, len(racing), height):
         who, wanted = racing[first : first + height], counts[first : first + height]

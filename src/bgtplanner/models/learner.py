@@ -74,16 +74,12 @@ class Explanation(NamedTuple):
     """Why a learner ranks items as it does for some users; None for what plays no part in it.
 
     Attributes:
-        popularity: Logarithm of how often each item is rated, relative to the mean item,
-            ``[n_items]``; from released numbers.
-        quality: How much better than usual each item is rated, on the scale of 0 to 1,
-            ``[n_items]``; from released numbers.
-        leaning: How much higher each user rates items with a feature, on the scale of 0 to 1,
-            ``[users, n_features]``.
+        popularity: Logarithm of how often each item is rated, relative to the mean item.
+        quality: How much better than usual each item is rated, on the scale of 0 to 1.
+        leaning: How much higher each user rates items with a feature, ``[users, n_features]``.
         interest: Logarithm of how much more often each user picks items with a feature than
             others do, ``[users, n_features]``.
-        tastes: What the axes of taste add to the ranking of each item, ``[users, n_items]``; 1
-            makes an item about three times as likely.
+        tastes: What the axes of taste add to the ranking of each item, ``[users, n_items]``.
     """
 
     popularity: Array | None = None
@@ -151,15 +147,10 @@ class Learner(Protocol):
         """Return the parameters before the first round. Must not look at a rating."""
 
     def with_features(self, shared: Shared, local: Local, features: Array) -> tuple[Shared, Local]:
-        """Return the initial parameters with public features of the items among them.
+        """Return the initial parameters with the items' public features, ``[n_items, features]``.
 
         A learner that uses features sends them out with its parameters, as further columns of
         ``shared.items``. By default they are ignored.
-
-        Args:
-            shared: The parameters before the first round, from :meth:`initial`.
-            local: The local state, likewise.
-            features: ``[n_items, n_features]``; there is at least one column.
         """
         del features
         return shared, local
@@ -222,7 +213,7 @@ class Learner(Protocol):
             memory: The server's memory.
             mean: Mean of the clients' uploads, including noise.
             noise: What is known about that noise.
-            server: The section ``[server]`` of the settings.
+            server: The settings of the server.
         """
         return server.step(shared, memory, mean, noise)
 
@@ -243,16 +234,9 @@ class Learner(Protocol):
     ) -> NDArray[np.float64] | None:
         """Return by how much added precision would lower the error below that of a client alone.
 
-        It is computed from released numbers and public constants only, so it costs no privacy.
-
-        Args:
-            memory: The server's memory.
-            precision: Several sums of 1 / noise variance over rounds to come.
-            clip: Length of an upload.
-            norm: Norm of the clip.
-
-        Returns:
-            The relative fall of the error for each of them; None if it is not known.
+        That is the relative fall of the error for each of several sums of 1 / noise variance over
+        rounds to come, for uploads of length `clip`; None if it is not known. It is computed from
+        released numbers and public constants only, so it costs no privacy.
         """
         del memory, precision, clip, norm
         return None
@@ -262,14 +246,8 @@ class Learner(Protocol):
     ) -> dict[str, float]:
         """Return how a charge is best divided between the parts of an upload, by forecast.
 
-        These are shares of its squared length, by name. By default an upload has one part, and
-        nothing is divided.
-
-        Args:
-            memory: The server's memory.
-            precision: 1 / noise variance that all that is left of the budget would buy.
-            clip: Length of an upload.
-            norm: Norm of the clip.
+        These are shares of its squared length, by name, if all that is left of the budget buys
+        `precision`, 1 / noise variance. By default an upload has one part.
         """
         del memory, precision, clip, norm
         return {}

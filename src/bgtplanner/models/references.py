@@ -98,20 +98,20 @@ def _features_alone(train: Ratings, test: Ratings) -> Metrics:
     # something, too.
     features = np.column_stack([np.ones(train.n_items), _centred(train)])
     penalty = np.diag([PRIOR_RATINGS, *np.full(features.shape[1] - 1, FEATURE_RIDGE)])
-    parts = [part.take(np.argsort(part.user, kind="stable")) for part in (train, test)]
-    ends = [np.searchsorted(part.user, np.arange(train.n_users + 1)) for part in parts]
-    predicted: list[NDArray[Any]] = [np.zeros(0)]
-    actual: list[NDArray[Any]] = [np.zeros(0)]
-    for user in drawn_users(train.n_users):
-        (item, value), (wanted, held_out) = (
-            (part.item[end[user] : end[user + 1]], part.value[end[user] : end[user + 1]])
-            for part, end in zip(parts, ends, strict=True)
+    predicted, some = np.full(len(test), np.nan), drawn_users(train.n_users)
+    known, asked = (
+        np.split(
+            np.argsort(part.user, kind="stable"),
+            np.cumsum(np.bincount(part.user, minlength=train.n_users))[:-1],
         )
-        x = features[item]
+        for part in (train, test)
+    )
+    for user in some:
+        x, value = features[train.item[known[user]]], train.value[known[user]]
         weights = np.linalg.solve(x.T @ x + penalty, x.T @ (value - PRIOR_MEAN))
-        predicted.append(np.clip(PRIOR_MEAN + features[wanted] @ weights, 0, 1))
-        actual.append(held_out)
-    return metrics(np.concatenate(predicted), np.concatenate(actual))
+        predicted[asked[user]] = PRIOR_MEAN + features[test.item[asked[user]]] @ weights
+    drawn = np.isin(test.user, some)
+    return metrics(np.clip(predicted[drawn], 0, 1), test.value[drawn])
 
 
 def _centred(ratings: Ratings) -> _Float:
