@@ -31,14 +31,11 @@ from processes import Processes  # noqa: E402
 NOTEBOOKS = {
     "recommender": "Any two users share",
     "compare": "RMSE 0.",
-    "own-policy": "RMSE 0.",
-    "own-model": "RMSE 0.",
-    "deployment": "6 of them new",
 }
 """With what each of them says in an output."""
 
 
-EXECUTED = "own-policy"
+EXECUTED = "compare"
 """The one that is executed by a kernel of its own; the others would each start another."""
 
 
