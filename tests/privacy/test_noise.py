@@ -86,6 +86,71 @@ def test_draws_have_exactly_the_distribution(kind: str, scale: int, bits: int) -
 # ---- every way a draw can go
 
 
+class Biased(ExactNoise):
+    """Whose coin comes up heads in 52 of 100 cases."""
+
+    def _heads(self, number: int) -> Any:
+        return self.below(100, number) < 52
+
+
+class Modulo(ExactNoise):
+    """Which takes the remainder of a word without drawing again."""
+
+    def below(self, bound: ArrayLike, number: int) -> Any:
+        return self.words(number) % np.asarray(bound, dtype=np.uint64)
+
+
+class Hasty(ExactNoise):
+    """Which throws its last coin once too seldom."""
+
+    def all_heads(self, times: Any, coin: Any) -> Any:
+        return super().all_heads(np.maximum(times - 1, 0), coin)
+
+
+class Odd(ExactNoise):
+    """Whose exponential coins forget to divide by how often they were thrown."""
+
+    def exp_coins(self, coin: Any, number: int) -> Any:
+        return np.asarray(self.words(number) < np.uint64(2**self._bits * 0.62))
+
+
+class Slow(noise._Part):
+    """Whose ties of digits are never looked at more closely."""
+
+    def above_fresh(self, at: Any) -> Any:
+        return self._source.below(self._scale, len(at)) < self.digit[at]
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "bits"),
+    [
+        ("laplace_steps", Biased, 64),
+        ("normal_steps", Biased, 64),
+        ("laplace_steps", Modulo, 3),
+        ("normal_steps", Modulo, 3),
+        ("normal_steps", Hasty, 64),
+        ("laplace_steps", Odd, 64),
+        ("normal_steps", Odd, 64),
+    ],
+)
+def test_a_wrong_coin_shows(kind: str, wrong: type[ExactNoise], bits: int) -> None:
+    values = getattr(seeded(3, bits, wrong), kind)(3, (NUMBER,))
+    assert p_value(kind, 3, values) < RARE
+
+
+def test_ties_that_are_not_resolved_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noise, "_Part", Slow)
+    assert p_value("normal_steps", 3, seeded(3).normal_steps(3, (NUMBER,))) < RARE
+
+
+@pytest.mark.parametrize("kind", PMF)
+def test_a_scale_off_by_a_twentieth_shows(kind: str) -> None:
+    values = getattr(seeded(), kind)(20, (NUMBER,))
+    assert p_value(kind, 20, values) > RARE
+    assert p_value(kind, 21, values) < RARE
+    assert p_value(kind, 19, values) < RARE
+
+
 class Scripted(ExactNoise):
     """Follows a script of choices; asks for more when it is at its end.
 
