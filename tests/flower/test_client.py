@@ -19,7 +19,6 @@ from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.durable import replace_file
 from bgtplanner.errors import (
     BGTPlannerError,
     BudgetExceeded,
@@ -31,7 +30,7 @@ from bgtplanner.errors import (
     StaleRoundError,
 )
 from bgtplanner.federation.answers import Answers
-from bgtplanner.flower import clientfile, training
+from bgtplanner.flower import training
 from bgtplanner.flower.client import Client, client_app
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import (
@@ -576,25 +575,6 @@ def test_ratings_count_from_the_next_request_on(
     rate(client, "u0,i7,4.0")
     second = client.answer(replace(quiet, round=1)).reshape(30, 2)
     assert np.abs(first[7]).max() < 0.01 < np.abs(second[7]).max()
-
-
-def test_a_table_that_is_replaced_while_it_is_read_is_read_again(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, times = clientfile.read_table, [2]
-
-    def replaced(path: Path, layout: Any) -> Any:
-        found = real(path, layout)
-        if times[0]:
-            times[0] -= 1
-            replace_file(path, b"user,item,rating\nu0,i%d,2.0\n" % times[0])
-        return found
-
-    monkeypatch.setattr(clientfile, "read_table", replaced)
-    assert client.file.table().item_labels.tolist() == ["i0"]
-    times[0] = 100
-    with pytest.raises(DataError, match="changing all the time"):
-        client.file.table()
 
 
 def test_users_who_come_to_a_client_take_nothing_from_those_who_were_there(

@@ -64,21 +64,19 @@ def check_client(
     Raises:
         ConfigError: If the address of the server is none.
     """
-    found = [finding("versions", _versions), finding("programs", _programs)]
-    found.append(finding("code", _code))
-    checks = {
-        "file modes": _modes, "models": _models, "ratings": _ratings, "ledger": _ledger,
+    checks: dict[str, Callable[[], str]] = {
+        "versions": _versions, "programs": _programs, "code": _code,
+        "file modes": partial(_modes, client), "models": partial(_models, client),
+        "ratings": partial(_ratings, client), "ledger": partial(_ledger, client),
     }  # fmt: skip
     if client.policy.secagg is not None:
-        checks |= {"identity": _identity, "roster": _roster}
-    found += [finding(what, partial(check, client)) for what, check in checks.items()]
+        checks |= {"identity": partial(_identity, client), "roster": partial(_roster, client)}
     if superlink is not None:
         host, _, port = superlink.rpartition(":")
         fits = bool(host) and port.isdigit() and int(port) < 2**16
         ConfigError.unless(fits, "--superlink", superlink, "HOST:PORT")
-        connect = finding("connection", lambda: _connected(host, int(port), root_certificates))
-        found.append(connect._replace(note=f"{superlink}: {connect.note}"))
-    return found
+        checks["connection"] = partial(_connected, host, int(port), root_certificates)
+    return [finding(what, check) for what, check in checks.items()]
 
 
 def _versions() -> str:
@@ -189,9 +187,12 @@ def _roster(client: Client) -> str:
 
 
 def _connected(host: str, port: int, root_certificates: Path | None) -> str:
-    trusted = ssl.create_default_context(cafile=root_certificates)
-    with (
-        socket.create_connection((host, port), _CONNECT_SECONDS) as plain,
-        trusted.wrap_socket(plain, server_hostname=host) as secure,
-    ):
-        return str(secure.version())
+    try:
+        trusted = ssl.create_default_context(cafile=root_certificates)
+        with (
+            socket.create_connection((host, port), _CONNECT_SECONDS) as plain,
+            trusted.wrap_socket(plain, server_hostname=host) as secure,
+        ):
+            return f"{host}:{port}, {secure.version()}"
+    except OSError as error:
+        raise ConfigError(f"{host}:{port}: {error}") from error

@@ -7,7 +7,6 @@ the client, and nothing that a server sends can change them.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tomllib
 from dataclasses import replace
@@ -30,9 +29,6 @@ from bgtplanner.privacy.mechanisms import Neighbours
 from bgtplanner.text import is_sha256
 
 __all__ = ["ClientFile", "ClientPolicy", "load_client"]
-
-
-_READINGS = 3  # of a table that is replaced while it is read
 
 
 class _File(BaseModel):
@@ -213,25 +209,17 @@ class ClientFile(_File):
     def table(self) -> Table:
         """Return the client's ratings as they are in the file now.
 
-        Ratings may arrive at any time. A file that is replaced meanwhile is read again; one that
+        Ratings may arrive at any time, in a new file that is renamed to this one. A file that
         someone is still writing to is refused as far as that can be seen.
 
         Raises:
             DataError: If the file cannot be read as ratings; names the line.
         """
         layout = TableFormat(
-            user=self.user_column,
-            item=self.item_column,
-            rating=self.rating_column,
+            user=self.user_column, item=self.item_column, rating=self.rating_column,
             time=self.time_column,
-        )
-        for _ in range(_READINGS):
-            before = _version_of(self.ratings)
-            table = read_table(self.ratings, layout)
-            if before == _version_of(self.ratings):
-                break
-        else:
-            raise DataError("is changing all the time; rename a new file to it", path=self.ratings)
+        )  # fmt: skip
+        table = read_table(self.ratings, layout)
         if _is_cut_off(self.ratings):
             problem = "ends within a line, as if it were half-written; expected a line break"
             raise DataError(f"{problem}. Write a new file, and rename it", path=self.ratings)
@@ -264,21 +252,15 @@ class ClientFile(_File):
         known = (index >= 0) & (rating >= low) & (rating <= high)
         users = np.unique(table.user)
         ratings = Ratings.from_arrays(
-            table.user[known],
-            index[known],
-            rating[known],
+            table.user[known], index[known], rating[known], users=users,
             time=None if table.time is None else table.time[known],
-            users=users,
-            items=np.arange(len(catalogue)),
-            scale=(low, high),
-            name="own",
-        )
-        named = users if table.user_labels is None else table.user_labels[users]
+            items=np.arange(len(catalogue)), scale=(low, high), name="own",
+        )  # fmt: skip
         own = replace(
             ratings,
             # All users in this file are one client: one ledger, one clip, one charge.
             client_of_user=np.zeros(len(users), dtype=np.int32),
-            user_labels=named,
+            user_labels=users if table.user_labels is None else table.user_labels[users],
             item_labels=np.array(catalogue),
         )
         return own, int((~known).sum())
@@ -296,14 +278,6 @@ def load_client(path: Path | str) -> ClientFile:
     paths = {name: getattr(found, name) for name in names}
     homes = {name: file.parent / path for name, path in paths.items() if path is not None}
     return found.model_copy(update=homes)
-
-
-def _version_of(path: Path) -> tuple[int, int, int] | None:
-    """Return what changes whenever a file is replaced or written to."""
-    with contextlib.suppress(OSError):
-        found = path.stat()
-        return found.st_ino, found.st_size, found.st_mtime_ns
-    return None
 
 
 def _is_cut_off(path: Path) -> bool:

@@ -187,18 +187,15 @@ class RoundStore:
         self._forget(key)
 
     def _forget(self, key: str) -> None:
-        files = list(self._folder.iterdir())
-        for left in [path for path in files if path.name.startswith(".")]:
-            left.unlink()  # by a process that was killed; it holds secrets
-            files.remove(left)
-        names = {path.name.partition("-")[0] for path in files} - {key.partition("-")[0]}
-        if len(names) < _ROUNDS_KEPT:
-            return
-
-        def age(name: str) -> int:
-            return max(path.stat().st_mtime_ns for path in files if path.name.startswith(name))
-
-        for name in sorted(names, key=age)[: len(names) - _ROUNDS_KEPT + 1]:
+        """Keep the newest rounds, and nothing that a killed process has left: it is secret."""
+        ages: dict[str, int] = {}
+        for path in list(self._folder.iterdir()):
+            if path.name.startswith("."):
+                path.unlink()
+            else:
+                name = path.name.partition("-")[0]
+                ages[name] = max(ages.get(name, 0), path.stat().st_mtime_ns)
+        ages.pop(key.partition("-")[0], None)
+        for name in sorted(ages, key=lambda name: ages[name])[: 1 - _ROUNDS_KEPT]:
             for part in ("state", "begun"):  # one without the other is refused, too
-                with contextlib.suppress(FileNotFoundError):
-                    (self._folder / f"{name}-{part}").unlink()
+                (self._folder / f"{name}-{part}").unlink(missing_ok=True)
