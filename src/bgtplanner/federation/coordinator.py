@@ -24,7 +24,6 @@ from bgtplanner.federation.simulation import Seen
 from bgtplanner.federation.validation import Validation, rmse_of
 from bgtplanner.models.learner import Learner
 from bgtplanner.models.metrics import Metrics
-from bgtplanner.models.optimizers import Memory
 from bgtplanner.planning.arguments import context_of
 from bgtplanner.planning.plan import GROUPS, in_groups, reserved
 from bgtplanner.planning.policy import Plan, Policy
@@ -55,43 +54,33 @@ class Engine(Protocol):
     @property
     def state(self) -> State:
         """The state after the last round."""
-        ...
 
     def step(self, terms: RoundParameters, plan: Plan) -> RoundResult:
         """Carry out the next round, under terms that were paid for by a plan."""
-        ...
 
     def rest(self) -> RoundResult:
         """Carry out a round in which no client uploads anything."""
-        ...
 
     def present(self) -> NDArray[np.bool_]:
         """Return which clients can be reached in the next round; who has joined is public."""
-        ...
 
     def divide(self, split: Mapping[str, float]) -> None:
         """Ask clients to divide their next uploads so."""
-        ...
 
     def withdraw(self) -> None:
         """Go back to the parameters that were sent out at first."""
-        ...
 
     def evaluate(self) -> Metrics:
         """Return the metrics on held-out ratings, where there are any."""
-        ...
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the whole state as named plain arrays."""
-        ...
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Continue from what :meth:`arrays` returned."""
-        ...
 
     def shown_pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return client and item of all pairs that clients will name in the coming round."""
-        ...
 
 
 class Coordinator:
@@ -162,11 +151,7 @@ class Coordinator:
         self.policy = self._told(policy)
 
     def _told(self, policy: Policy) -> Policy:
-        """Return the policy, after telling it about the run.
-
-        Raises:
-            ConfigError: If it spends from another ledger.
-        """
+        """Return the policy, after telling it about the run; refuse one with another ledger."""
         expected = "the ledger of the run: make the policy with ledger=..."
         same = policy.ledger is None or policy.ledger is self.ledger
         ConfigError.unless(same, "ledger of the policy", "one of its own", expected)
@@ -228,11 +213,7 @@ class Coordinator:
         return self.ledger.fingerprint(self._mark, str(index).encode(), invited.tobytes())
 
     def _planned(self, invited: NDArray[np.bool_], forecast: _Forecast) -> Plan | None:
-        """Return what the policy proposes for the invited clients; None: it has stopped.
-
-        Raises:
-            ConfigError: If the plan has clips per client and they would be ignored.
-        """
+        """Return what the policy proposes for the invited clients; None: it has stopped."""
         policy = self.policy
         policy.present = None if self._present.all() else self._present
         if self._plans_by_forecast:
@@ -290,7 +271,7 @@ class Coordinator:
         """Return the invited clients, out of those that can be reached."""
         if self.participation >= 1:
             return self._present
-        order = np.random.default_rng([self.seed, 0x1417, index]).permutation(len(self.ledger))
+        order = self._drawn(0x1417, index).permutation(len(self.ledger))
         order[~self._present] = len(order)
         wanted = max(1, round(self.participation * int(self._present.sum())))
         chosen = np.zeros(len(order), dtype=bool)
@@ -298,19 +279,20 @@ class Coordinator:
         return chosen & self._present
 
     def _answers(self, index: int) -> NDArray[np.bool_]:
-        if not self.dropout:
-            return np.ones(len(self.ledger), dtype=bool)
-        draws = np.random.default_rng([self.seed, 0xD407, index]).random(len(self.ledger))
-        return np.asarray(draws >= self.dropout)
+        """Return who does not fail to answer."""
+        return np.asarray(self._drawn(0xD407, index).random(len(self.ledger)) >= self.dropout)
 
     def _late(self, index: int) -> NDArray[np.bool_]:
         """Return who is too late: times are lognormal, half of the variance is per client."""
         number = len(self.ledger)
         if not self.stragglers:
             return np.zeros(number, dtype=bool)
-        own = np.random.default_rng([self.seed, 0x510]).standard_normal(number)
-        luck = np.random.default_rng([self.seed, 0x1A7E, index]).standard_normal(number)
+        own = self._drawn(0x510).standard_normal(number)
+        luck = self._drawn(0x1A7E, index).standard_normal(number)
         return np.asarray((own + luck) / 2**0.5 > ndtri(1 - self.stragglers))
+
+    def _drawn(self, *of: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, *of])
 
     def _reward(self, record: RoundResult, plan: Plan) -> float | None:
         """Return what the policy is told about a round; None if nothing is known."""
@@ -320,21 +302,20 @@ class Coordinator:
                 return None  # the run reports elsewhere that it diverged
             before, self._last = self._last, now
             return None if before is None or not np.isfinite(before) else before - now
+        seen = self.engine.seen
         if plan.reservation is None or record.aborted:
             return None
-        if self.reward == "released" and self.policy.forecast is None:
-            aggregate, noise_std = self.engine.seen[:2]
-            power = float(aggregate @ aggregate)
-            signal = power - len(aggregate) * noise_std**2
-            if not np.isfinite(signal):
-                return None
-            if self._first_signal is None:
-                self._first_signal = abs(signal) or 1.0
-            return signal / self._first_signal
         if self.reward == "validation":
-            so_far, said = self.validation.estimate, self.engine.seen.validation
-            return None if so_far is None or said is None else so_far.rmse - rmse_of(said[0])
-        return None
+            so_far, sums = self.validation.estimate, seen.validation
+            return None if so_far is None or sums is None else so_far.rmse - rmse_of(sums[0])
+        if self.reward == "none" or self.policy.forecast is not None:
+            return None
+        signal = float(seen.aggregate @ seen.aggregate) - len(seen.aggregate) * seen.noise_std**2
+        if not np.isfinite(signal):
+            return None
+        if self._first_signal is None:
+            self._first_signal = abs(signal) or 1.0
+        return signal / self._first_signal
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that rounds pass on, as plain data, without the ledger."""
@@ -350,11 +331,7 @@ class Coordinator:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from what :meth:`state_dict` returned.
-
-        Raises:
-            SchemaError: If an earlier release wrote it.
-        """
+        """Continue from what :meth:`state_dict` returned; refuse that of an earlier release."""
         if state.get("version") != STATE_VERSION:
             raise SchemaError(
                 "the checkpoint is of an earlier release, whose planner kept a ledger of its own: "
@@ -378,11 +355,7 @@ class _Forecast:
     def __init__(self, coordinator: Coordinator) -> None:
         self._of = coordinator
         self._learner = coordinator.engine.federation.model
-        self._state = coordinator.engine.state  # of now, also if it is looked at later
-
-    @property
-    def _memory(self) -> Memory:
-        return self._state.memory
+        self._memory = coordinator.engine.state.memory  # of now, also if it is looked at later
 
     @cached_property
     def _left(self) -> list[NDArray[np.float64]]:
@@ -456,20 +429,16 @@ class _Forecast:
     @cached_property
     def _there(self) -> float:
         """How many clients with a whole budget would buy as much as those within reach."""
-        wholes = map(self._of.ledger.accountant.capacity, self._of.ledger.budgets.classes)
+        ledger = self._of.ledger
+        power = (2 if ledger.accountant.counts_epsilons else 1) / self._pooling
+        wholes = map(ledger.accountant.capacity, ledger.budgets.classes)
         pairs = zip(self._left, wholes, strict=True)
-        power = self._power / self._pooling
         return float(sum(((left / whole) ** power).sum() for left, whole in pairs))
 
     @property
     def _pooling(self) -> int:
         """How precision grows with clients: noise that is added once counts less for more."""
         return 2 if self._of.trust == "secagg" else 1
-
-    @property
-    def _power(self) -> int:
-        """How precision grows with a charge."""
-        return 2 if self._of.ledger.accountant.counts_epsilons else 1
 
     def gain(self, precision: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the expected relative fall of the error; zeros if nothing is known."""

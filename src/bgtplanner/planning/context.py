@@ -73,13 +73,8 @@ class ReleasedContext(Context):
     """
 
     names: ClassVar[tuple[str, ...]] = (
-        "progress",
-        "left",
-        "log_norm",
-        "log_signal_to_noise",
-        "cosine",
-        "reward",
-    )
+        "progress", "left", "log_norm", "log_signal_to_noise", "cosine", "reward",
+    )  # fmt: skip
 
     def __init__(self, values: int = 6, *, seed: int = 0) -> None:
         super().__init__(values, seed=seed)
@@ -89,12 +84,9 @@ class ReleasedContext(Context):
     def released(
         self, aggregate: ArrayLike, noise_std: float, reward: float | None = None
     ) -> None:
-        """Take in a round's noisy aggregate.
+        """Take in a round's noisy aggregate, the noise in each coordinate, and its reward.
 
-        Args:
-            aggregate: The server's aggregate of the uploads, noise included, in any shape.
-            noise_std: Standard deviation of the noise in each coordinate.
-            reward: The round's reward, if it was paid for; by default the last one is kept.
+        Without a reward that was paid for, the last one is kept.
         """
         now = floats("aggregate", aggregate).ravel()
         ConfigError.unless(len(now) > 0, "aggregate", "empty", "at least one coordinate")
@@ -125,12 +117,7 @@ class ReleasedContext(Context):
         return self.vector(progress=begun / policy.rounds, left=left)
 
     def vector(self, *, progress: float, left: float) -> Floats:
-        """Return the context of the next round, in the order of `names`.
-
-        Args:
-            progress: Share of the rounds that are over, from 0 to 1.
-            left: Share of the budget that remains, from 0 to 1.
-        """
+        """Return the context of the next round; shares of the rounds over, and of what is left."""
         shares = [number("progress", progress, 0.0, 1.0), number("left", left, 0.0, 1.0)]
         return np.array([*shares, *self._known.values()], dtype=np.float64)
 

@@ -44,8 +44,8 @@ class Objective:
         ConfigError.unless(self.kind in OBJECTIVES, "objective", self.kind, "served or last")
         if self.traffic is None:
             return
-        given = floats("traffic", self.traffic, low=0.0, high=1e12)
-        fits = given.ndim == 1 and bool(given.any())
+        given = floats("traffic", self.traffic, low=0.0)
+        fits = given.ndim == 1 and bool(given.any()) and given.max() <= 1e12
         ConfigError.unless(fits, "traffic", "these", "numbers of 0 or more, not all 0")
         object.__setattr__(self, "traffic", tuple(given.tolist()))
 

@@ -68,12 +68,11 @@ class Why(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """Clip and noise per class of budgets; the noise of a class that pays nothing is infinite.
+    """Clip and noise per class; the noise of a class that pays nothing is infinite.
 
     Attributes:
         clip: Bound on the norm of an upload.
-        multiplier: Noise scale over the sensitivity: 2 * clip for ``replace-one``, clip for
-            ``replace-special``.
+        multiplier: Noise scale over the sensitivity (2 * clip, or clip for ``replace-special``).
         scale: Scale of the noise (for Laplace noise its b, not its deviation).
         std: Standard deviation of the noise.
     """
@@ -96,8 +95,7 @@ def noise_of(
     With trust ``local`` each upload carries its own noise: the smaller the charge, the larger the
     noise. Under ``secagg`` the noise in the sum is the same for everyone, so a class with a
     smaller charge has a smaller clip instead, by the ratio of the noise multipliers. The
-    neighbouring relation is the one that the charges are for; it sets the sensitivity, and with it
-    the noise, for all classes alike.
+    neighbouring relation, which the charges are for, sets the sensitivity.
 
     Example:
         >>> charges, basic = np.array([0.25, 1.0]), accountant_named("laplace/basic")

@@ -4,8 +4,7 @@ The paper's kernel, with its square restored (its text has lost it, its name and
 
     k((z, t), (z', t')) = (1 - alpha)^(|t - t'| / 2) exp( -|z - z'|^2 / (2 s^2) )
 
-Old observations count less. The Cholesky factor of the covariance grows by one row per round, so a
-round costs the square of the number of observations and not its cube.
+Old observations count less, and of many only the newest are kept.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.linalg import LinAlgError
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import cho_solve, cholesky, solve_triangular
+from scipy.linalg import cho_factor, cho_solve, cholesky
 from scipy.optimize import minimize
 from scipy.spatial.distance import cdist
 
@@ -36,7 +35,7 @@ _FORGETTING = (1e-6, 0.3)
 _LARGEST = 1e100  # larger rewards and inputs count as this much: squares must be finite
 _PULL = 0.5  # how far, in logarithms, fitted scales typically lie from where they began
 _FARTHEST = 1e6  # length scales: larger distances make no difference
-_ROOM = 16  # rows that the factor has room for at first
+_ARRAYS = ("inputs", "times", "rewards", "variances", "lengths", "centre", "spread")
 
 
 class Predictor:
@@ -84,10 +83,9 @@ class Predictor:
         self._length = float(length_scale)
         self._prior_of_time = max(self.forgetting, _FORGETTING[0]), self.noise
         self._next_fit = _FIT_FROM
-        self._rebuilt = 0  # number of observations that the factor was last built from at once
-        self._keep(np.zeros((0, 0)), np.zeros(0), np.zeros(0), np.zeros(0))
+        self._inputs = np.zeros((0, 0))  # one row per observation
+        self._times = self._rewards = self._variances = np.zeros(0)
         self._lengths = self._centre = self._spread = np.zeros(0)  # one per input
-        self._factor, self._factored = np.zeros((_ROOM, _ROOM)), 0
         self._weights: Floats | None = None  # of the observations, until there is another one
 
     def __len__(self) -> int:
@@ -133,27 +131,21 @@ class Predictor:
         unless(finite, "reward", reward, "a finite number, at a finite time")
         unless(bool(1e-12 < variance < 1e12), "variance", variance, "a positive number")
         if not self.width:
-            self._lengths = np.full(len(row), self._length)
+            self._inputs, self._lengths = np.zeros((0, len(row))), np.full(len(row), self._length)
             self._centre, self._spread = np.zeros(len(row)), np.ones(len(row))
-            self._keep(np.zeros((0, len(row))), np.zeros(0), np.zeros(0), np.zeros(0))
         unless(len(row) == self.width, "inputs", len(row), f"{self.width} numbers")
         old = len(self) - self.window // 2 if len(self) >= self.window else 0
-        self._keep(
-            np.vstack([self._inputs[old:], np.clip(row, -_LARGEST, _LARGEST)]),
-            np.append(self._times[old:], time),
-            np.append(self._rewards[old:], np.clip(reward, -_LARGEST, _LARGEST)),
-            np.append(self._variances[old:], variance),
-        )
-        number = len(self)
-        doubled = self.standardize and number & (number - 1) == 0
-        if doubled:
-            self._see_scales()
-        fits = self.fit and number >= self._next_fit
-        if fits:
+        self._inputs = np.vstack([self._inputs[old:], np.clip(row, -_LARGEST, _LARGEST)])
+        self._times = np.append(self._times[old:], time)
+        self._rewards = np.append(self._rewards[old:], np.clip(reward, -_LARGEST, _LARGEST))
+        self._variances = np.append(self._variances[old:], variance)
+        self._weights, number = None, len(self)
+        if self.standardize and number & (number - 1) == 0:  # at powers of 2, standardise anew
+            self._centre, self._spread = self._inputs.mean(axis=0), self._inputs.std(axis=0)
+            self._centre[0], self._spread[0] = 0.0, 1.0  # the level stays as it is
+            self._spread[self._spread < 1e-12] = 1.0
+        if self.fit and number >= self._next_fit:
             self._fit()
-        if old or doubled or fits:
-            self._rebuild(number)
-        self._extend(number)
 
     def predict(self, inputs: ArrayLike, *, time: float) -> Floats:
         """Return the expected reward at several inputs, one per row."""
@@ -163,9 +155,11 @@ class Predictor:
         if not number:
             return np.full(len(rows), centre)
         if self._weights is None:
-            factor = self._factor[:number, :number]
-            self._weights = cho_solve((factor, True), self._rewards - centre)
-        return np.asarray(centre + self._kernel(rows, time, number) @ self._weights)
+            covariance = self._kernel(self._inputs, self._times)
+            covariance[np.diag_indices(number)] += self.noise**2 * self._variances + _JITTER
+            factor = cho_factor(covariance, lower=True)
+            self._weights = cho_solve(factor, self._rewards - centre)
+        return np.asarray(centre + self._kernel(rows, time) @ self._weights)
 
     def expect(self, levels: Floats, contexts: Floats, *, time: float) -> Floats:
         """Return the expected reward at all levels in all contexts, one row per context."""
@@ -176,40 +170,17 @@ class Predictor:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the whole state, as plain data."""
-        return {
-            "inputs": self._inputs.tolist(),
-            "times": self._times.tolist(),
-            "rewards": self._rewards.tolist(),
-            "variances": self._variances.tolist(),
-            "lengths": self._lengths.tolist(),
-            "centre": self._centre.tolist(),
-            "spread": self._spread.tolist(),
-            "forgetting": self.forgetting,
-            "noise": self.noise,
-            "next_fit": self._next_fit,
-            "rebuilt": self._rebuilt,
-        }
+        arrays = {name: getattr(self, f"_{name}").tolist() for name in _ARRAYS}
+        scales = {"forgetting": self.forgetting, "noise": self.noise}
+        return arrays | scales | {"next_fit": self._next_fit}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from what :meth:`state_dict` returned."""
-        self._lengths, self._centre, self._spread = (
-            np.array(state[name], dtype=np.float64) for name in ("lengths", "centre", "spread")
-        )
-        times, rewards, variances = (
-            np.array(state[name], dtype=np.float64) for name in ("times", "rewards", "variances")
-        )
-        inputs = np.array(state["inputs"], dtype=np.float64).reshape(len(times), self.width)
-        self._keep(inputs, times, rewards, variances)
+        for name in _ARRAYS:
+            setattr(self, f"_{name}", np.array(state[name], dtype=np.float64))
+        self._inputs = self._inputs.reshape(len(self), self.width)
         self.forgetting, self.noise = state["forgetting"], state["noise"]
-        self._next_fit = state["next_fit"]
-        # Step by step, as it was built: this gives the same bits, not only about the same numbers.
-        self._rebuild(state["rebuilt"])
-        self._extend(len(self))
-
-    def _keep(self, inputs: Floats, times: Floats, rewards: Floats, variances: Floats) -> None:
-        """Take these as all the observations."""
-        self._inputs, self._times = inputs, times
-        self._rewards, self._variances = rewards, variances
+        self._next_fit, self._weights = state["next_fit"], None
 
     def _scaled(self, rows: Floats) -> Floats:
         """Return inputs in length scales from their centre."""
@@ -217,45 +188,11 @@ class Predictor:
         near = (np.clip(rows, -_LARGEST, _LARGEST) - self._centre) / units
         return np.clip(near, -_FARTHEST, _FARTHEST)
 
-    def _kernel(self, rows: Floats, times: float | Floats, number: int) -> Floats:
-        """Return the kernel between some inputs, each at its time, and the first observations."""
-        squares = cdist(self._scaled(rows), self._scaled(self._inputs[:number]), "sqeuclidean")
-        ages = np.abs(np.reshape(times, (-1, 1)) - self._times[:number])
+    def _kernel(self, rows: Floats, times: float | Floats) -> Floats:
+        """Return the kernel between some inputs, each at its time, and the observations."""
+        squares = cdist(self._scaled(rows), self._scaled(self._inputs), "sqeuclidean")
+        ages = np.abs(np.reshape(times, (-1, 1)) - self._times)
         return np.asarray(np.exp(0.5 * (math.log1p(-self.forgetting) * ages - squares)))
-
-    def _extend(self, number: int) -> None:
-        """Add rows to the Cholesky factor until it covers so many observations."""
-        for at in range(self._factored, number):
-            if at == len(self._factor):
-                self._factor = np.pad(self._factor, (0, at))
-            across = self._kernel(self._inputs[at : at + 1], self._times[at], at)[0]
-            if at:
-                across = solve_triangular(self._factor[:at, :at], across, lower=True)
-            variance = 1.0 + self.noise**2 * self._variances[at] + _JITTER
-            self._factor[at, :at] = across
-            self._factor[at, at] = math.sqrt(max(variance - float(across @ across), _JITTER))
-        self._factored, self._weights = number, None
-
-    def _rebuild(self, number: int) -> None:
-        """Compute the factor for so many observations anew, after scales have changed."""
-        self._rebuilt = self._factored = number
-        room = max(_ROOM, 1 << max(number - 1, 0).bit_length())
-        self._factor = np.zeros((room, room))
-        if not number:
-            return
-        covariance = self._kernel(self._inputs[:number], self._times[:number], number)
-        covariance[np.diag_indices(number)] += self.noise**2 * self._variances[:number] + _JITTER
-        try:
-            self._factor[:number, :number] = cholesky(covariance, lower=True)
-        except LinAlgError as error:  # pragma: no cover - the noise keeps it positive definite
-            message = f"noise = {self.noise!r}: too small for so many equal inputs"
-            raise ConfigError(message) from error
-
-    def _see_scales(self) -> None:
-        """Standardise the contexts by those seen so far; the level stays as it is."""
-        self._centre, self._spread = self._inputs.mean(axis=0), self._inputs.std(axis=0)
-        self._centre[0], self._spread[0] = 0.0, 1.0
-        self._spread[self._spread < 1e-12] = 1.0
 
     def _fit(self) -> None:
         """Fit the scales by marginal likelihood, with a weak prior at where they began."""
