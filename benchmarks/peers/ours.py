@@ -23,7 +23,7 @@ from bgtplanner.models.interactions import CLIENTS
 from bgtplanner.models.layout import laid_out
 from bgtplanner.privacy.accountants import accountant_named
 
-_UPLOADED = Program(Federation.uploaded, static=(0, 6))
+_UPLOADED = Program(Federation.uploaded, static=(5,))
 _CHARGE = 1.0  # of a round, in the accountant's currency; how large it is costs no time
 
 
@@ -64,7 +64,8 @@ class Ours:
     def _uploaded(self, terms: RoundParameters) -> Uploaded:
         simulation, index = self.simulation, np.int32(0)
         arguments = (simulation.state, self.interactions, index, jax.random.key(1), terms, False)
-        found: Uploaded = _UPLOADED(self.where, False, simulation.federation, *arguments)
+        program = _UPLOADED.of(simulation.federation, self.where, small=False)
+        found: Uploaded = program(*arguments)
         return found
 
     def sum(self) -> NDArray[np.float32]:

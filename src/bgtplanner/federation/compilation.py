@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 import os
 import warnings
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Hashable
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -85,11 +85,11 @@ def begin_run() -> None:
 
 
 class Program:
-    """A pure function, compiled for each device, size and shape.
+    """A pure function of a federation and arrays, compiled for each device, size and shape.
 
     Args:
-        function: The function.
-        static: Positions of the arguments that are not arrays.
+        function: The function; its first argument is the federation.
+        static: Positions of further arguments that are not arrays, counted after the federation.
         light: Whether it computes little beside a round: for small data it is not optimised.
     """
 
@@ -97,30 +97,33 @@ class Program:
         self,
         function: Callable[..., Any],
         *,
-        static: tuple[int, ...] = (0,),
+        static: tuple[int, ...] = (),
         light: bool = False,
     ) -> None:
         self._function, self._static, self._light = function, static, light
-        self._jitted: dict[tuple[jax.Device | Mesh, bool], Callable[..., Any]] = {}
+        self._jitted: dict[Hashable, Callable[..., Any]] = {}
 
-    def __call__(self, where: jax.Device | Mesh, small: bool, *arguments: Any) -> Any:
-        """Return the result; `small` says that the program should be compiled quickly.
+    def of(
+        self, federation: Hashable, where: jax.Device | Mesh, *, small: bool
+    ) -> Callable[..., Any]:
+        """Return the compiled function; `small` says that it should be compiled quickly.
 
         On several devices, each of them gets the whole result.
         """
-        if (where, small) not in self._jitted:
+        what = (federation, where, small)
+        if what not in self._jitted:
             device: Any = where
             several: dict[str, Any] = {}
             if isinstance(where, Mesh):
                 several = {"out_shardings": NamedSharding(where, COPIED)}
                 device = where.devices.flat[0]
-            self._jitted[where, small] = jax.jit(
-                self._function,
+            self._jitted[what] = jax.jit(
+                partial(self._function, federation),
                 static_argnums=self._static,
                 compiler_options=_options(device.platform, small, self._light),
                 **several,
             )
-        return self._jitted[where, small](*arguments)
+        return self._jitted[what]
 
 
 @cache

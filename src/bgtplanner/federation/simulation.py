@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple, cast
 
@@ -59,6 +59,9 @@ class Seen(NamedTuple):
     noise_std: float
     validation: tuple[float, float] | None
     norms: NDArray[np.float32] | None = None
+
+
+_NOTHING_SEEN = Seen(np.zeros(0, dtype=np.float32), 0.0, None)
 
 
 def pick_device(name: str) -> jax.Device:
@@ -144,7 +147,7 @@ class Simulation:
         self.federation, self._split = federation, split
         self.n_clients, self.n_items = split.train.n_clients, split.train.n_items
         self.next_round = 0
-        self.seen = Seen(np.zeros(0, dtype=np.float32), 0.0, None)
+        self.seen = _NOTHING_SEEN
         self._arrivals = np.sort(split.arrival)
         if not federation.adds_up:
             expected = "1: this run does not only add up its uploads, so they cannot be divided"
@@ -159,6 +162,7 @@ class Simulation:
             self._validation = (
                 None if aside is None else Heldout.of(aside.train, self._known, aside.arrival)
             )
+        self._compiled: dict[Program, Callable[..., Any]] = {}
         self._key, self.state = self._begun()
 
     def _begun(self) -> tuple[Array, State]:
@@ -170,8 +174,11 @@ class Simulation:
     def _run(self, program: Program, *arguments: Any) -> Any:
         """Run a program on the devices of this simulation, compiled for its size."""
         with jax.default_device(self._device):
-            where = self._device if self._mesh is None else self._mesh
-            return program(where, self._small, self.federation, *arguments)
+            if program not in self._compiled:
+                where = self._device if self._mesh is None else self._mesh
+                found = program.of(self.federation, where, small=self._small)
+                self._compiled[program] = found
+            return self._compiled[program](*arguments)
 
     @cached_property
     def _first_round(self) -> NDArray[np.int64] | None:
@@ -248,17 +255,18 @@ class Simulation:
     def _record(
         self, outcome: Outcome, before: float | None, released: Released | None = None
     ) -> RoundResult:
-        outcome, released = jax.device_get((outcome, released))
-        index, said = self.next_round, outcome.validation
+        index, self.seen, dropped = self.next_round, _NOTHING_SEEN, 0
         self.next_round += 1
-        self.seen = Seen(np.zeros(0, dtype=np.float32), 0.0, None)
-        if released is not None:
-            self.seen = Seen(
-                np.concatenate([part.ravel() for part in released.aggregate.gradient]),
-                float(released.noise_std),
-                None if said is None else (float(said[0]), float(said[1])),
-                None if released.norms is None else np.asarray(released.norms),
-            )
+        if released is None:
+            outcome = jax.device_get(outcome)
+        else:
+            parts = released.aggregate.gradient, released.noise_std, released.norms
+            outcome, parts, number = jax.device_get((outcome, parts, released.dropped))
+            gradient, std, norms = parts
+            said, dropped = outcome.validation, int(number)
+            validation = None if said is None else (float(said[0]), float(said[1]))
+            flat = np.concatenate([part.ravel() for part in gradient])
+            self.seen = Seen(flat, float(std), validation, norms)
         return RoundResult(
             round=index,
             rmse_arriving=before,
@@ -266,7 +274,7 @@ class Simulation:
             loss=float(outcome.loss),
             clients=int(outcome.clients),
             ratings=int(np.searchsorted(self._arrivals, index, side="right")),
-            dropped=0 if released is None else int(released.dropped),
+            dropped=dropped,
         )
 
     def divide(self, split: Mapping[str, float]) -> None:
@@ -465,7 +473,7 @@ def _popularity(federation: Federation, *asked: Any) -> Array | None:
 
 # All are shared by runs of equal federations and shapes.
 _FIRST = Program(_first, light=True)
-_UPLOADED = Program(Federation.uploaded, static=(0, 6))
+_UPLOADED = Program(Federation.uploaded, static=(5,))
 _STEPPED = Program(Federation.stepped, light=True)
 _SERVED = Program(Federation.served)
 _REST = Program(Federation.rest)
