@@ -143,13 +143,6 @@ class TestRun:
         assert "Nothing was learned from others." in text
         assert "Planner gave up." in text
 
-    def test_compiling_is_said_once(self) -> None:
-        target = console()
-        view = RunProgress(target)
-        for _ in range(3):
-            view.compiling()
-        assert text_of(target) == "compiling: the first round takes the longest\n"
-
     @pytest.mark.usefixtures("compiled_once")
     def test_a_real_one(self) -> None:
         target = console()

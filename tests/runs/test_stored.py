@@ -74,12 +74,6 @@ class TestRun:
 
 
 class TestStudy:
-    def test_it_is_shown(self) -> None:
-        page = render(STUDY)
-        assert "RMSE, last round: mean and 95 % interval over seeds" in page
-        assert "as served" not in page, "it was not noted then"
-        assert "Difference from uniform, paired by seed" in page
-
     def test_its_figures_are_those_that_were_written(self) -> None:
         study = Study.read(STUDY)
         assert study is not None

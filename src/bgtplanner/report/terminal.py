@@ -69,13 +69,7 @@ class RunProgress(_View):
 
     def __init__(self, console: Console, verbosity: int = 0) -> None:
         super().__init__(console, verbosity)
-        self._preset, self._first, self._begun, self._told = "", 0, 0.0, False
-
-    def compiling(self) -> None:
-        """Say once why nothing moves."""
-        told, self._told = self._told, True  # before it is said: two threads may come at once
-        if not told and self._live is None:
-            self._say("compiling: the first round takes the longest")
+        self._preset, self._first, self._begun = "", 0, 0.0
 
     def started(self, config: Config, split: Split, first: int) -> None:
         """Print the data and the settings."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from bgtplanner.runs.config import Config, check_policy, identifying
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
 __all__ = [
+    "Given",
     "accountant_of",
     "budgets_of",
     "check_planning",
@@ -37,6 +38,8 @@ __all__ = [
     "expansion_of",
     "federation_of",
     "learner_of",
+    "model_given",
+    "policy_named",
     "policy_of",
     "promise_of",
 ]
@@ -45,6 +48,20 @@ __all__ = [
 # What a policy gets from the run or from its ledger.
 _TOLD = {"budget", "clients", "ledger", "run", "rounds", "seed", "participation"}
 _TOLD |= {"accounting", "mechanism", "neighbours", "trust"}
+
+
+class Given(NamedTuple):
+    """Objects that were given in Python in place of a name.
+
+    Attributes:
+        model: A learner.
+        policy: A policy, in its state before the first round.
+        names: Those that the settings alone do not determine.
+    """
+
+    model: Learner | None = None
+    policy: Policy | None = None
+    names: tuple[str, ...] = ()
 
 
 def learner_of(config: Config) -> Learner:
@@ -80,6 +97,33 @@ def described(learner: Learner) -> tuple[dict[str, Any], bool]:
         return {"model.name": name} | {f"{name}.{key}": of for key, of in settings.items()}, True
     kept = ":" in name and (name in MODELS or name.startswith("__main__:"))
     return {"model.name": name, "model.options": settings}, not kept
+
+
+def model_given(model: Learner | str | None) -> tuple[dict[str, Any], Given]:
+    """The settings that a model in Python stands for, and the object if it is one.
+
+    Raises:
+        ConfigError: If it is not a model.
+    """
+    if model is None or isinstance(model, str):
+        return {"model.name": model} if model is not None else {}, Given()
+    if isinstance(model, type):
+        raise ConfigError(
+            f"model = the class {model.__name__}: expected an object, such as {model.__name__}()"
+        )
+    said, whole = described(model)
+    return said, Given(model=model, names=() if whole else ("model",))
+
+
+def policy_named(policy: Policy | type[Policy] | str | None) -> str | None:
+    """The name of a policy that was given by its name, as a class or as an object.
+
+    Raises:
+        ConfigError: If it is not a policy.
+    """
+    if policy is None or isinstance(policy, str):
+        return policy
+    return POLICIES.named(policy if isinstance(policy, type) else type(policy))
 
 
 def federation_of(

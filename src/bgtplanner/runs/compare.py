@@ -31,6 +31,7 @@ from bgtplanner.models.learner import Learner
 from bgtplanner.planning.policy import Policy
 from bgtplanner.planning.registry import POLICIES
 from bgtplanner.runs import run as runner
+from bgtplanner.runs.assembly import Given, model_given, policy_named
 from bgtplanner.runs.config import Config, check_policy, differences
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.interrupts import stop_requests
@@ -65,7 +66,7 @@ class Objects(NamedTuple):
     """
 
     ratings: Mapping[str, Ratings] = MappingProxyType({})
-    given: runner.Given = runner.Given()
+    given: Given = Given()
     policies: tuple[type[Policy], ...] = ()
 
 
@@ -129,7 +130,7 @@ def compare(
         >>> found.rows[0].policy, found.rows[0].figures["rmse_final"].seeds
         ('unlimited', 1)
     """
-    own, model_of_all = runner.model_given(model)
+    own, model_of_all = model_given(model)
     single = {"privacy.epsilon": epsilon, "federation.rounds": rounds}
     own |= {key: of for key, of in single.items() if of is not None} | as_settings(settings)
     fits = observer is None or all(hasattr(observer, of) for of in ("study_started", "cell_round"))
@@ -147,7 +148,7 @@ def compare(
     study = Study(
         datasets=tuple(names),
         mechanisms=_several("mechanisms", mechanisms, str, "names of mechanisms"),
-        policies=tuple(str(runner.policy_named(policy)) for policy in chosen),
+        policies=tuple(str(policy_named(policy)) for policy in chosen),
         seeds=tuple(as_whole("seeds", seed, 0) for seed in _several("seeds", seeds, object, "")),
         preset=preset,
         settings=own,

@@ -35,10 +35,6 @@ class Observer(RoundObserver, Protocol):
         """The data are ready; training starts at round `first`."""
         del config, split, first
 
-    def compiling(self) -> None:
-        """A program takes more than two seconds to compile; called from another thread."""
-        return
-
     def finished(self, result: Result) -> None:
         """The run is done."""
         del result
@@ -56,9 +52,6 @@ class Several(Observer):
 
     def started(self, config: Config, split: Split, first: int) -> None:
         self._tell("started", config, split, first)
-
-    def compiling(self) -> None:
-        self._tell("compiling")
 
     def round(self, record: Mapping[str, Any], total: int) -> None:
         self._tell("round", record, total)

@@ -16,7 +16,7 @@ from bgtplanner.data.catalogue import as_label
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import DataError, StorageError, quoted
 from bgtplanner.federation.simulation import Simulation
-from bgtplanner.models.metrics import METRICS
+from bgtplanner.models.metrics import HEADLINE, METRICS
 from bgtplanner.models.recommending import Recommender, pairs_of
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.recommending import Recommendations, recommendations_of, recommender_of
@@ -65,9 +65,9 @@ class Result:
         parts.append(f"{done} rounds" if total is None else f"round {done} of {total}")
         if (error := known.get("rmse_objective", known.get("rmse_final"))) is not None:
             parts.append(f"RMSE {error:.4f}")
-        lists = known.get("ndcg_at_10")
+        lists = known.get(HEADLINE)
         if known.get("objective") == "served":
-            lists = known.get("ndcg_at_10_served", lists)
+            lists = known.get(f"{HEADLINE}_served", lists)
         parts += [] if lists is None else [f"{METRICS['ndcg_at_10'].label} {lists:.3f}"]
         parts += [] if self.folder is None else [f"in {self.folder}"]
         return f"Result({visible(known.get('dataset', '?'))}: {', '.join(parts)})"

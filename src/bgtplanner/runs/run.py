@@ -4,50 +4,51 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import math
 import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from bgtplanner.arguments import as_path, as_settings, refuse_unless
-from bgtplanner.data.catalogue import ItemsFormat
-from bgtplanner.data.datasets import dataset_info, load_ratings, with_items
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.data.split import Split, Within, deal_users, split_ratings
-from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import ConfigError, DataError, RunFolderError, TrainingDivergedError
 from bgtplanner.federation.compilation import use_compilation_cache
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.learner import MODELS, Learner
-from bgtplanner.models.metrics import METRICS, lists_of, shown
-from bgtplanner.models.references import References, references
+from bgtplanner.models.metrics import HEADLINE, METRICS, lists_of, shown
 from bgtplanner.planning.policy import Policy
 from bgtplanner.planning.registry import POLICIES
-from bgtplanner.runs.assembly import check_planning, coordinator_of, described, federation_of
+from bgtplanner.runs.assembly import (
+    Given,
+    check_planning,
+    coordinator_of,
+    described,
+    federation_of,
+    model_given,
+    policy_named,
+)
 from bgtplanner.runs.config import Config, check_policy, load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.gains import gains_of
 from bgtplanner.runs.loop import Run
 from bgtplanner.runs.observers import Observer
+from bgtplanner.runs.prepared import Prepared, fingerprint_of, ratings_of, split_of
 from bgtplanner.runs.recommending import example_users, examples_of, number_of_examples
 from bgtplanner.runs.result import Result
 from bgtplanner.runs.saving import found_again, saved_ratings
 from bgtplanner.runs.summary import (
     about_ratings,
-    alone_by_round,
     as_served,
     classes_of,
     facts_of,
     lists_served,
     ranking_of,
-    rankings_beside,
     rounds_to_rank,
     spending_of,
     summarise,
@@ -55,15 +56,12 @@ from bgtplanner.runs.summary import (
 
 __all__ = [
     "RATINGS",
-    "Given",
     "Observer",
     "Prepared",
     "Result",
     "execute",
     "fingerprint_of",
     "load",
-    "model_given",
-    "policy_named",
     "ratings_of",
     "resume",
     "simulate",
@@ -71,58 +69,10 @@ __all__ = [
 ]
 
 
-_LISTS = "ndcg_at_10"  # measured in some of the rounds, too
 _LOST = 1e6  # no parameter that predicts ratings from 0 to 1 is anywhere near
 
 RATINGS = "Ratings, or the name of a data set; of a table: Ratings.from_frame(table)"
 """What stands for ratings in a call."""
-
-
-class Given(NamedTuple):
-    """Objects that were given in Python in place of a name.
-
-    Attributes:
-        model: A learner.
-        policy: A policy, in its state before the first round.
-        names: Those that the settings alone do not determine.
-    """
-
-    model: Learner | None = None
-    policy: Policy | None = None
-    names: tuple[str, ...] = ()
-
-
-class Prepared:
-    """Ratings as runs use them, and what can be said of them without any training.
-
-    Runs whose settings differ in the model, the mechanism or the policy can share it: it only
-    depends on the data, the seed and the number of rounds.
-    """
-
-    def __init__(self, config: Config, ratings: Ratings) -> None:
-        self.ratings, self.split = ratings, split_of(config, ratings)
-        self._alone: dict[int, list[float] | None] = {}
-
-    @functools.cached_property
-    def mark(self) -> str:
-        """A hash of all that a run is trained and tested on."""
-        return fingerprint_of(self.split)
-
-    @functools.cached_property
-    def references(self) -> References:
-        """The scores of what needs no one else."""
-        return references(self.split.train, self.split.test)
-
-    @functools.cached_property
-    def rankings(self) -> dict[str, float]:
-        """The scores of the rankings that need no model."""
-        return rankings_beside(self.split)
-
-    def alone(self, rounds: int, last: float | None) -> list[float] | None:
-        """The error of a client alone after each of so many rounds; `last` is that of the end."""
-        if rounds not in self._alone:
-            self._alone[rounds] = alone_by_round(self.split, rounds, last)
-        return self._alone[rounds]
 
 
 def simulate(
@@ -163,7 +113,7 @@ def simulate(
         True
     """
     refuse_unless(isinstance(ratings, Ratings | str), "ratings", ratings, RATINGS)
-    fits = observer is None or all(hasattr(observer, of) for of in ("started", "round"))
+    fits = observer is None or (hasattr(observer, "started") and hasattr(observer, "round"))
     refuse_unless(fits, "observer", observer, "an object that inherits from Observer")
     said, given = model_given(model)
     named: dict[str, Any] = said | {
@@ -178,42 +128,18 @@ def simulate(
         given = given._replace(policy=policy, names=(*given.names, "policy"))
     chosen = {key: value for key, value in named.items() if value is not None}
     config = load_config(preset=preset, settings={**chosen, **as_settings(settings)})
-    own = ratings if isinstance(ratings, Ratings) else None
-    out = None if out is None else as_path("out", out)
     result = execute(
-        config, ratings=own, given=given, out=out, overwrite=overwrite, observer=observer
+        config,
+        ratings=ratings if isinstance(ratings, Ratings) else None,
+        given=given,
+        out=None if out is None else as_path("out", out),
+        overwrite=overwrite,
+        observer=observer,
     )
     if not result.ratings.implicit and np.ptp(result.ratings.value) == 0:
         name = result.ratings.name
         warnings.warn(f"{name}: all ratings are the same; there is nothing to learn", stacklevel=2)
     return result
-
-
-def model_given(model: Learner | str | None) -> tuple[dict[str, Any], Given]:
-    """The settings that a model in Python stands for, and the object if it is one.
-
-    Raises:
-        ConfigError: If it is not a model.
-    """
-    if model is None or isinstance(model, str):
-        return {"model.name": model} if model is not None else {}, Given()
-    if isinstance(model, type):
-        raise ConfigError(
-            f"model = the class {model.__name__}: expected an object, such as {model.__name__}()"
-        )
-    said, whole = described(model)
-    return said, Given(model=model, names=() if whole else ("model",))
-
-
-def policy_named(policy: Policy | type[Policy] | str | None) -> str | None:
-    """The name of a policy that was given by its name, as a class or as an object.
-
-    Raises:
-        ConfigError: If it is not a policy.
-    """
-    if policy is None or isinstance(policy, str):
-        return policy
-    return POLICIES.named(policy if isinstance(policy, type) else type(policy))
 
 
 def execute(
@@ -303,22 +229,14 @@ def resume(
             raise RunFolderError(
                 f"{path}: a run on real machines; continue with: {folder.resume_command}"
             )
-        config = folder.config()
-        given = _given_again(folder, config, "resume", model, policy)
+        run = _opened(folder, "resume", ratings, model, policy)
         try:
-            check_policy(config.planning.policy)
+            check_policy(run.config.planning.policy)
         except ConfigError as error:
             raise RunFolderError(
                 f"{path}: cannot be resumed; start a new run ({error})"
             ) from error
-        ratings = _ratings_of_folder(folder, config, "resume") if ratings is None else ratings
-        data = Prepared(config, ratings)
-        run = _Run(config, data, observer, given, stop=stop)
-        if data.mark != folder.notes().get("data"):
-            raise RunFolderError(
-                f"{path}: the ratings of '{config.data.dataset}' are not those it was started "
-                "with; bring them back, or start a new run"
-            )
+        run.observer, run.stop = observer, stop
         run.open_ledger(folder)
         with contextlib.closing(run):
             checkpoint = folder.checkpoint()
@@ -353,15 +271,14 @@ def load(
     Raises:
         RunFolderError: If the run is not finished, or was started with other ratings.
     """
-    expected = "Ratings, or where they are now, such as csv:PATH"
     fits = ratings is None or isinstance(ratings, Ratings | str)
-    refuse_unless(fits, "ratings", ratings, expected)
+    refuse_unless(fits, "ratings", ratings, "Ratings, or where they are, such as csv:PATH")
     data_dir = None if data_dir is None else str(as_path("data_dir", data_dir))
     use_compilation_cache()
     folder = RunFolder(as_path("path", path))
     if (folder.path / "study.json").exists():
         raise RunFolderError(f"{path}: holds a study; read it with bgtplanner.load_study")
-    notes, summary = folder.notes(), folder.summary(whole=True)
+    summary, checkpoint = folder.summary(whole=True), folder.checkpoint()
     if summary is None and not unfinished:
         raise RunFolderError(f"{path}: not finished; continue with: {folder.resume_command}")
     if folder.deployed:
@@ -369,41 +286,53 @@ def load(
             f"{path}: a run on real machines, which have the ratings; ask a client there: "
             "bgtplanner recommend CLIENT_FOLDER"
         )
-    config = folder.config()
-    given = _given_again(folder, config, "load", model)
-    checkpoint = folder.checkpoint()
-    if summary is None and checkpoint is None:
+    if checkpoint is None:
         raise RunFolderError(
-            f"{path}: not finished, without a checkpoint yet; try again after round "
-            f"{config.run.checkpoint_every}, or continue with: {folder.resume_command}"
+            f"{path}: has no checkpoint (yet); if it is going on, try again later, otherwise "
+            f"continue with: {folder.resume_command}"
         )
-    if not isinstance(ratings, Ratings):
-        places = {"dataset": ratings, "data_dir": data_dir}
-        moved = {name: place for name, place in places.items() if place is not None}
-        own = None if moved else saved_ratings(folder)
-        now = config.model_copy(update={"data": config.data.model_copy(update=moved)})
-        ratings = _ratings_of_folder(folder, now, "load") if own is None else own
-    data = Prepared(config, ratings)
-    run = _Run(config, data, None, given)
-    if data.mark != notes.get("data") or checkpoint is None:
-        raise RunFolderError(
-            f"{path}: has no checkpoint, or the ratings of '{ratings.name}' are not those "
-            "it was started with; bring both back, or run it again"
-        )
+    run = _opened(folder, "load", ratings, model, data_dir=data_dir)
     # What the server remembers is for training alone; earlier versions remembered less.
     fresh = run.simulation.arrays().items()
     run.restore({name: of for name, of in fresh if name.startswith("memory/")} | checkpoint)
     done = run.simulation.next_round
     return Result(
-        summary=notes.get("facts", {}) if summary is None else summary,
+        summary=folder.notes().get("facts", {}) if summary is None else summary,
         rounds=folder.rounds(done) if summary is None else folder.rounds(whole=True),
-        ratings=ratings,
+        ratings=run.prepared.ratings,
         folder=folder.path,
         simulation=run.simulation,
-        unfinished=(done, config.federation.rounds) if summary is None else None,
-        config=config,
+        unfinished=(done, run.config.federation.rounds) if summary is None else None,
+        config=run.config,
         given=folder.given,
     )
+
+
+def _opened(
+    folder: RunFolder,
+    call: str,
+    ratings: Ratings | str | None,
+    model: Learner | None,
+    policy: Policy | None = None,
+    data_dir: str | None = None,
+) -> _Run:
+    """The run of a folder, with the ratings that it was started with, from its first round."""
+    config = folder.config()
+    given = _given_again(folder, config, call, model, policy)
+    if not isinstance(ratings, Ratings):
+        places = (("dataset", ratings), ("data_dir", data_dir))
+        moved = {name: place for name, place in places if place is not None}
+        now = config.model_copy(update={"data": config.data.model_copy(update=moved)})
+        own = saved_ratings(folder) if folder.saved and not moved else None
+        ratings = _ratings_of_folder(folder, now, call) if own is None else own
+    data = Prepared(config, ratings)
+    run = _Run(config, data, None, given)
+    if data.mark != folder.notes().get("data"):
+        raise RunFolderError(
+            f"{folder.path}: the ratings of '{ratings.name}' are not those it was started with; "
+            "bring them back, or start a new run"
+        )
+    return run
 
 
 def _given_again(
@@ -413,11 +342,7 @@ def _given_again(
     model: Learner | None,
     policy: Policy | None = None,
 ) -> Given:
-    """The objects given now, after checking that none is missing, and that the model is the same.
-
-    Raises:
-        RunFolderError: If one is missing, or the model has other settings.
-    """
+    """The objects given now, after checking that none is missing and the model is the same."""
     given = Given(model, policy)
     needed = [name for name in folder.given if (call, name) != ("load", "policy")]
     if missing := [name for name in needed if getattr(given, name) is None]:
@@ -449,74 +374,6 @@ def _ratings_of_folder(folder: RunFolder, config: Config, call: str) -> Ratings:
             f"{folder.path}: its data cannot be loaded by name ({error}).{moved} If they were "
             f"given in Python, continue there: {call}(path, ratings=...)"
         ) from error
-
-
-def ratings_of(config: Config) -> Ratings:
-    """Load the ratings that a config names, with their catalogue."""
-    data = config.data
-    words = tuple(name.strip() for name in (data.items_words or "").split(",") if name.strip())
-    columns = ItemsFormat(item=data.items_column, words=words)
-    how: dict[str, Any] = {"items_format": None if columns == ItemsFormat() else columns}
-    if data.dataset == "synthetic":
-        made = synthetic_ratings(
-            **config.synthetic.model_dump(), seed=config.run.seed, catalogue=data.items == "auto"
-        )
-        info = dataset_info(data.dataset)
-        ratings = with_items(made, info, data.items, unknown=data.unknown_items, **how)
-    else:
-        ratings = load_ratings(
-            data.dataset,
-            data_dir=data.data_dir,
-            seed=config.run.seed,
-            duplicates=data.duplicates,
-            delimiter=data.delimiter,
-            header=data.header,
-            user=data.user_column,
-            item=data.item_column,
-            rating=data.rating_column,
-            time=data.time_column,
-            client=data.client_column,
-            scale=data.scale,
-            items=data.items,
-            unknown_items=data.unknown_items,
-            **how,
-        )
-    if data.clients is not None:
-        ratings = deal_users(ratings, data.clients, seed=config.run.seed)
-    return ratings
-
-
-def split_of(config: Config, ratings: Ratings) -> Split:
-    """Split the ratings as the config says.
-
-    Raises:
-        DataError: If there are too few ratings for a training set and a test set, or no times.
-    """
-    data = config.data
-    within: Within
-    if data.split == "auto":
-        within = "user"
-        with contextlib.suppress(ConfigError):  # ratings given in Python may have any name
-            within = dataset_info(data.dataset).split_within
-    else:
-        within = data.split
-    split = split_ratings(
-        ratings,
-        seed=config.run.seed,
-        rounds=config.federation.rounds,
-        train_share=data.train_share,
-        within=within,
-        leave_last=data.leave_last,
-        initial_share=data.initial_share,
-        arrival=data.arrival,
-    )
-    if not len(split.test) or not len(split.train):
-        raise DataError(
-            f"{ratings.name}: too few ratings to hold out a test set "
-            f"({len(split.train)} for training, {len(split.test)} for the test); give more, or "
-            "another data.train_share"
-        )
-    return split
 
 
 class _Run(Run):
@@ -553,7 +410,7 @@ class _Run(Run):
             validation=config.planning.validation_share if config.validates else 0.0,
         )
         super().__init__(config, simulation, observer, stop)
-        ranks = lists and _LISTS in shown(config.preset)
+        ranks = lists and HEADLINE in shown(config.preset)
         self._ranked_in = set(rounds_to_rank(config.federation.rounds) if ranks else ())
 
     @functools.cached_property
@@ -618,7 +475,7 @@ class _Run(Run):
         if self.lists:
             found |= ranking_of(self.simulation, self.split, self.prepared.rankings)
             found["gains"] = gains_of(self.split, predicted(), number - 1, budgets)
-        found[f"{_LISTS}_served"] = lists_served(goal, self.records, found.get(_LISTS))
+        found[f"{HEADLINE}_served"] = lists_served(goal, self.records, found.get(HEADLINE))
         alone = self.prepared.alone(number, found["rmse_client_alone"])
         served = None if alone is None else as_served(goal, alone)
         return found | {"rmse_client_alone_served": served}
@@ -628,8 +485,8 @@ class _Run(Run):
         if index not in self._ranked_in:
             return {}
         lists = lists_of(self.simulation.rank, self.split.train, self.split.test)
-        value = float(METRICS[_LISTS].of(lists))
-        return {_LISTS: value} if math.isfinite(value) else {}
+        value = float(METRICS[HEADLINE].of(lists))
+        return {HEADLINE: value} if math.isfinite(value) else {}
 
     def check(self) -> None:
         """End a run whose model is lost; whether it is, what was released says, not a test."""
@@ -641,16 +498,3 @@ class _Run(Run):
                 f"grow without end. Try a smaller server.learning_rate "
                 f"(now {self.config.server.learning_rate:g})"
             )
-
-
-def fingerprint_of(split: Split) -> str:
-    """A hash of all that a run is trained and tested on: ratings, and features of items."""
-    digest = hashlib.sha256()
-    for part in (split.train, split.test):
-        for array in (part.user, part.item, part.value, part.client_of_user):
-            digest.update(np.ascontiguousarray(array).tobytes())
-    digest.update(split.arrival.tobytes())
-    if (catalogue := split.train.catalogue) is not None:
-        digest.update("\0".join((*catalogue.labels, *catalogue.names)).encode())
-        digest.update(np.ascontiguousarray(catalogue.features).tobytes())
-    return digest.hexdigest()

@@ -19,7 +19,7 @@ from scipy.special import stdtrit
 
 from bgtplanner.arguments import as_path
 from bgtplanner.errors import RunFolderError
-from bgtplanner.models.metrics import METRICS, of_ratings, shown
+from bgtplanner.models.metrics import HEADLINE, METRICS, of_ratings, shown
 from bgtplanner.models.references import REFERENCES
 from bgtplanner.paper.table2 import EPSILON, Published, published
 from bgtplanner.runs.folder import RunFolder
@@ -63,7 +63,7 @@ def compared() -> list[str]:
         metric = METRICS[name]
         if metric.shown:
             found += [f"{name}_final", f"{name}_best"] if metric.sums else [name]
-            if metric.unit == "ratings" or name == "ndcg_at_10":
+            if metric.unit == "ratings" or name == HEADLINE:
                 found.append(f"{name}_served")
     return found
 
@@ -257,7 +257,7 @@ class Comparison:
         if paper:
             return tuple(key for key in known if not key.endswith(("_final", "_served")))
         served = [key for key in known if key.endswith("_served")]
-        both = [*map(metric_of, served), "ndcg_at_10"] if served else []
+        both = [*map(metric_of, served), HEADLINE] if served else []
         last = [key for key in known if not key.endswith(("_best", "_served"))]
         last.sort(key=lambda key: metric_of(key) not in both)
         return tuple(served + last if self.error in served else last + served)

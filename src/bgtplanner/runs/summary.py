@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split
 from bgtplanner.federation.simulation import Simulation
-from bgtplanner.models.metrics import drawn_users, of_ratings, ranked
+from bgtplanner.models.metrics import HEADLINE, drawn_users, of_ratings, ranked
 from bgtplanner.models.references import References, rankings, references, the_same_for_all
 from bgtplanner.paper.accounting import client_level
 from bgtplanner.planning.objective import Objective
@@ -268,7 +268,7 @@ def lists_served(goal: Objective, records: Records, last: float | None) -> float
         records: One mapping per round, some with a measured `ndcg_at_10`.
         last: That of the last round.
     """
-    measured = [record.get("ndcg_at_10") for record in records[:-1]]
+    measured = [record.get(HEADLINE) for record in records[:-1]]
     errors = [record.get("rmse") for record in records]
     if last is None or None in errors or (len(records) > 1 and measured[0] is None):
         return None

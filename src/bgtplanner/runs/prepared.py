@@ -1,0 +1,136 @@
+"""The data of a run: its ratings, how they are split, and what can be said without training."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from bgtplanner.data.catalogue import ItemsFormat
+from bgtplanner.data.datasets import dataset_info, load_ratings, with_items
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.split import Split, Within, deal_users, split_ratings
+from bgtplanner.data.synthetic import synthetic_ratings
+from bgtplanner.errors import ConfigError, DataError
+from bgtplanner.models.references import References, references
+from bgtplanner.runs.config import Config
+from bgtplanner.runs.summary import alone_by_round, rankings_beside
+
+__all__ = ["Prepared", "fingerprint_of", "ratings_of", "split_of"]
+
+
+class Prepared:
+    """Ratings as runs use them, and what can be said of them without any training.
+
+    Runs whose settings differ in the model, the mechanism or the policy can share it: it only
+    depends on the data, the seed and the number of rounds.
+    """
+
+    def __init__(self, config: Config, ratings: Ratings) -> None:
+        self.ratings, self.split = ratings, split_of(config, ratings)
+        self._alone: dict[int, list[float] | None] = {}
+
+    @functools.cached_property
+    def mark(self) -> str:
+        """A hash of all that a run is trained and tested on."""
+        return fingerprint_of(self.split)
+
+    @functools.cached_property
+    def references(self) -> References:
+        """The scores of what needs no one else."""
+        return references(self.split.train, self.split.test)
+
+    @functools.cached_property
+    def rankings(self) -> dict[str, float]:
+        """The scores of the rankings that need no model."""
+        return rankings_beside(self.split)
+
+    def alone(self, rounds: int, last: float | None) -> list[float] | None:
+        """The error of a client alone after each of so many rounds; `last` is that of the end."""
+        if rounds not in self._alone:
+            self._alone[rounds] = alone_by_round(self.split, rounds, last)
+        return self._alone[rounds]
+
+
+def ratings_of(config: Config) -> Ratings:
+    """Load the ratings that a config names, with their catalogue."""
+    data = config.data
+    words = tuple(name.strip() for name in (data.items_words or "").split(",") if name.strip())
+    columns = ItemsFormat(item=data.items_column, words=words)
+    how: dict[str, Any] = {"items_format": None if columns == ItemsFormat() else columns}
+    if data.dataset == "synthetic":
+        made = synthetic_ratings(
+            **config.synthetic.model_dump(), seed=config.run.seed, catalogue=data.items == "auto"
+        )
+        info = dataset_info(data.dataset)
+        ratings = with_items(made, info, data.items, unknown=data.unknown_items, **how)
+    else:
+        ratings = load_ratings(
+            data.dataset,
+            data_dir=data.data_dir,
+            seed=config.run.seed,
+            duplicates=data.duplicates,
+            delimiter=data.delimiter,
+            header=data.header,
+            user=data.user_column,
+            item=data.item_column,
+            rating=data.rating_column,
+            time=data.time_column,
+            client=data.client_column,
+            scale=data.scale,
+            items=data.items,
+            unknown_items=data.unknown_items,
+            **how,
+        )
+    if data.clients is not None:
+        ratings = deal_users(ratings, data.clients, seed=config.run.seed)
+    return ratings
+
+
+def split_of(config: Config, ratings: Ratings) -> Split:
+    """Split the ratings as the config says.
+
+    Raises:
+        DataError: If there are too few ratings for a training set and a test set, or no times.
+    """
+    data = config.data
+    within: Within
+    if data.split == "auto":
+        within = "user"
+        with contextlib.suppress(ConfigError):  # ratings given in Python may have any name
+            within = dataset_info(data.dataset).split_within
+    else:
+        within = data.split
+    split = split_ratings(
+        ratings,
+        seed=config.run.seed,
+        rounds=config.federation.rounds,
+        train_share=data.train_share,
+        within=within,
+        leave_last=data.leave_last,
+        initial_share=data.initial_share,
+        arrival=data.arrival,
+    )
+    if not len(split.test) or not len(split.train):
+        raise DataError(
+            f"{ratings.name}: too few ratings to hold out a test set "
+            f"({len(split.train)} for training, {len(split.test)} for the test); give more, or "
+            "another data.train_share"
+        )
+    return split
+
+
+def fingerprint_of(split: Split) -> str:
+    """A hash of all that a run is trained and tested on: ratings, and features of items."""
+    digest = hashlib.sha256()
+    for part in (split.train, split.test):
+        for array in (part.user, part.item, part.value, part.client_of_user):
+            digest.update(np.ascontiguousarray(array).tobytes())
+    digest.update(split.arrival.tobytes())
+    if (catalogue := split.train.catalogue) is not None:
+        digest.update("\0".join((*catalogue.labels, *catalogue.names)).encode())
+        digest.update(np.ascontiguousarray(catalogue.features).tobytes())
+    return digest.hexdigest()
