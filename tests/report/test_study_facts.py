@@ -248,7 +248,7 @@ class TestFolders:
             "19 of 20",
             "csv:a &lt;b&gt;.csv, gaussian",
             "† differs in more than the policy: unlimited has privacy.mechanism none",
-            "bgtplanner compare --dataset demo --dataset",
+            "To see the page of a single run",
         ):
             assert said in text
         assert "<b>" not in text

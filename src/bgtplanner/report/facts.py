@@ -62,15 +62,11 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """All that is shown of a run or a study.
+    """All that is shown of a run or a study: the result in a sentence, key figures, sections.
 
     Attributes:
         kind: ``run``, ``comparison`` or ``sweep``.
         about: What was run, in a line.
-        headline: The result in one sentence.
-        lead: What has to be said right after it.
-        tiles: Key figures.
-        sections: All the rest, in order.
         state: ``finished``, ``running`` or ``stopped``.
         progress: How many rounds or cells are done, and how many there will be.
         summary: The figures of a run, or those of an unfinished one so far.

@@ -171,34 +171,42 @@ def _facts(run: _Run) -> Facts:
     )
 
 
+def _answers(run: _Run) -> Tile:
+    """Return how many uploads of real machines were used, refused, dropped or late."""
+    total: Counter[str] = Counter()
+    for record in run.rounds:
+        for name, key in (("asked", "asked"), ("refused", "refused"), ("late", "late")):
+            total[name] += record.get(key, 0)
+        total.update(record.get("dropped_by_kind", {}))
+    rest = " · ".join(f"{count:,} {name}" for name, count in total.items() if count)
+    return Tile("Uploads used", f"{sum(of['clients'] for of in run.rounds):,}", rest)
+
+
 def _outcome(run: _Run) -> list[Tile]:
     """Return the results beside the references."""
     summary, known = run.summary, verdict.gained(run.summary)
+    tiles, nothing = [_answers(run)] if run.deployed else [], verdict.nothing_learned(summary)
     if not run.scored:
-        answers = _answers(run)
-        rest = " · ".join(f"{count:,} {name}" for name, count in answers.items() if count)
-        return [Tile("Uploads used", f"{answers['used']:,}", rest)]
-    keys = {name: verdict.planned_key(summary, name) for name in (ERROR, LISTS)}
-    when = {
-        name: "mean over all rounds, as served" if key.endswith("_served") else "in the last round"
-        for name, key in keys.items()
-    }
-    error, nothing = summary[keys[ERROR]], verdict.nothing_learned(summary)
+        return tiles
+
+    def described(name: str, beside: list[str]) -> str:
+        served = verdict.planned_key(summary, name).endswith("_served")
+        when = "mean over all rounds, as served" if served else "in the last round"
+        return " · ".join([when, *beside])
+
+    error = summary[verdict.planned_key(summary)]
     beside = [f"RMSE {error:.4f} on 0 to 1"] if verdict.unit_of(summary) else []
     if known is not None:
         beside.append(f"each client alone {verdict.error_in_words(summary, known[1])}")
     warn = nothing or (known is not None and known[0] > known[1] > 0)
-    rest = " · ".join([when[ERROR], *beside])
-    tiles = [Tile("Error", verdict.error_in_words(summary, error), rest, warn)]
-    lists, metric = summary.get(keys[LISTS]), METRICS[LISTS]
+    value = verdict.error_in_words(summary, error)
+    tiles.append(Tile("Error", value, described(ERROR, beside), warn))
+    lists, metric = summary.get(verdict.planned_key(summary, LISTS)), METRICS[LISTS]
     if lists is not None and LISTS in shown(run.config.preset):
-        beside = [
-            f"{REFERENCES[key]} {metric.in_words(theirs)}"
-            for key in ("popularity", "random")
-            if (theirs := summary.get(f"{LISTS}_{key}")) is not None
-        ]
-        rest = " · ".join([when[LISTS], *beside])
-        tiles.append(Tile(f"Lists ({metric.label})", metric.in_words(lists), rest, nothing))
+        others = {key: summary.get(f"{LISTS}_{key}") for key in ("popularity", "random")}
+        found = [f"{REFERENCES[key]} {metric.in_words(of)}" for key, of in others.items() if of]
+        value = metric.in_words(lists)
+        tiles.append(Tile(f"Lists ({metric.label})", value, described(LISTS, found), nothing))
     better = (summary.get("gains") or {}).get("better")
     if better is not None and not nothing:
         rest = "of the clients have a lower error than alone, in the last round"
@@ -383,26 +391,6 @@ def _shares(run: _Run) -> NDArray[np.float64]:
     return np.asarray(charges / (charges.sum() or 1.0))
 
 
-def _answers(run: _Run) -> dict[str, int]:
-    """Return how many uploads were asked for, used, refused, dropped or late."""
-    total: Counter[str] = Counter()
-    for record in run.rounds:
-        for name, key in (("asked", "asked"), ("used", "clients"), ("refused", "refused")):
-            total[name] += record.get(key, 0)
-        total.update(record.get("dropped_by_kind", {}))
-        total["late"] += record.get("late", 0)
-    return dict(total)
-
-
-def _requests(run: _Run) -> Section | None:
-    if not run.deployed:
-        return None
-    rows = [("", [name, f"{number:,}"]) for name, number in _answers(run).items()]
-    columns = ["uploads, over all rounds", "number"]
-    table = Table("What became of every upload that was asked for", columns, rows)
-    return Section("Requests and answers", tables=[table])
-
-
 def _classes(run: _Run) -> Section | None:
     if not (classes := run.summary.get("classes")):
         return None
@@ -460,7 +448,4 @@ def _origin(run: _Run) -> Section:
     return Section(heading, said, code=code, unfold=to_toml(run.config))
 
 
-_PARTS = (
-    *(_notes, _compared, _quality, _lists, _who, _spending, _requests, _classes, _guarantee),
-    _origin,
-)
+_PARTS = (_notes, _compared, _quality, _lists, _who, _spending, _classes, _guarantee, _origin)
