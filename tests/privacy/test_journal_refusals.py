@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bgtplanner.errors import LedgerError, LedgerTamperedError, StorageError
+from bgtplanner.errors import LedgerError, LedgerTamperedError
 from bgtplanner.privacy import _journal as journal
 from bgtplanner.privacy._journal import SCHEMA, Journal
 from bgtplanner.privacy._rows import Head, Row, pack
@@ -170,74 +170,4 @@ def test_others_can_use_it_once_it_is_up_to_date(
     connection.close()
 
 
-def test_a_file_that_stays_in_write_ahead_mode_is_left_alone(old: Path) -> None:
-    said: list[str] = []
-
-    class Stubborn:
-        def execute(self, sql: str) -> Any:
-            said.append(sql)
-            return self
-
-        def fetchone(self) -> tuple[str]:
-            return ("wal",)
-
-    with pytest.raises(StorageError, match="another process has it open; stop that process first"):
-        journal._migrate(Stubborn(), old)  # type: ignore[arg-type]
-    assert not any(sql.startswith("BEGIN") for sql in said)
-
-
-def test_a_copy_that_cannot_be_brought_up_to_date_is_let_go_of(
-    old: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copies: list[sqlite3.Connection] = []
-
-    def fails(connection: sqlite3.Connection) -> None:
-        copies.append(connection)
-        raise LedgerTamperedError("a row cannot be read")
-
-    monkeypatch.setattr(journal, "_derive", fails)
-    with pytest.raises(LedgerTamperedError, match="a row cannot be read"):
-        Journal.open(old, read_only=True)
-    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-        copies[0].execute("SELECT 1")
-
-
 # ---- looked at
-
-
-class Refusing:
-    """A connection that cannot read, for one reason or another."""
-
-    def __init__(self, code: int) -> None:
-        self.code, self.closed = code, False
-
-    def execute(self, *_: Any) -> Any:
-        error = sqlite3.OperationalError("database is locked")
-        error.sqlite_errorcode = self.code
-        raise error
-
-    def close(self) -> None:
-        self.closed = True
-
-
-@pytest.mark.parametrize(
-    ("code", "mended"), [(sqlite3.SQLITE_READONLY_ROLLBACK, True), (sqlite3.SQLITE_BUSY, False)]
-)
-def test_only_a_half_of_a_write_is_taken_back_by_who_looks(
-    path: Path, monkeypatch: pytest.MonkeyPatch, code: int, mended: bool
-) -> None:
-    made(path).close()
-    real, modes, refusing = journal._connect, list[str](), Refusing(code)
-
-    def connect(path: Path, mode: str) -> Any:
-        modes.append(mode)
-        return refusing if len(modes) == 1 else real(path, mode)
-
-    monkeypatch.setattr(journal, "_connect", connect)
-    if mended:
-        journal._connect_to_read(path).close()
-    else:
-        with pytest.raises(StorageError, match="another process has been using it"):
-            journal._connect_to_read(path)
-    assert modes == (["ro", "rw", "ro"] if mended else ["ro"])
-    assert refusing.closed

@@ -19,6 +19,7 @@ import os
 import secrets
 import sqlite3
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -76,6 +77,8 @@ class Journal:
         if found is None or not isinstance(found[0], bytes):
             raise LedgerError(f"{path}: damaged: it has lost its key")
         self.key: bytes = found[0]
+        if not durable:  # it is never closed by hand
+            weakref.finalize(self, connection.close)
 
     @classmethod
     def in_memory(cls, rows: Iterable[Row], key: bytes) -> Self:

@@ -7,9 +7,9 @@
   inputs, which must be public, is unchanged. Otherwise it is a new attempt with a new charge.
 * If a run must move forward, a round that is not above every earlier one is refused.
 * The promise is the budget. ``epsilon_spent`` is a reading.
-* The first row names the neighbouring relation for which the noise of every release is scaled, and
-  so what the budget promises. A ledger whose first row names none is older, and its relation is
-  ``replace-one``. A ledger is never used for another relation than its own.
+* The first row names the neighbouring relation for which the noise of every release is scaled. A
+  ledger whose first row names none is older, and its relation is ``replace-one``. A ledger is
+  never used for another relation than its own.
 * Opening a ledger reads the newest snapshot and the few rows after it, however many there are.
   Only :meth:`Ledger.verify` reads them all.
 
@@ -138,9 +138,8 @@ class Ledger:
 
         Args:
             path: The file.
-            budgets: The budgets in force from now on. They may be smaller than those that the
-                ledger was created with, never larger. A client that has spent more than its new
-                budget can pay nothing further.
+            budgets: The budgets in force from now on: no larger than those that the ledger was
+                created with. Who has spent more than its new budget can pay nothing further.
             accountant: If given, must be the one that the ledger was created with.
             neighbours: Likewise; a ledger that names no relation was created with ``replace-one``.
             head: The newest row that is remembered elsewhere; a ledger without it is refused.
@@ -190,8 +189,7 @@ class Ledger:
     def state_dict(self) -> dict[str, Any]:
         """Return a ledger in memory as plain values, for :meth:`from_state`; keep them secret.
 
-        They include the key of the fingerprints. A durable ledger stays in its file and its key
-        never leaves it, so only its head is returned.
+        They include the key of the fingerprints. Of a durable ledger only the head is returned.
         """
         with self._lock:
             self._catch_up()
@@ -255,12 +253,11 @@ class Ledger:
             run: The run.
             round: Its round.
             clients: Who is asked, as a mask or as indices; by default everyone.
-            fingerprint: Of the public inputs that the release will be computed from (see
-                :meth:`fingerprint`). Whether something is charged must not depend on protected
-                data. Without a fingerprint, every call is a new attempt.
+            fingerprint: Of the public inputs of the release (see :meth:`fingerprint`): whether
+                something is charged must not depend on protected data. Without a fingerprint,
+                every call is a new attempt.
             strict: Refuse everyone if one client cannot pay.
-            rising: Refuse a round that is not above every round of the run that any process has
-                reserved before.
+            rising: Refuse a round that is not above every round that the run has had.
 
         Raises:
             BudgetExceeded: If no one can pay (or one cannot, if `strict`). Nothing was booked.
@@ -343,7 +340,7 @@ class Ledger:
             self._book.read(row)
 
     def fingerprint(self, *parts: bytes) -> bytes:
-        """Return a keyed hash of a release's inputs; without the key it reveals nothing."""
+        """Return a keyed hash of a release's inputs, which reveals nothing without the key."""
         digest = hmac.new(self._journal.key, digestmod=hashlib.sha256)
         for part in parts:
             digest.update(len(part).to_bytes(8, "little") + part)
@@ -445,9 +442,8 @@ class Ledger:
             if book.head != known.head:
                 raise gone
             if not same or not np.array_equal(book.spending.spent(), known.spending.spent()):
-                raise LedgerTamperedError(
-                    "the stored sums do not match the rows: edited or damaged"
-                )
+                wrong = "the stored sums do not match the rows: edited or damaged"
+                raise LedgerTamperedError(wrong)
             self._catch_up()
             self._journal.check()
             if head is not None:
