@@ -126,7 +126,7 @@ class TestWhereDataIs:
         with pytest.raises(DataError) as caught:
             load_ratings("ml-1m-users")
         message = str(caught.value)
-        assert str(no_data / "ml-1m" / "ratings.dat") in message
+        assert f"put ratings.dat into {no_data / 'ml-1m'}" in message
         assert "bgtplanner data fetch ml-1m-users" in message
 
 

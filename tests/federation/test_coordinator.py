@@ -23,8 +23,9 @@ from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.server import Server
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.federation.validation import rmse_of
-from bgtplanner.models.bias import Biases, Posterior
+from bgtplanner.models.bias import Biases
 from bgtplanner.models.factorization import Factorization
+from bgtplanner.models.posterior import Posterior
 from bgtplanner.paper import rows
 from bgtplanner.paper.extras import PaperExtras
 from bgtplanner.planning.adaptive import Adap

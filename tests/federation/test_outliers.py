@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from bgtplanner.federation.outliers import FALSE_ALARM, Limits, OutlierTests, limits_of
-from bgtplanner.models.bias import Posterior
 from bgtplanner.models.learner import Noise, Shared
+from bgtplanner.models.posterior import Posterior
 from bgtplanner.privacy.mechanisms import mechanism_named
 from bgtplanner.privacy.noise import SeededNoise
 from bgtplanner.privacy.privunit import cap_of, randomise

@@ -19,11 +19,12 @@ from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.server import Server
 from bgtplanner.models import bias as biases
-from bgtplanner.models.bias import COUNT_WEIGHT, Biases
+from bgtplanner.models.bias import Biases
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.fedgnn import FedGNN
 from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.learner import Learner
+from bgtplanner.models.posterior import COUNT_WEIGHT
 
 Float = NDArray[np.float64]
 N_USERS, N_ITEMS = 5, 6

@@ -18,10 +18,11 @@ from bgtplanner.federation.parameters import RoundParameters
 from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.rounds import Federation, State
 from bgtplanner.federation.server import Server
-from bgtplanner.models import bias as posterior
-from bgtplanner.models.bias import COUNT_WEIGHT, Biases, Posterior
+from bgtplanner.models import posterior
+from bgtplanner.models.bias import Biases
 from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.optimizers import NO_NOISE, Noise
+from bgtplanner.models.posterior import COUNT_WEIGHT, Posterior
 
 Float = NDArray[np.float64]
 CLIP, CLIENTS, RATINGS, ITEMS = 0.1, 1000, 40, 40

@@ -7,7 +7,6 @@ in the given folder, then in ``$BGTPLANNER_DATA``, then in the user's cache, as
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -369,13 +368,7 @@ def with_items(
 ) -> Ratings:
     """The ratings of a set with the catalogue that `items` stands for, as in `load_ratings`.
 
-    Args:
-        ratings: Ratings of this set.
-        info: The set.
-        items: ``auto``, ``none``, a path or a catalogue.
-        folder: Where the set's own files are.
-        items_format: How a table of items is read; by default the set's own way for its own file.
-        unknown: What to do with ratings of items that the catalogue lacks.
+    In `folder` are the set's own files, which are read in their own way.
     """
     path: Path | None = None
     if (isinstance(items, str) and items not in ("auto", "none")) or isinstance(items, Path):
@@ -462,12 +455,10 @@ def data_folders(data_dir: Path | str | None = None) -> list[Path]:
     Raises:
         ConfigError: If `data_dir` is given and is not a folder.
     """
-    folders, there = [], False
+    folders = []
     if data_dir is not None:
         folders.append(with_home(data_dir))
-        with contextlib.suppress(OSError):
-            there = folders[0].is_dir()
-        if not there:
+        if not folders[0].is_dir():
             raise ConfigError(f"--data-dir: {folders[0]} is not a folder; give one that exists")
     if from_environment := os.environ.get("BGTPLANNER_DATA"):
         folders.append(with_home(from_environment))
@@ -484,19 +475,14 @@ def find_files(name: str, data_dir: Path | str | None = None) -> list[Path]:
     if info.folder is None:
         return []
     folders = [folder / info.folder for folder in data_folders(data_dir)]
-    best: tuple[Path, Sequence[str]] | None = None
     for folder in folders:
-        found = {file: existing_file(folder / file) for file in info.files}
-        missing = [file for file, path in found.items() if path is None]
-        if not missing:
-            return [path for path in found.values() if path is not None]
-        if best is None and len(missing) < len(found):  # name what is missing beside the others
-            best = folder, missing
-    folder, lacking = best or (folders[0], info.files)
-    wanted = " and ".join(str(folder / file) for file in lacking)
+        found = [path for file in info.files if (path := existing_file(folder / file))]
+        if len(found) == len(info.files):
+            return found
+    wanted = " and ".join(info.files)
     looked = ", ".join(str(folder) for folder in folders)
     raise DataError(
-        f"the data set '{name}' is not here: put {wanted} in place, or run "
+        f"the data set '{name}' is not here: put {wanted} into {folders[0]}, or run "
         f"'bgtplanner data fetch {name}'. Looked in: {looked}"
     )
 

@@ -57,12 +57,10 @@ class Ratings:
         user_labels: Label of each user in the source.
         item_labels: Label of each item in the source.
         name: Name of this set in reports.
-        public: What was given and not read off the ratings: ``scale`` if the bounds were given,
-            ``catalogue`` if the items were. Whatever was read off the ratings reveals something
-            about the people who rated, and no budget pays for that.
+        public: What was given and not read off the ratings: ``scale``, ``catalogue``. Whatever was
+            read off them reveals something about people, and no budget pays for that.
         catalogue: Titles and features of the items, in their order, if there are any.
-        implicit: Whether these are clicks, plays or purchases, which have the value 1, and no
-            ratings.
+        implicit: Whether these are clicks, plays or purchases, with the value 1, and no ratings.
         notes: What whoever starts a run should be told about how these were loaded.
 
     Example:
@@ -141,13 +139,8 @@ class Ratings:
         """The same ratings with the items of a public catalogue: all of them, rated or not.
 
         An item that no one has rated yet can then be recommended as well, and the list of items no
-        longer reveals which ones were rated.
-
-        Args:
-            catalogue: The items, by the labels that they have in the ratings.
-            unknown: What to do with ratings of an item that the catalogue lacks: raise an
-                ``error``, or ``leave-out`` these ratings, of which :attr:`notes` then has the
-                number.
+        longer reveals which ones were rated. Ratings of items that the catalogue lacks are an
+        error, or they are left out, and :attr:`notes` has their number.
 
         Raises:
             DataError: If the catalogue lacks rated items, or has none of them.
@@ -158,41 +151,34 @@ class Ratings:
             >>> ratings.with_catalogue(films).item_labels.tolist()
             [7, 8, 9]
         """
-        ConfigError.unless(
-            unknown in ("error", "leave-out"), "unknown", unknown, "error or leave-out"
-        )
+        expected = "error or leave-out"
+        ConfigError.unless(unknown in ("error", "leave-out"), "unknown", unknown, expected)
         fits = isinstance(catalogue, Catalogue)
         refuse_unless(fits, "catalogue", catalogue, "a Catalogue; see Catalogue.from_frame")
-        whole = self.item_labels.dtype.kind in "iuf" and all(
-            map(_WHOLE.fullmatch, catalogue.labels)
-        )
-        labels = np.sort(catalogue.labels.astype(np.int64) if whole else catalogue.labels)
+        texts = catalogue.labels
+        numbers = self.item_labels.dtype.kind in "iuf" and all(map(_WHOLE.fullmatch, texts))
+        labels = np.sort(texts.astype(np.int64) if numbers else texts)
         here = {label: place for place, label in enumerate(labels.astype(str).tolist())}
         own = [n if isinstance(n, str) else as_label(n) for n in self.item_labels.tolist()]
-        place = np.array([here.get(label, -1) for label in own], dtype=np.int64)
-        item = place[self.item]
-        known = item >= 0
-        missing, notes = int((~known).sum()), self.notes
+        item = np.array([here.get(label, -1) for label in own], dtype=np.int64)[self.item]
+        known, notes = item >= 0, self.notes
         if len(self) and not known.any():
             raise DataError(
                 "the catalogue has none of the rated items; is it of these data, and are its "
                 "labels those of the ratings? Name their column with data.items_column"
             )
-        if missing:
+        if not known.all():
             lacking = len(np.unique(self.item[~known]))
-            problem = f"{missing:,} of {len(self):,} ratings are of {lacking:,} items that the "
+            problem = f"{(~known).sum():,} of {len(self):,} ratings are of {lacking:,} items that"
             if unknown == "error":
                 raise DataError(
-                    f"{problem}catalogue lacks; complete it, or leave these ratings out with "
+                    f"{problem} the catalogue lacks; complete it, or leave these ratings out with "
                     "data.unknown_items=leave-out"
                 )
-            notes = (*notes, f"{problem}catalogue lacks: they are left out.")
-        kept = self.take(known)
-        kept = replace(kept, item=item[known].astype(np.int32), n_items=len(labels))
-        if (np.diff(place[place >= 0]) < 0).any():  # the items are in another order
-            kept = kept.take(np.lexsort((kept.item, kept.user, kept.client)))
+            notes = (*notes, f"{problem} the catalogue lacks: they are left out.")
+        kept = replace(self.take(known), item=item[known].astype(np.int32), n_items=len(labels))
         return replace(
-            kept,
+            kept.take(np.lexsort((kept.item, kept.user, kept.client))),
             item_labels=labels,
             catalogue=catalogue.over(labels),
             public=self.public | {"catalogue"},
@@ -228,22 +214,17 @@ class Ratings:
             user: Label of the user of each rating (numbers or text).
             item: Label of the item of each rating.
             value: Raw rating; None for implicit feedback such as clicks, which have the value 1.
-                Values above 0 that are all the same are also taken for clicks, unless `scale` has
-                bounds.
+                Values above 0 that are all the same are taken for clicks, too, without bounds.
             time: When it was given. If given, `duplicates` goes by time, else by position.
-            client: Label of the client of each rating; by default every user is a client. All
-                ratings of a user must name the same client.
+            client: Label of the client of each rating; by default every user is a client.
             users: Labels of all users, if some have no rating.
             items: Labels of all items, if some have no rating; the public catalogue.
-            scale: How raw values become [0, 1]. Bounds are public; ``max`` and ``minmax`` are read
-                off the values.
+            scale: How raw values become [0, 1]; bounds are public.
             duplicates: Which rating is kept when a user rated an item twice.
             name: Name of this set in reports.
 
         Raises:
-            DataError: If lengths differ, a value is not finite or lies outside the bounds, a
-                label is missing from `users` or `items`, or a duplicate is found under
-                ``duplicates="error"``.
+            DataError: If a column or a value cannot be used; names the column and the row.
         """
         refuse_unless(isinstance(name, str), "name", name, "text")
         raw = None if value is None else _as_float(value, "value")
@@ -293,14 +274,8 @@ class Ratings:
     ) -> Self:
         """Build ratings from anything with named columns: pandas, polars, Arrow, a dict of lists.
 
-        Args:
-            frame: ``frame[column]`` must return the column.
-            user: Name of the user column.
-            item: Name of the item column.
-            value: Name of the rating column; None for implicit feedback such as clicks.
-            time: Name of the time column, if any.
-            client: Name of the client column, if any.
-            **options: Passed on to :meth:`from_arrays`.
+        Columns are given by name; ``value=None`` for implicit feedback such as clicks. Further
+        options are those of :meth:`from_arrays`.
 
         Example:
             >>> Ratings.from_frame({"user": [1, 2], "item": [5, 5], "rating": [0.5, 4.0]})

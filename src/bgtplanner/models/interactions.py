@@ -46,6 +46,7 @@ _OF_EDGES = (
 FEW_COLUMNS = 4
 """Columns up to which products are added edge by edge: multiplying matrices would be slower."""
 
+_MATRIX = 8  # columns up to which rows are multiplied element by element
 _VECTOR = 16  # columns up to which a power of two of them is worth while
 _TABLE = 1 << 21  # products of columns, for all items, up to which they are made beforehand
 
@@ -374,7 +375,13 @@ class Interactions:
             table: A row per item, ``[n_items, w]``.
             users: A row per user, ``[n_users, w]``.
         """
-        return (table[self.item] * self.of_users(users)).sum(1)
+        rows, layout = table[self.item], self.layout
+        if layout is None or table.shape[1] <= _MATRIX:
+            return (rows * self.of_users(users)).sum(1)
+        # Rows are gathered first, which is faster than doing all of it at once.
+        blocks = self._blocks(jax.lax.optimization_barrier(rows))  # type: ignore[no-untyped-call]
+        of_blocks = users[layout.user_of_block]
+        return jnp.einsum("nbw,nw->nb", blocks, of_blocks, precision="highest").ravel()
 
     def squares_by_user(self, table: Array) -> Array:
         """Return each user's sum of outer products of the rows of its items, ``[users, w, w]``.

@@ -47,10 +47,11 @@ import numpy as np
 from jax import Array
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.models.bias import Biases, Floats, Posterior
+from bgtplanner.models.bias import Biases
 from bgtplanner.models.interactions import Interactions, Shared, Upload
 from bgtplanner.models.learner import Explanation, Local, Size, Statistics, within
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
+from bgtplanner.models.posterior import Floats, Posterior
 
 __all__ = ["TasteMemory", "Tastes"]
 
