@@ -227,6 +227,16 @@ class TestBadValues:
         assert {key: value_of(config, key) for key in settings} == settings
 
 
+def test_a_setting_that_is_gone_is_refused_in_a_sentence_and_read_of_old_runs(
+    tmp_path: Path,
+) -> None:
+    said = "run.devices: several devices are not used any more; leave it out"
+    assert message_of(settings={"run.devices": 2}) == said
+    assert message_of(file=toml(tmp_path, "[run]\ndevices = 2\n")).endswith(said)
+    old = toml(tmp_path, "[run]\ndevices = 2\n[folder]\nschema = 1\n")
+    assert load_config(file=old) == load_config()
+
+
 class TestExpansions:
     """Allowed where nothing is promised that the matching would break."""
 

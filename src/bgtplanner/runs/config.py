@@ -34,6 +34,7 @@ from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 __all__ = [
     "BEFORE",
     "FLAGS",
+    "GONE",
     "INDIFFERENT",
     "PRESETS",
     "Config",
@@ -66,8 +67,13 @@ BEFORE = {
 _SUMS = ("biases", "tastes")  # models whose clients upload sums, not gradients
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
+GONE = {
+    "run.devices": "several devices are not used any more; leave it out",
+}
+"""Settings of earlier versions, and what is said to whoever sets one; old runs are read."""
+
 INDIFFERENT = (
-    "data.data_dir", "run.device", "run.devices", "run.checkpoint_every", "run.examples",
+    "data.data_dir", "run.device", "run.checkpoint_every", "run.examples",
 )  # fmt: skip
 """Settings that do not change the result: where a run is carried out, how often it is saved, and
 what its report shows."""
@@ -138,16 +144,17 @@ def load_config(
         5
     """
     from_file = _read_toml(Path(file)) if file is not None else {}
-    from_file.pop("folder", None)  # a run folder's own notes
+    is_run = from_file.pop("folder", None) is not None  # a run folder's own notes
     wanted = from_file.get("preset", "recommended") if preset is None else preset
     if wanted not in PRESETS:
         name = f"{file}: preset" if preset is None else "--preset"
         near = _nearest(str(wanted), PRESETS)
         raise ConfigError(f"{name} = {quoted(wanted)}: expected one of {', '.join(PRESETS)}{near}")
     from_file.pop("preset", None)
-    _check_keys(from_file, where=f"{file}: ")
     now = _tree(settings or {})
-    _check_keys(now)
+    for tree, where, old in ((from_file, f"{file}: ", is_run), (now, "", before is not None)):
+        _take_out_what_is_gone(tree, where, old)
+        _check_keys(tree, where)
     given = _merged(_tree(before or {}), from_file, now)
     try:
         config = Config.model_validate(_with_preset(wanted, given))
@@ -155,6 +162,17 @@ def load_config(
         raise ConfigError("; ".join(_describe(problem) for problem in error.errors())) from error
     _check_together(config)
     return config
+
+
+def _take_out_what_is_gone(tree: dict[str, Any], where: str, old: bool) -> None:
+    """Take settings of earlier versions out of an old run's; refuse them otherwise."""
+    for key, why in GONE.items():
+        section, _, name = key.partition(".")
+        values = tree.get(section)
+        if isinstance(values, dict) and name in values:
+            if not old:
+                raise ConfigError(f"{where}{key}: {why}")
+            del values[name]
 
 
 def _with_preset(preset: str, given: dict[str, Any]) -> dict[str, Any]:

@@ -47,22 +47,13 @@ from bgtplanner.data.datasets import DATASETS
 from bgtplanner.durable import replace_file
 from bgtplanner.errors import RunFolderError, RunLockedError, SchemaError, StorageError, quoted
 from bgtplanner.privacy.accountants import Accountant
+from bgtplanner.runs import record as files
 from bgtplanner.runs.assembly import accountant_of, promise_of
 from bgtplanner.runs.config import BEFORE, Config, load_config, to_toml
-from bgtplanner.runs.record import (
-    CLIENTS,
-    EXAMPLES,
-    NOTES,
-    ROUND,
-    SUMMARY,
-    Record,
-    check_spent,
-    needed_of_rounds,
-    needed_of_summary,
-)
+from bgtplanner.runs.record import Record
 from bgtplanner.text import MOST_BYTES_OF_ROUNDS, MOST_BYTES_OF_SETTINGS, read_bytes, visible
 
-__all__ = ["SCHEMA", "RunFolder", "data_paths", "write_whole"]
+__all__ = ["SCHEMA", "RunFolder", "write_whole"]
 
 SCHEMA = 1
 """Version of the layout of the folder. Never raise it without a migration."""
@@ -125,7 +116,7 @@ class RunFolder:
             }
             said = {"deployed": deployed, "given": list(given), "saved": saved}
             notes |= {name: value for name, value in said.items() if value}
-            paths = map(Path, data_paths(config).values())
+            paths = map(Path, config.data.paths.values())
             if not saved and not all(path.expanduser().is_absolute() for path in paths):
                 here = Path.cwd()
                 notes["began_in"] = [str(here), os.path.relpath(here, folder.path.absolute())]
@@ -232,14 +223,14 @@ class RunFolder:
                 "'bgtplanner run --config'"
             )
         if schema != SCHEMA:
-            age = "a newer" if schema > SCHEMA else "an older"
+            age, version = "a newer" if schema > SCHEMA else "an older", notes.get("version")
             raise SchemaError(
                 f"{self.path}: written by {age} version (schema {quoted(schema)}, version "
-                f"{visible(notes.get('version', 'unknown'))[:40]}); this one reads schema "
-                f"{SCHEMA}. Use that version, or run again with --config {file}"
+                f"{visible(version or 'unknown')[:40]}); this one reads schema {SCHEMA}. Use that "
+                f"version, or run again with --config {file}"
             )
-        NOTES.check(f"{file}, [folder]", notes)
-        SUMMARY.check(f"{file}, [folder] facts", notes.get("facts", {}))
+        files.NOTES.check(f"{file}, [folder]", notes)
+        files.SUMMARY.check(f"{file}, [folder] facts", notes.get("facts", {}))
         return notes
 
     def _note(self, name: str) -> Any:
@@ -289,11 +280,8 @@ class RunFolder:
 
     def append_round(self, record: Mapping[str, Any]) -> None:
         """Add one line to ``rounds.jsonl``."""
-        with _disk_errors(self.path / "rounds.jsonl"), self._open_rounds() as file:
-            file.write(json.dumps(record) + "\n")
-
-    def _open_rounds(self) -> io.TextIOBase:
-        return (self.path / "rounds.jsonl").open("a", encoding="utf-8")
+        with _disk_errors(file := self.path / "rounds.jsonl"), file.open("a") as lines:
+            lines.write(json.dumps(record) + "\n")
 
     def rounds(self, first: int | None = None, *, whole: bool = False) -> list[dict[str, Any]]:
         """Return the records in ``rounds.jsonl``, without an incomplete last line.
@@ -313,13 +301,13 @@ class RunFolder:
         except OSError as error:
             raise RunFolderError(f"{file}: cannot be read: {error}") from error
         accountant = self._accountant() if whole else None
-        needed = needed_of_rounds(accountant is not None, self.deployed) if whole else set()
+        needed = files.needed_of_rounds(accountant is not None, self.deployed) if whole else set()
         records = [
             _round(f"{file}, line {number}", line, number - 1, needed)
             for number, line in enumerate(lines[:first], start=1)
         ]
         if accountant is not None:
-            check_spent(file, records, len(accountant.powers))
+            files.check_spent(file, records, len(accountant.powers))
         return records
 
     def keep_rounds(self, number: int) -> list[dict[str, Any]]:
@@ -335,8 +323,8 @@ class RunFolder:
 
     def write_checkpoint(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Replace the checkpoint, after flushing the rounds before it to the disk."""
-        with _disk_errors(self.path / "rounds.jsonl"), self._open_rounds() as file:
-            os.fsync(file.fileno())
+        with _disk_errors(file := self.path / "rounds.jsonl"), file.open("a") as lines:
+            os.fsync(lines.fileno())
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **dict(arrays))
         self._write("checkpoint.npz", buffer.getvalue())
@@ -383,11 +371,12 @@ class RunFolder:
             RunFolderError: If a key is missing or has the wrong type, or if this is the summary
                 of another run.
         """
-        found = self._read_json("summary.json", SUMMARY, needed)
+        found = self._read_json("summary.json", files.SUMMARY, needed)
         if found is None or not whole:
             return found
         file, config, accountant = self.path / "summary.json", self.config(), self._accountant()
-        SUMMARY.check(file, found, needed_of_summary(accountant is not None, self.deployed))
+        needed = files.needed_of_summary(accountant is not None, self.deployed)
+        files.SUMMARY.check(file, found, needed)
         settings: dict[str, Any] = {"schema": SCHEMA, "preset": config.preset}
         settings |= {"model": config.model.name, "policy": config.planning.policy}
         settings |= {"mechanism": config.privacy.mechanism, "seed": config.run.seed}
@@ -412,7 +401,7 @@ class RunFolder:
 
     def examples(self) -> dict[str, Any] | None:
         """Return the lists that the report shows, or None if there are none."""
-        return self._read_json("examples.json", EXAMPLES)
+        return self._read_json("examples.json", files.EXAMPLES)
 
     def write_clients(self, clients: Mapping[str, Any]) -> None:
         """Write ``clients.json``, the places of clients in the ledger, before any charge."""
@@ -420,7 +409,7 @@ class RunFolder:
 
     def clients(self) -> dict[str, Any] | None:
         """Return the clients of a run on real machines, or None if none was recorded yet."""
-        return self._read_json("clients.json", CLIENTS)
+        return self._read_json("clients.json", files.CLIENTS)
 
     def _read_json(
         self, name: str, kind: Record, needed: Collection[str] = ()
@@ -457,25 +446,14 @@ def write_whole(path: Path, text: str) -> None:
         raise StorageError.of(path, error, "give the same command again") from error
 
 
-def data_paths(config: Config) -> dict[str, str]:
-    """Return the paths under which a config has its data, by the key of its section."""
-    data = config.data
-    kind, colon, path = data.dataset.partition(":")
-    found = {"dataset": path} if colon and kind in ("csv", "parquet") else {}
-    if data.items not in ("auto", "none"):
-        found["items"] = data.items
-    return found | ({"data_dir": data.data_dir} if data.data_dir else {})
-
-
 def _round(where: str, line: bytes, index: int, needed: Collection[str]) -> dict[str, Any]:
     """The record in a line, after a check."""
-    try:
+    record = None
+    with contextlib.suppress(ValueError, RecursionError):
         record = json.loads(line)
-    except (ValueError, RecursionError):
-        record = None
     if not isinstance(record, dict):
         raise RunFolderError(f"{where}: not a JSON object")
-    ROUND.check(where, record, needed)
+    files.ROUND.check(where, record, needed)
     if record.get("round", index) != index:
         raise RunFolderError(
             f"{where}: is round {record['round']}, and {index} was expected; the folder was "

@@ -406,7 +406,6 @@ class _Run(Run):
             self.split,
             seed=config.run.seed,
             device=config.run.device,
-            devices=config.run.devices,
             validation=config.planning.validation_share if config.validates else 0.0,
         )
         super().__init__(config, simulation, observer, stop)

@@ -19,7 +19,7 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.durable import replacing
 from bgtplanner.errors import DataError, RunFolderError, StorageError
 from bgtplanner.runs.config import Config
-from bgtplanner.runs.folder import RunFolder, data_paths
+from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.result import Result
 
 __all__ = ["found_again", "save", "saved_ratings"]
@@ -122,7 +122,7 @@ def found_again(config: Config, folder: RunFolder) -> Config:
     place beside the run folder, in case both have moved together.
     """
     found: dict[str, str] = {}
-    for key, path in data_paths(config).items():
+    for key, path in config.data.paths.items():
         relative = Path(path).expanduser()
         places = [folder.path.absolute() / place / relative for place in folder.began_in]
         there = [place.resolve() for place in places if place.exists()]

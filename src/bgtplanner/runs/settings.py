@@ -188,6 +188,14 @@ class DataSection(Section):
     client_column: str | int | None = None
     scale: str | None = None
 
+    @property
+    def paths(self) -> dict[str, str]:
+        """The paths under which the data are, by key."""
+        kind, _, path = self.dataset.partition(":")
+        found = {"dataset": path} if kind in ("csv", "parquet") and path else {}
+        found |= {} if self.items in ("auto", "none") else {"items": self.items}
+        return found | ({"data_dir": self.data_dir} if self.data_dir else {})
+
 
 class SyntheticSection(Section):
     """Size and shape of the data set ``synthetic``.
@@ -412,8 +420,6 @@ class RunSection(Section):
         seed: Seeds the split and every random draw.
         checkpoint_every: The number of rounds between two checkpoints.
         device: The kind of device to compute on.
-        devices: Among how many devices of that kind the clients are divided. By default as many
-            as get a million ratings each. The result is the same up to rounding.
         examples: How many users' lists the report of a simulated run shows; 0 for none. By
             default 3 for data sets that everybody can get, and none for your own.
     """
@@ -421,7 +427,6 @@ class RunSection(Section):
     seed: int = Field(default=0, ge=0, lt=2**31)
     checkpoint_every: int = Field(default=10, ge=1)
     device: Literal["auto", "cpu", "gpu"] = "auto"
-    devices: int | None = Field(default=None, ge=1)
     examples: int | None = Field(default=None, ge=0, le=20)
 
 
