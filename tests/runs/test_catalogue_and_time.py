@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bgtplanner import Ratings, load_ratings, resume, simulate
+from bgtplanner import Ratings, resume, simulate
 from bgtplanner.errors import RunFolderError
 from bgtplanner.report.guarantee import guarantee, is_sound
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.run import load, ratings_of
-from command_line import Call
 
 pytestmark = pytest.mark.usefixtures("compiled_once", "undrawn")
 
@@ -122,16 +121,3 @@ class TestTime:
         again = resume(shop / "run")
         assert again.rounds == whole.rounds
         assert again.summary["rmse_arriving"] == whole.summary["rmse_arriving"]
-
-
-def test_clicks_run(tmp_path: Path, command_line: Call) -> None:
-    rows = "".join(f"{n % 7},{n % 11}\n" for n in range(60))
-    (tmp_path / "clicks.csv").write_text("user,item\n" + rows)
-    name = f"csv:{tmp_path / 'clicks.csv'}"
-    assert load_ratings(name).implicit
-    out = ("--rounds", 2, "--out", tmp_path / "run", "--json", "--verbose")
-    done = command_line("run", "--dataset", name, *out)
-    assert done.code == 0
-    assert "each row counts as a click (implicit feedback)" in " ".join(done.err.split())
-    facts = json.loads(command_line("data", "info", name, "--json").out)
-    assert facts["implicit"] is True

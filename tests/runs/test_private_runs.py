@@ -16,11 +16,9 @@ from bgtplanner import Result, resume, simulate
 from bgtplanner.errors import ConfigError, InterruptedRunError
 from bgtplanner.paper.accounting import client_level
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.report.guarantee import guarantee
-from bgtplanner.report.verdict import target_in_words
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.folder import RunFolder
-from bgtplanner.runs.run import load, ratings_of, split_of
+from bgtplanner.runs.run import ratings_of, split_of
 from bgtplanner.runs.summary import CLIENT_LEVEL_DELTA
 from finished import timeless
 
@@ -51,29 +49,6 @@ def spent(folder: Path) -> NDArray[np.int64]:
 
 
 class TestSummary:
-    @pytest.mark.parametrize("dropout", [0.0, 0.3])
-    def test_under_whom_the_promise_holds(self, dropout: float, tmp_path: Path) -> None:
-        result = tiny(
-            tmp_path / "run",
-            planning__policy="uniform",
-            federation__dropout=dropout,
-            federation__most_dropouts=0.25,
-            federation__most_colluders=2,
-        )
-        summary, rounds = result.summary, result.rounds
-        assert (summary["most_dropouts"], summary["most_colluders"]) == (0.25, 2)
-        aborted = [record.get("aborted") is True for record in rounds]
-        assert summary["rounds_aborted"] == sum(aborted)
-        assert any(aborted) == bool(dropout)
-        assert summary["rounds_paid"] == ROUNDS  # those that were not opened among them
-        opened = [record for record in rounds if not record.get("aborted")]
-        assert all(record["clients"] >= 9 for record in opened)
-        surplus = [(record["clients"] / 7) ** 0.5 - 1 for record in opened]
-        assert summary["noise_surplus"] == pytest.approx(np.mean(surplus), rel=1e-2)
-        said = " ".join(guarantee(load(tmp_path / "run").summary))
-        assert "at most 25 % of the clients dropping out" in said
-        assert "at most 2 clients colluding" in said
-
     @pytest.mark.parametrize("trust", ["local", "secagg"])
     @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
     def test_promised_and_spent(self, mechanism: str, trust: str, tmp_path: Path) -> None:
@@ -292,24 +267,6 @@ class TestTarget:
         assert all(record["validation_upper"] > 0.35 for record in result.rounds[:-1])
         again = resume(tmp_path / "run")
         assert again.summary["rounds_run"] == summary["rounds_run"]
-
-    def test_people_are_served_after_it(self, tmp_path: Path) -> None:
-        """With what was paid for by then: the rest of the budget is kept."""
-        result = tiny(tmp_path / "run", planning__target=0.35, **MANY)
-        summary, rounds = result.summary, result.rounds
-        assert summary["target_reached"] is True
-        when = summary["target_round"]
-        assert rounds[when]["validation_upper"] <= 0.35
-        assert all(record["validation_upper"] > 0.35 for record in rounds[:when])
-        assert when + 1 < summary["rounds_run"] == ROUNDS, "the others were played"
-        assert [record["charge"] > 0 for record in rounds] == [n <= when for n in range(ROUNDS)]
-        assert summary["rounds_paid"] == when + 1
-        assert summary["budget_left"] == rounds[when]["left"][0] > 0
-        assert rounds[-1]["ratings"] > rounds[when]["ratings"], "which arrived and are used"
-        assert summary["rmse_served"] == pytest.approx(np.mean([of["rmse"] for of in rounds]))
-        assert str(summary["target_round"] + 1) in (target_in_words(summary) or "")
-        stops = tiny(planning__target=0.35, federation__after_budget="stop", **MANY)
-        assert stops.summary["rounds_run"] == when + 1, "nobody is served afterwards"
 
     def test_it_is_reached_once_however_often_the_run_is_stopped(self, tmp_path: Path) -> None:
         whole = tiny(tmp_path / "whole", planning__target=0.35, **MANY)

@@ -9,8 +9,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -38,7 +36,6 @@ from bgtplanner.runs.config import load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.run import execute
 from finished import state_of, timeless
-from processes import Processes, lines_in, wait_until
 
 TINY = {
     "synthetic.clients": 20,
@@ -136,12 +133,6 @@ class TestSimulate:
         ):
             assert mine.tobytes() == theirs.tobytes()
 
-    def test_settings_win_over_arguments(self) -> None:
-        settings = TINY | {"federation.rounds": 1, "run.seed": 0, "data.dataset": "synthetic"}
-        summary = simulate("demo", rounds=9, seed=5, settings=settings).summary
-        assert (summary["rounds_run"], summary["seed"]) == (1, 0)
-        assert summary["dataset"] == "synthetic"
-
     @pytest.mark.parametrize(
         ("arguments", "error", "words"),
         [
@@ -161,12 +152,6 @@ class TestSimulate:
     ) -> None:
         with pytest.raises(error, match=words):
             simulate(**arguments)
-
-    def test_observer(self) -> None:
-        watcher = Watcher()
-        result = tiny(rounds=3, observer=watcher)
-        assert (watcher.first, watcher.seen) == (0, [0, 1, 2])
-        assert watcher.result is result
 
     def test_the_folder_is_looked_at_before_the_data(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
@@ -188,26 +173,6 @@ class TestPredict:
         cube = learned.predict(np.full((2, 3, 4), 1), 4)
         assert cube.shape == (2, 3, 4)
         assert np.array_equal(cube, np.full((2, 3, 4), flat[0]))
-
-    @pytest.mark.parametrize(
-        ("user", "item"),
-        [
-            (20, 0),
-            (-1, 0),
-            (0, 15),
-            ([0, 99], 0),
-            ("zero", 0),
-            (0, "nonsense"),
-            (0.5, 0),
-            (float("nan"), 0),
-            (None, 0),
-            ([[1], [1, 2]], 0),
-            ([1, 2], [1, 2, 3]),
-        ],
-    )
-    def test_unknown_labels(self, learned: Result, user: Any, item: Any) -> None:
-        with pytest.raises(DataError):
-            learned.predict(user, item)
 
 
 DEMANDED = {
@@ -261,22 +226,6 @@ class TestFiles:
         assert ratings[-1] == len(
             runner.split_of(config_of(reference), ratings_of(reference)).train
         )
-
-    def test_references(self, reference: Path) -> None:
-        _, _, summary = state_of(reference)
-        split = runner.split_of(config_of(reference), ratings_of(reference))
-        train, test = split.train, split.test
-        value, actual = train.value.astype(float), test.value.astype(float)
-        error = value.mean() - actual
-        assert summary["rmse_constant"] == pytest.approx(np.sqrt((error**2).mean()))
-        own = np.asarray(
-            [
-                (value[train.user == user].sum() + 5 * 0.7) / ((train.user == user).sum() + 5)
-                for user in test.user
-            ]
-        )
-        assert summary["rmse_user_mean"] == pytest.approx(np.sqrt(((own - actual) ** 2).mean()))
-        assert summary["rmse_client_alone"] == pytest.approx(summary["rmse_user_mean"])
 
     def test_final_figures_are_the_models(self, reference: Path) -> None:
         _, _, summary = state_of(reference)
@@ -625,69 +574,3 @@ class TestFailures:
         ratings = Ratings.from_arrays(range(number), [0] * number, range(number), scale=(0, 5))
         with pytest.raises(DataError, match=f"too few ratings.*0 for training, {number} for the"):
             simulate(ratings, rounds=1)
-
-    def test_two_equal_ratings_are_enough(self) -> None:
-        same = Ratings.from_arrays([0, 0], [0, 1], [3, 3], scale=(0, 5))
-        with pytest.warns(UserWarning, match="there is nothing to learn"):
-            result = simulate(same, rounds=1)
-        assert result.summary["ratings"] == 2
-        assert result.summary["rmse_constant"] == pytest.approx(0, abs=1e-7)
-
-
-LONG = 400
-
-
-@pytest.fixture(scope="module")
-def long_reference(tmp_path_factory: pytest.TempPathFactory, compiled_once: Path) -> Path:
-    folder = tmp_path_factory.mktemp("long") / "run"
-    tiny(folder, rounds=LONG, run__checkpoint_every=100)
-    return folder
-
-
-class TestRealProcess:
-    """`bgtplanner run` as it is started from a shell; tests/crash has those that are killed."""
-
-    def start(self, processes: Processes, folder: Path) -> subprocess.Popen[str]:
-        command = Path(sys.executable).parent / "bgtplanner"
-        settings = TINY | {"run.checkpoint_every": 100}
-        assignments = [part for k, v in settings.items() for part in ("--set", f"{k}={v}")]
-        where = ["--dataset", "synthetic", "--out", folder]
-        return processes.start(
-            [command, "run", *where, "--rounds", str(LONG), *assignments],
-            env=dict(os.environ),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-
-    @pytest.mark.usefixtures("ctrl_c")
-    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-    def test_signal(
-        self,
-        processes: Processes,
-        tmp_path: Path,
-        long_reference: Path,
-        number: signal.Signals,
-    ) -> None:
-        for attempt in range(5):  # on a very busy machine it may be done before we look
-            folder = tmp_path / f"run{attempt}"
-            rounds = folder / "rounds.jsonl"
-            process = self.start(processes, folder)
-            wait_until(
-                lambda: process.poll() is not None or lines_in(rounds),  # noqa: B023
-                "the first round",
-            )
-            process.send_signal(number)
-            out, err = process.communicate()
-            if process.returncode != 0:
-                break
-        assert process.returncode == 1
-        done = len((folder / "rounds.jsonl").read_text().splitlines())
-        assert err == (
-            f"stopped after round {done} of {LONG}; continue with: bgtplanner resume {folder}\n"
-        )
-        with np.load(folder / "checkpoint.npz") as stored:
-            assert stored["next_round"] == done
-        assert "Traceback" not in out + err
-        assert not (folder / "summary.json").exists()
-        resume(folder)
-        assert state_of(folder) == state_of(long_reference)

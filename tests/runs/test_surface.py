@@ -95,13 +95,6 @@ class TestSimulateRefuses:
 
 
 class TestScalars:
-    def test_numpy_scalars(self, made: Ratings) -> None:
-        plain = simulate(made, model="biases", rounds=2, epsilon=30, seed=3)
-        own = simulate(
-            made, model="biases", rounds=np.int64(2), epsilon=np.float64(30), seed=np.int32(3)
-        )
-        assert own.summary["rmse_final"] == plain.summary["rmse_final"]
-
     def test_a_number_for_one_pair(self, result: Result) -> None:
         user, item = (
             labels[0] for labels in (result.ratings.user_labels, result.ratings.item_labels)
