@@ -212,7 +212,6 @@ def test_one_that_spends_nothing_keeps_it_if_it_says_so(tmp_path: Path) -> None:
         (TakesAnyVersion, "its_state_has_a_version"),
         (ChargesNothing, "what_it_plans_is_what_it_pays"),
         (ChargesNothing, "a_plan_never_told_is_spent"),
-        (ChargesNothing, "it_never_spends_more_than_there_is"),
         (SettlesAtOnce, "a_plan_never_told_is_spent"),
         (ForgetsItsState, "it_goes_on_from_its_state"),
         (ForgetsItsLedger, "it_spends_from_a_durable_ledger"),

@@ -105,18 +105,9 @@ class PolicyContract:
             for epsilons in ([5.0] * 3, [0.1, 1.0, 30.0], [0.05, 0.05, 1e4]):
                 budgets = Budgets.per_client(epsilons, 1e-5)
                 ledger = Ledger.in_memory(budgets, accountant)
-                plans = self.play(self.make(ledger=ledger))
-                spent = ledger.epsilon_spent()
-                _require(
-                    bool((spent <= np.array(epsilons) * (1 + 1e-9)).all()),
-                    f"{accountant}: overspent",
-                )
-                if self.spends:
-                    paid = sum(_paid(plan) for plan in plans)
-                    booked = ledger.accountant.epsilon(ledger.spent(), 1e-5)
-                    _require(
-                        bool((booked > 0).any() == (np.sum(paid) > 0)), f"{accountant}: not booked"
-                    )
+                self.play(self.make(ledger=ledger))
+                most = np.array(epsilons) * (1 + 1e-9)
+                _require(bool((ledger.epsilon_spent() <= most).all()), f"{accountant}: overspent")
 
     def test_what_it_plans_is_what_it_pays(self) -> None:
         """Charge and noise of a plan fit each other and the ledger, for every single client.
@@ -173,12 +164,7 @@ class PolicyContract:
             self.play(policy, limit=2)
             state = json.loads(json.dumps(policy.state_dict()))
             before = ledger.spent()
-        try:
-            type(policy).from_state(state)
-        except BGTPlannerError:
-            pass
-        else:
-            raise AssertionError("it continues without its ledger")
+        self._refuses(lambda: type(policy).from_state(state), BGTPlannerError)
         with Ledger.open(path) as ledger:
             again = type(policy).from_state(state, ledger=ledger)
             self.play(again, limit=1)
@@ -213,21 +199,22 @@ class PolicyContract:
         """It accepts only finite numbers, and no plan twice."""
         for rounds in (0, -1, 1.5):
             self._refuses(lambda rounds=rounds: self.make(rounds=rounds))
-        policy = self.make()
-        if self.spends:
-            nonsense: tuple[Any, ...] = (
-                [float("nan")] * (self.context or 1),
-                "text",
-                object(),
-                1j,
-            )
-            for context in (*nonsense, [[1.0], [2.0, 3.0]], [[1.0], [2.0]], ["1.0"], {}):
-                self._refuses(lambda context=context: policy.ask(context))
+        policy, nan = self.make(), float("nan")
+        contexts: tuple[Any, ...] = (
+            [nan] * (self.context or 1),
+            "text",
+            object(),
+            1j,
+            ["1.0"],
+            {},
+        )
+        for context in (*contexts, [[1.0], [2.0, 3.0]], [[1.0], [2.0]]) if self.spends else ():
+            self._refuses(lambda context=context: policy.ask(context))
         plan = policy.ask(np.zeros(self.context))
         if plan is None:
             raise AssertionError("a fresh budget does not pay for a single round")
-        rewards: tuple[Any, ...] = (float("nan"), float("inf"), "good", "0.5", True, 1j, [0.1])
-        for reward in (*rewards, np.array([0.1]), np.array([0.1, 0.2]), object(), 10**400):
+        rewards: tuple[Any, ...] = (nan, float("inf"), "good", "0.5", True, 1j, [0.1], object())
+        for reward in (*rewards, np.array([0.1]), np.array([0.1, 0.2]), 10**400):
             self._refuses(lambda reward=reward: policy.tell(plan, reward=reward))
         policy.tell(plan, reward=1e300)
         self._refuses(lambda: policy.tell(plan, reward=0.0))
@@ -278,12 +265,6 @@ def _require_fit(plan: Plan, ledger: Ledger, paid: NDArray[np.int64]) -> None:
 
 def _charges(plans: list[Plan]) -> list[Any]:
     return [plan.charge_by_class.tolist() for plan in plans]
-
-
-def _paid(plan: Plan) -> NDArray[np.float64]:
-    if plan.reservation is None:
-        return np.zeros(len(plan.participants))
-    return np.where(plan.participants, plan.reservation.charge, 0.0)
 
 
 class LearnerContract:

@@ -159,6 +159,7 @@ def verify(
         "newest_known": None if known is None else known.number,
         "warning": warning,
     }
+    verdict = "No row was cut off, unless the sources above were changed as well."
     if known is None:
         verdict = (
             "No head of this ledger was found elsewhere, so it is not known whether newer rows "
@@ -170,8 +171,6 @@ def verify(
             f"It is not known whether rows after {newest.number} were cut off: "
             f"the newest row that is recorded elsewhere is {known.number}."
         )
-    else:
-        verdict = "No row was cut off, unless the sources above were changed as well."
     lines = [f"{rows} rows, all as they were written. Head: {newest}"]
     lines += [*(f"  {source}" for source in around), verdict]
     lines += [] if warning is None else [f"Warning: {warning}."]
@@ -192,8 +191,14 @@ def export(
 
     Example: `bgtplanner ledger export runs/first/ledger.sqlite --to spent.csv`
     """
+    labels = None
+    if clients:
+        try:
+            labels = _labels(ledger)
+        except InputError as error:
+            say(f"Clients are listed by their place only: {error}", err=True)
     with _opened(ledger, read_only=True) as opened:
-        rows = _balances(opened, _known_labels(ledger)) if clients else list(opened.history())
+        rows = _balances(opened, labels) if clients else list(opened.history())
     if to is not None and to.suffix == ".csv":
         text = csv_text(list(dict.fromkeys(name for row in rows for name in row)), rows)
     else:
@@ -318,15 +323,6 @@ def _labels(path: Path) -> list[list[str]] | None:
     for user, client in enumerate(ratings.client_of_user.tolist()):
         labels[client].append(str(ratings.user_labels[user]))
     return labels
-
-
-def _known_labels(path: Path) -> list[list[str]] | None:
-    """The same, or None and a message if they cannot be loaded."""
-    try:
-        return _labels(path)
-    except InputError as error:
-        say(f"Clients are listed by their place only: {error}", err=True)
-        return None
 
 
 def _balances(ledger: Ledger, labels: list[list[str]] | None = None) -> list[dict[str, Any]]:
