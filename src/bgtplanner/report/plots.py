@@ -179,7 +179,7 @@ def forecast(
         # Dots, because a line would claim something about the rounds between payments.
         label = "forecast, if the plan is followed" if gain else "predicted"
         axes.plot(list(planned), expected, "o", ms=5, color=look_of(policy).colour, label=label)
-        line: dict[str, Any] = {"lw": 1.4, "color": GREEN} if gain else {"ls": "", "marker": "."}
+        line = {"lw": 1.4, "color": GREEN} if gain else {"ls": "", "marker": ".", "color": GREY}
         axes.plot(list(came), actual, label="actual", zorder=1, **line)
         _by_round(axes, total, "error below a client alone" if gain else "reward")
         if gain:
