@@ -11,10 +11,8 @@ import pytest
 import scipy.stats
 
 from bgtplanner.paper.table2 import NAMES, published
-from bgtplanner.runs.folder import RunFolder
-from bgtplanner.runs.statistics import Outcome, estimate, mean_curves, read_study, summed_up
+from bgtplanner.runs.statistics import Outcome, estimate, summed_up
 from bgtplanner.runs.study import Study
-from made_runs import make_study
 
 
 def study_of(**changes: Any) -> Study:
@@ -123,32 +121,6 @@ def test_nothing_done() -> None:
     assert all(figure is None for row in found.rows for figure in row.figures.values())
     assert len(found.failed) == 4
     json.dumps(found.as_json(), allow_nan=False)
-
-
-class TestCurves:
-    asked = study_of(policies=("uniform", "unlimited"), settings={"federation.rounds": 6})
-
-    def test_means_over_seeds(self, tmp_path: Path) -> None:
-        make_study(tmp_path, self.asked)
-        found = mean_curves(tmp_path, read_study(self.asked, tmp_path))
-        uniform, unlimited = (
-            found["demo", "gaussian", "uniform"],
-            found["demo", "none", "unlimited"],
-        )
-        assert (uniform.seeds, len(unlimited.left)) == (2, 0)
-        runs = [RunFolder(tmp_path / f"demo/gaussian/uniform/seed-{n}").rounds() for n in (0, 1)]
-        mean = np.mean([[record["rmse"] for record in run] for run in runs], axis=0)
-        np.testing.assert_allclose(uniform.scores["rmse"], mean)
-        np.testing.assert_allclose(uniform.left, 1 - np.arange(1, 7) / 6, atol=1e-9)
-
-    def test_over_the_rounds_that_all_have(self, tmp_path: Path) -> None:
-        make_study(tmp_path, self.asked)
-        rounds = tmp_path / "demo/gaussian/uniform/seed-1/rounds.jsonl"
-        rounds.write_text("".join(rounds.read_text().splitlines(keepends=True)[:4]))
-        (tmp_path / "demo/none/unlimited/seed-0/rounds.jsonl").write_text("no json\n")
-        found = mean_curves(tmp_path, read_study(self.asked, tmp_path))
-        assert len(found["demo", "gaussian", "uniform"].scores["rmse"]) == 4
-        assert found["demo", "none", "unlimited"].seeds == 1
 
 
 class TestTable2:

@@ -20,7 +20,7 @@ from bgtplanner.report.page import render
 from bgtplanner.runs.compare import run_study
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.run import load, resume, split_of
-from bgtplanner.runs.statistics import mean_curves, read_study, summed_up
+from bgtplanner.runs.statistics import read_study, summed_up
 from bgtplanner.runs.study import Study
 from command_line import Call
 
@@ -98,7 +98,6 @@ class TestStudy:
                 assert {key: new["figures"][key] for key in figures} == figures
                 assert {key: new[key] for key in old} == old
         assert found == written
-        assert mean_curves(STUDY, outcomes)["synthetic", "gaussian", "uniform"].seeds == 2
 
     def test_it_is_gone_on_with(self, tmp_path: Path) -> None:
         """All is finished there: nothing is run."""

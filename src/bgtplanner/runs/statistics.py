@@ -14,12 +14,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from scipy.special import stdtrit
 
 from bgtplanner.arguments import as_path
 from bgtplanner.errors import RunFolderError
-from bgtplanner.models.metrics import HEADLINE, METRICS, of_ratings, shown
+from bgtplanner.models.metrics import HEADLINE, METRICS, shown
 from bgtplanner.models.references import REFERENCES
 from bgtplanner.paper.table2 import EPSILON, Published, published
 from bgtplanner.runs.folder import RunFolder
@@ -29,7 +28,6 @@ from bgtplanner.text import csv_text, visible
 
 __all__ = [
     "Comparison",
-    "Curve",
     "Estimate",
     "Outcome",
     "Row",
@@ -37,7 +35,6 @@ __all__ = [
     "estimate",
     "finished_cells",
     "load_study",
-    "mean_curves",
     "metric_of",
     "outcome_of",
     "read_study",
@@ -441,47 +438,3 @@ def _published(study: Study, dataset: str, mechanism: str, policy: str) -> Publi
     if study.preset != "paper" or not same or settings.get("privacy.budgets") is not None:
         return None
     return published(dataset, mechanism, policy)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Curve:
-    """Means by round of one policy on one data set, over the rounds that all its seeds have.
-
-    Attributes:
-        scores: By metric, on the test ratings.
-        left: Share of the budget that is left; empty without a budget.
-        seeds: How many runs it is the mean of.
-    """
-
-    scores: Mapping[str, list[float]]
-    left: list[float]
-    seeds: int
-
-
-def mean_curves(out: Path, outcomes: Sequence[Outcome]) -> dict[_Place, Curve]:
-    """Curves by data set, mechanism and policy, without runs whose rounds cannot be read."""
-    runs: dict[_Place, list[list[dict[str, Any]]]] = {}
-    for outcome in outcomes:
-        if outcome.summary is not None:
-            try:
-                records = RunFolder(out / outcome.cell.place).rounds()
-            except RunFolderError:
-                continue
-            if records and all(record.get("rmse") is not None for record in records):
-                runs.setdefault(_place(outcome.cell), []).append(records)
-    return {place: _mean(several) for place, several in runs.items()}
-
-
-def _mean(runs: Sequence[Sequence[Mapping[str, Any]]]) -> Curve:
-    common = min(map(len, runs))
-
-    def mean_of(key: str) -> list[float]:
-        rows = [[record.get(key) for record in run[:common]] for run in runs]
-        if any(value is None or value == [] for row in rows for value in row):
-            return []
-        tops = [[max(of) if isinstance(of, list) else of for of in row] for row in rows]
-        return [float(mean) for mean in np.mean(np.array(tops, dtype=np.float64), axis=0)]
-
-    scores = {name: mean_of(name) for name, metric in of_ratings().items() if metric.shown}
-    known = {name: values for name, values in scores.items() if values}
-    return Curve(scores=known, left=mean_of("left"), seeds=len(runs))
