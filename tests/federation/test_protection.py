@@ -281,19 +281,6 @@ class TestNoise:
         for shift in (1, WIDTH, MANY):
             assert abs(np.corrcoef(drawn[shift:], drawn[:-shift])[0, 1]) < 0.08
 
-    @pytest.mark.parametrize("noise", ["sum", "per-client"])
-    @pytest.mark.parametrize("mechanism", MECHANISMS)
-    def test_noise_comes_on_top(self, mechanism: Any, noise: Any) -> None:
-        interactions = some_interactions(MANY)
-        protection = Protection(mechanism=mechanism, noise=noise)
-        terms = some_terms(scale=0.01)
-        both = flat(release(protection, some_upload(interactions), interactions, terms, seed=7))
-        alone = flat(release(protection, nothing(interactions), interactions, terms, seed=7))
-        clipped = mechanism_named(mechanism).clip(
-            whole_uploads(some_upload(interactions), interactions), 0.5
-        )
-        np.testing.assert_allclose(both - alone, clipped.mean(axis=0), atol=1e-5)
-
     @pytest.mark.parametrize("unit", ["client", "row"])
     def test_every_round_has_its_own(self, unit: Any) -> None:
         """With the same parameters and ratings, what differs between rounds is the noise."""

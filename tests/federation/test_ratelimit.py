@@ -45,11 +45,6 @@ def taken(pacing: RateLimit) -> int:
     return sum(pacing.take() for _ in range(20))
 
 
-def test_a_client_that_was_never_asked_has_an_hours_worth(pacing: RateLimit) -> None:
-    pacing.start()
-    assert taken(pacing) == 3
-
-
 def test_one_request_may_come_when_its_time_has_passed_and_not_before(
     pacing: RateLimit, clock: Clock
 ) -> None:

@@ -129,15 +129,6 @@ class TestParticipation:
             assert len(runner.participants(index)) == expected
             assert int(runner(index)[1].clients) == expected
 
-    def test_drawn_anew_in_every_round_and_evenly(self) -> None:
-        federation = Federation(model=Counter(), server=PLAIN, participation=0.4)
-        runner = Runner(federation, Interactions.of(some_ratings(5)))
-        rounds = [tuple(runner.participants(index)) for index in range(60)]
-        assert len(set(rounds)) == 10  # all pairs of five
-        counts = np.bincount(np.concatenate(rounds))
-        assert counts.min() >= 12  # of 24 on average
-        assert counts.max() <= 36
-
     def test_a_client_without_ratings_is_not_counted(self) -> None:
         interactions = Interactions.of(
             some_ratings(4), np.repeat([0, 0, 1, 2], 3).astype(np.int32)

@@ -143,8 +143,6 @@ import sys, jax
 from bgtplanner.federation.simulation import pick_devices
 if "begun" in sys.argv:
     jax.devices()
-if "few" in sys.argv:
-    pick_devices("cpu", None, 9)
 many = pick_devices("cpu", None, 2_000_000)
 print(len(many), len(jax.devices("cpu")))
 """
@@ -154,11 +152,9 @@ print(len(many), len(jax.devices("cpu")))
     ("changed", "how", "expected"),
     [
         ({"NPROC": "3"}, "", [2, 3]),  # one for each million ratings
-        ({"NPROC": "1"}, "", [1, 1]),
         ({"NPROC": "3", "JAX_NUM_CPU_DEVICES": "1"}, "", [1, 1]),
         ({"NPROC": "3", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}, "", [2, 2]),
         ({"NPROC": "3"}, "begun", [1, 1]),  # too late, and no harm
-        ({"NPROC": "3"}, "few", [1, 1]),  # small data begin JAX as it is
     ],
 )
 def test_every_core_is_a_device_for_large_data(

@@ -129,30 +129,6 @@ def test_the_reference_sum_has_the_noise_that_is_simulated() -> None:
     assert np.std(noise) == pytest.approx(float(given.scale[0]), rel=0.05)
 
 
-def test_a_class_that_does_not_pay_adds_no_share() -> None:
-    classes = np.array([0, 0, 0, 0, 1, 1], np.int32)
-    found = round_parameters(
-        GDP, "secagg", CLIP, np.array([CHARGE, 0.0]), EVERYBODY, classes,
-        neighbours="replace-special",
-    )  # fmt: skip
-    shares = Shares.of(GDP, CHARGE, CLIP, "replace-special", invited=4)
-    assert float(found.share) == pytest.approx(shares.std_of_share)
-    assert np.asarray(found.granted).tolist() == [1, 1, 1, 1, 0, 0]
-
-
-@pytest.mark.parametrize(
-    ("accountant", "trust"), [("laplace/basic", "secagg"), ("gaussian/gdp", "local")]
-)
-def test_other_noise_is_not_drawn_in_shares(accountant: str, trust: str) -> None:
-    given = round_parameters(
-        accountant_named(accountant), trust, CLIP, np.array([CHARGE]), EVERYBODY, ONE_CLASS,
-        tolerance=Tolerance(2, 1),
-    )  # fmt: skip
-    assert given.share is None
-    assert given.step is None
-    assert given.as_answered() is given
-
-
 @pytest.mark.parametrize("answering", [1.0, 0.5])
 def test_forecasts_expect_the_noise_of_those_who_answer(answering: float) -> None:
     sizes, charges = np.array([100]), np.array([CHARGE])

@@ -90,16 +90,6 @@ def test_errors_are_client_by_client(clients: int | None) -> None:
 class TestRelease:
     NUMBERS = np.array([0.0, 0.25, 1.0, 0.5, 0.75], np.float32)
 
-    @pytest.mark.parametrize("trust", ["local", "secagg"])
-    @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
-    def test_mean_of_who_answers(self, mechanism: Any, trust: Any) -> None:
-        protection = Protection(mechanism=mechanism, trust=trust, validation=0.2)
-        found, std = protection.validate(
-            jax.random.key(0), jnp.asarray(self.NUMBERS), terms([1, 1, 0, 1, 1])
-        )
-        assert float(found) == pytest.approx(0.375, rel=1e-6)
-        assert float(std) == 0.0
-
     def test_a_number_out_of_bounds_moves_it_no_further(self) -> None:
         protection = Protection(mechanism="gaussian", trust="secagg", validation=0.2)
         wild = jnp.array([1e9, jnp.nan, -jnp.inf, 0.0, -5.0])

@@ -65,11 +65,8 @@ def first_parameters(
 ) -> tuple[Shared, Local]:
     """Return the parameters before the first round, with public features of the items if any.
 
-    Args:
-        model: What is learned.
-        key: Key of whatever is random about them.
-        n_users: The number of users.
-        features: ``[n_items, n_features]``; there may be no column.
+    `features` are ``[n_items, n_features]``; there may be no column. Whatever is random about the
+    parameters comes from the key.
     """
     first = model.initial(key, n_users, features.shape[0])
     return model.with_features(*first, features) if features.shape[1] else first
@@ -116,13 +113,8 @@ def train_client(
 ) -> tuple[NDArray[np.float64], Local]:
     """Return one client's flat upload, and what the client keeps from now on.
 
-    The upload is unprotected: it must pass the guard before it leaves the client.
-
-    Args:
-        model: What is learned.
-        shared: The parameters that the server sent.
-        ratings: The client's own ratings of items in the catalogue.
-        local: What the client has kept so far.
+    The upload is unprotected: it must pass the randomizer before it leaves the client. `shared`
+    is what the server sent, and `local` what the client has kept so far.
     """
     vector, kept = _train(model, shared, local, _padded(ratings))
     return np.asarray(vector, dtype=np.float64), kept
@@ -162,10 +154,9 @@ def _predictions(
     model: Learner, shared: Shared, local: Local, interactions: Interactions
 ) -> Array:
     local = model.personalise(shared, local, interactions)
-    users = jnp.repeat(jnp.arange(interactions.n_users), interactions.n_items)
-    items = jnp.tile(jnp.arange(interactions.n_items), interactions.n_users)
-    predicted = model.predict(shared, local, interactions, users, items)
-    return predicted.reshape(interactions.n_users, interactions.n_items)
+    users, items = jnp.indices((interactions.n_users, interactions.n_items))
+    predicted = model.predict(shared, local, interactions, users.ravel(), items.ravel())
+    return predicted.reshape(users.shape)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -183,13 +174,13 @@ def _padded(ratings: Ratings) -> Interactions:
     So few programs are compiled, however many clients share a process, and one more rating
     rarely takes a new one.
     """
-    missing = padding_of(len(ratings))
+    missing = (0, padding_of(len(ratings)))
     padded = replace(
         ratings,
-        user=np.pad(ratings.user, (0, missing)),
-        item=np.pad(ratings.item, (0, missing)),
-        value=np.pad(ratings.value, (0, missing)),
+        user=np.pad(ratings.user, missing),
+        item=np.pad(ratings.item, missing),
+        value=np.pad(ratings.value, missing),
         time=None,
     )
-    arrival = np.pad(np.zeros(len(ratings), np.int32), (0, missing), constant_values=_NEVER)
+    arrival = np.pad(np.zeros(len(ratings), np.int32), missing, constant_values=_NEVER)
     return Interactions.of(padded, arrival)

@@ -106,28 +106,22 @@ class Outcome(NamedTuple):
 class Extras(Protocol):
     """What a run adds to its rounds beyond the learner and the protection; hashable.
 
-    Those of the paper are in :mod:`bgtplanner.paper.extras`.
+    Those of the paper, :class:`bgtplanner.paper.extras.PaperExtras`, say what each does.
     """
 
-    def check(self, model: Learner, protection: Protection | None) -> None:
-        """Refuse a model or a protection that does not go with these extras."""
+    def check(self, model: Learner, protection: Protection | None) -> None: ...
 
-    def begin(self, model: Learner, local: Local, interactions: Interactions) -> Local:
-        """Return what clients keep before the first round."""
+    def begin(self, model: Learner, local: Local, interactions: Interactions) -> Local: ...
 
-    def items(self, key: Array, index: Array, interactions: Interactions) -> Array | None:
-        """Return further items that clients name, ``[n_clients, number]``, -1 for no item."""
+    def items(self, key: Array, index: Array, interactions: Interactions) -> Array | None: ...
 
     def rows(
         self, key: Array, index: Array, upload: Upload, interactions: Interactions
-    ) -> ExtraRows | None:
-        """Return further rows that each client uploads; `key` is the key of the run."""
+    ) -> ExtraRows | None: ...
 
-    def shows(self, index: int) -> bool:
-        """Return whether something goes to a third party in this round."""
+    def shows(self, index: int) -> bool: ...
 
-    def own(self, model: Learner, local: Local) -> Array:
-        """Return what goes there for each user, as part of the client's upload."""
+    def own(self, model: Learner, local: Local) -> Array: ...
 
     def told(
         self,
@@ -137,12 +131,7 @@ class Extras(Protocol):
         sends: Array,
         known: Ratings,
         bound: float | None,
-    ) -> Local:
-        """Return what clients keep once the third party has answered.
-
-        `own` is what it was shown, `sends` marks the users whose clients took part, `known` are
-        the ratings that have arrived, and `bound` is the clip of what was shown.
-        """
+    ) -> Local: ...
 
 
 @dataclass(frozen=True, kw_only=True)

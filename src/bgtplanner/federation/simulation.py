@@ -121,8 +121,6 @@ class Simulation:
         seen: What the server saw in the last round.
 
     Args:
-        federation: What is learned and how.
-        split: Training and test ratings.
         seed: Seed of everything that is random in training.
         device: ``auto``, ``cpu`` or ``gpu``.
         validation: Share of its training ratings that every client puts in its validation set.

@@ -109,7 +109,11 @@ class PaperExtras:
         known: Ratings,
         bound: float | None,
     ) -> Local:
-        """Return the users with new neighbours; those who sent nothing keep the old ones."""
+        """Return the users with new neighbours; those who sent nothing keep the old ones.
+
+        `own` is what the third party was shown, `sends` marks the users whose clients took part,
+        `known` are the ratings that have arrived, and `bound` is the clip of what was shown.
+        """
         shown, who = np.asarray(own), np.asarray(sends)
         tokens = item_tokens(matching_key(self.seed), range(known.n_items))
         sent = known.take(who[known.user])
