@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split, split_ratings
-from bgtplanner.errors import ConfigError, SchemaError
+from bgtplanner.errors import ConfigError
 from bgtplanner.federation.coordinator import Coordinator, _Forecast
 from bgtplanner.federation.parameters import RoundParameters, noise_of_mean
 from bgtplanner.federation.protection import Protection
@@ -25,9 +24,6 @@ from bgtplanner.federation.simulation import Simulation
 from bgtplanner.federation.validation import rmse_of
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.factorization import Factorization
-from bgtplanner.models.posterior import Posterior
-from bgtplanner.paper import rows
-from bgtplanner.paper.extras import PaperExtras
 from bgtplanner.planning.adaptive import Adap
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.context import ReleasedContext
@@ -147,20 +143,6 @@ class TestPaying:
         kinds = [entry["kind"] for entry in rounds.ledger.history()]
         assert kinds == ["open", "reserve", "settle", "reserve", "settle"]
 
-    def test_a_round_that_fails_stays_spent(
-        self, split: Split, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        rounds = planned(split, [0.25] * ROUNDS)
-
-        def fails(terms: RoundParameters, plan: Plan) -> Any:
-            raise OSError("no power")
-
-        monkeypatch.setattr(rounds.engine, "step", fails)
-        with pytest.raises(OSError, match="no power"):
-            rounds.step()
-        assert rounds.ledger.unsettled == 1
-        assert spent(rounds).tolist() == [0.25] * CLIENTS
-
     def test_what_was_planned_is_what_is_done(self, split: Split) -> None:
         rounds = planned(split, [0.25, 0.5])
         for one, charge in zip(played(rounds, 2), (0.25, 0.5), strict=True):
@@ -241,16 +223,6 @@ class TestWithoutUploads:
         assert rounds.ledger.head == head
         assert not np.array_equal(local(rounds), memory)
 
-    def test_or_the_run_ends(self, split: Split) -> None:
-        rounds = planned(split, [0.5] * ROUNDS, stops=True)
-        played(rounds, 2)
-        before = rounds.engine.arrays()
-        assert rounds.step() is None
-        assert rounds.step() is None
-        assert all(
-            np.array_equal(before[name], now) for name, now in rounds.engine.arrays().items()
-        )
-
 
 class TestAgain:
     def test_the_same_rounds_are_not_charged_again(self, split: Split, tmp_path: Path) -> None:
@@ -319,32 +291,6 @@ class TestWhoTakesPart:
             std = 2**0.5 * 16 / one.clients**0.5
             assert one.seen.noise_std == pytest.approx(std, rel=1e-5)
 
-    def test_who_is_late_has_paid_and_is_mostly_the_same(self, split: Split) -> None:
-        rounds = planned(split, [0.125] * ROUNDS, stragglers=0.4)
-        found = played(rounds, 4)
-        assert [one.paid for one in found] == [CLIENTS] * 4
-        assert all(one.clients == CLIENTS - one.late for one in found)
-        assert sum(one.late for one in found) > 0
-        assert spent(rounds).tolist() == [0.5] * CLIENTS
-        many = Ledger.in_memory(Budgets.same(Budget(1.0, 1e-5), 4000), RULE)
-        rounds.ledger = many
-        once, twice = rounds._late(0), rounds._late(1)
-        assert once.mean() == pytest.approx(0.4, abs=0.03)
-        assert (once & twice).mean() > 0.4 * 0.4 + 0.05
-        assert not np.array_equal(once, twice)
-
-    def test_only_who_is_asked_pays(self, split: Split) -> None:
-        rounds = planned(split, [0.125] * ROUNDS, participation=0.5)
-        before, patterns = spent(rounds), set()
-        for _ in range(4):
-            (one,) = played(rounds, 1)
-            now = spent(rounds)
-            assert sorted(now - before) == [0.0] * 6 + [0.125] * 6
-            assert (one.paid, one.clients) == (6, 6)
-            patterns.add(tuple(now - before))
-            before = now
-        assert len(patterns) > 1  # not the same ones every time
-
     def test_a_budget_lasts_for_the_rounds_that_a_client_takes_part_in(self, split: Split) -> None:
         """Asked in half of six rounds: a third of the budget each time, and then no more."""
         ledger = Ledger.in_memory(SAME, RULE)
@@ -396,14 +342,6 @@ def test_a_policy_with_a_ledger_of_its_own_is_refused(split: Split) -> None:
         Coordinator(simulation, policy, ledger, run="run", mark=b"", trust="local")
 
 
-def test_a_checkpoint_of_two_ledgers_is_refused_with_a_sentence(split: Split) -> None:
-    rounds = planned(split, [0.25] * ROUNDS)
-    state = rounds.state_dict()
-    del state["version"]
-    with pytest.raises(SchemaError, match=r"earlier release.*: finish the run with that release"):
-        rounds.load_state_dict(state)
-
-
 def in_use(split: Split, index: int) -> NDArray[np.float64]:
     matrix = np.zeros((CLIENTS, ITEMS))
     known = split.arrival <= index
@@ -423,24 +361,6 @@ class TestContext:
             expected = np.linalg.svd(in_use(split, index), compute_uv=False)[:3]
             np.testing.assert_allclose(found, expected, rtol=1e-5)
 
-    def test_usage_with_what_is_pretended(self, split: Split) -> None:
-        federation = Federation(
-            model=FEDERATION.model, server=SERVER, extras=PaperExtras(pseudo_items=2)
-        )
-        rounds = planned(split, [0.0] * ROUNDS, federation=federation, context="usage", values=4)
-        client, item = rounds.engine.shown_pairs()
-        shown = np.zeros((CLIENTS, ITEMS))
-        np.add.at(shown, (client, item), 1)
-        real = in_use(split, 0)
-        assert shown.max() == 1  # nobody pretends what is so
-        assert (shown >= real).all()
-        assert (shown.sum(1) - real.sum(1)).tolist() == [2] * CLIENTS
-        (found,) = self.contexts(rounds, 1)
-        expected = np.linalg.svd(shown, compute_uv=False)[:4]
-        np.testing.assert_allclose(found, expected, rtol=1e-5)
-        without = np.linalg.svd(real, compute_uv=False)[:4]
-        assert not np.allclose(found, without)
-
     def test_released(self, split: Split) -> None:
         rounds = planned(split, [0.25] * ROUNDS, context="released")
         one, two = played(rounds, 2)
@@ -451,10 +371,6 @@ class TestContext:
         expected.released(one.seen.aggregate, one.seen.noise_std)
         np.testing.assert_array_equal(second, expected.vector(progress=1 / ROUNDS, left=0.75))
         assert two.plan is not None
-
-    def test_none(self, split: Split) -> None:
-        rounds = planned(split, [0.25] * ROUNDS, context="none")
-        assert [len(found) for found in self.contexts(rounds, 2)] == [0, 0]
 
 
 class TestReward:
@@ -469,13 +385,6 @@ class TestReward:
         errors = [before, *(one.metrics.rmse for one in found)]
         assert self.rewards(rounds) == pytest.approx(-np.diff(errors))
         assert self.rewards(rounds) == [one.reward for one in found]
-
-    def test_of_the_loss(self, split: Split) -> None:
-        rounds = planned(split, [0.25, 0.0, 0.25], reward="loss")
-        losses = [one.loss for one in played(rounds, 3)]
-        first, *later = self.rewards(rounds)
-        assert first is None  # there is nothing to compare it with
-        assert later == pytest.approx(-np.diff(losses))
 
     def test_of_what_was_released(self, split: Split) -> None:
         rounds = planned(split, [0.25, 0.0, 0.5], reward="released")
@@ -511,22 +420,6 @@ class TestReward:
         assert found[1].reward == pytest.approx(expected)
         assert spent(rounds).tolist() == [0.375] * CLIENTS  # within the charge, not on top of it
 
-    def test_of_rows_nothing_can_be_estimated(self, split: Split) -> None:
-        federation = Federation(
-            model=FEDERATION.model,
-            server=SERVER,
-            protection=Protection(mechanism="laplace", unit="row"),
-        )
-        rounds = planned(split, [0.25] * 2, federation=federation, reward="released")
-        (one,) = played(rounds, 1)
-        assert np.isnan(one.seen.noise_std)
-        assert self.rewards(rounds) == [None]
-
-    def test_none(self, split: Split) -> None:
-        rounds = planned(split, [0.25, 0.25], reward="none")
-        played(rounds, 2)
-        assert self.rewards(rounds) == [None, None]
-
 
 def of_adap(split: Split, unit: Any) -> tuple[RoundResult, RoundResult]:
     """Two rounds of ADAP with Laplace noise."""
@@ -546,48 +439,6 @@ def test_adap_clips_all_clients_alike_where_only_their_mean_is_seen(split: Split
     assert two.plan.clip == pytest.approx(float(np.linalg.norm(one.seen.aggregate)), rel=1e-5)
     scale = accountant_named(RULE).noise_multiplier(two.plan.charge) * 2 * two.plan.clip
     assert two.seen.noise_std == pytest.approx(2**0.5 * scale / CLIENTS**0.5, rel=1e-5)
-
-
-def test_adap_clips_every_client_by_its_own_noisy_gradient(
-    split: Split, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The norm of what it released, averaged over the rows that were clipped one by one."""
-    sent: list[tuple[Any, Any, RoundParameters]] = []
-    noise_rows = rows.noise_rows
-
-    def noted(
-        self: Protection, key: Any, upload: Any, interactions: Any, terms: Any, *more: Any
-    ) -> Any:
-        noised = noise_rows(self, key, upload, interactions, terms, *more)
-        jax.debug.callback(
-            lambda *seen: sent.append(seen), noised.rows, interactions.present, terms
-        )
-        return noised
-
-    monkeypatch.setattr(rows, "noise_rows", noted)
-    jax.clear_caches()
-    try:
-        one, two = of_adap(split, "row")
-        jax.effects_barrier()
-    finally:
-        jax.clear_caches()
-    pairs = split.pairs()
-    known = pairs.first <= 0
-    squares = np.bincount(
-        pairs.client[known], (np.asarray(sent[0][0])[known] ** 2).sum(1), minlength=CLIENTS
-    )
-    number = np.bincount(pairs.client[known], minlength=CLIENTS)
-    expected = squares[number > 0] ** 0.5 / number[number > 0]
-    assert two.plan is not None
-    clip = np.asarray(two.plan.clip)[:, 0][number > 0]
-    assert clip == pytest.approx(expected, rel=1e-5)
-    assert np.ptp(clip) > 0.1 * clip.mean()
-    scale = np.asarray(two.plan.noise_scale)[:, 0][number > 0]
-    assert scale / clip == pytest.approx(np.full(len(clip), 20.0))
-    last = sent[1][2]
-    assert np.asarray(last.clip)[0] * np.asarray(last.own)[number > 0] == pytest.approx(clip)
-    assert one.plan is not None
-    assert two.plan.charge == one.plan.charge
 
 
 class OwnClips(Scripted):
@@ -667,68 +518,6 @@ def forecasting(
     return Coordinator(
         simulation, plans, plans.ledger, trust=trust, run="run", mark=b"", **options
     )
-
-
-def forecasts_of(rounds: Coordinator) -> list[dict[str, Any]]:
-    assert isinstance(rounds.policy, Forecasting)
-    return rounds.policy.said
-
-
-def test_forecasts_of_a_server_that_knows_its_noise(split: Split) -> None:
-    """As things are, if all that is left were spent at once, and in a few rounds."""
-    rounds = forecasting(split, [0.1, 0.0, 0.5])
-    played(rounds, 3)
-    first, second, third = forecasts_of(rounds)
-    for one in (first, second, third):
-        assert np.isfinite(one["gain"]).all()
-        assert (np.diff(one["gain"]) >= 0).all()
-        assert one["gain"][-1] > one["gain"][0]
-        whole, third_of_it = one["precision"][2], one["precision"][1]
-        assert 3 * third_of_it == pytest.approx(whole, rel=1e-6)  # Gaussian: splitting is free
-        assert one["pooled"] == [1.0, 1.0, 1.0]  # all are there
-        assert one["steps"] == 3
-    assert first["gain"][0] == 0  # nothing is known before the first round
-    assert second["gain"][0] > 0
-    assert second == third  # nothing was released, nothing was spent
-    assert second["left"][0] == pytest.approx(first["left"][0] - 0.1, rel=1e-6)
-
-
-def test_splitting_costs_where_charges_are_epsilons(split: Split) -> None:
-    rounds = forecasting(split, [0.1], accountant=RULE)
-    played(rounds, 1)
-    (one,) = forecasts_of(rounds)
-    assert 9 * one["precision"][1] == pytest.approx(one["precision"][2], rel=1e-6)
-
-
-def test_only_who_wants_forecasts_is_given_them(
-    split: Split, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are not computed for others; one that does not look only learns that there are some."""
-    made: list[int] = []
-
-    def counted(*arguments: Any) -> Any:
-        made.append(len(arguments[1]))
-        return asked(*arguments)
-
-    asked = Posterior.forecast
-    monkeypatch.setattr(Posterior, "forecast", counted)
-    played(forecasting(split, [0.1, 0.0, 0.5], policy=Scripted), 3)
-    assert made == []
-
-    class Indifferent(Scripted):
-        forecasts = True
-
-    rounds = forecasting(split, [0.1, 0.0, 0.5], policy=Indifferent)
-    played(rounds, 3)
-    assert made == [1]
-    assert rounds.policy.forecast is not None
-
-
-def test_no_forecasts_of_another_server(split: Split) -> None:
-    rounds = forecasting(split, [0.1, 0.0, 0.5], model=Factorization(dim=0), server=SERVER)
-    played(rounds, 3)
-    assert isinstance(rounds.policy, Forecasting)
-    assert rounds.policy.given == [None, None, None]
 
 
 def other_ratings(seed: int) -> Split:
@@ -824,12 +613,6 @@ def test_who_has_not_joined_is_neither_asked_nor_charged(joining: Split) -> None
     assert rounds.joined_first == (first == 0).sum()
 
 
-def test_without_an_order_all_are_there_from_the_start(joining: Split) -> None:
-    rounds = forecasting(replace(joining, in_order=False), [0.1])
-    assert rounds.engine.present().all()
-    assert played(rounds, 1)[0].paid == CLIENTS
-
-
 @pytest.mark.parametrize("participation", [1.0, 0.4])
 def test_whether_a_client_is_asked_depends_on_who_has_joined_and_on_nothing_else(
     joining: Split, participation: float
@@ -857,40 +640,6 @@ def test_whether_a_client_is_asked_depends_on_who_has_joined_and_on_nothing_else
             [one.plan.participants.tolist() for one in played(rounds, ROUNDS) if one.plan]
         )
     assert asked[0] == asked[1] == asked[2] == asked[3]
-
-
-def test_those_who_joined_late_can_still_pay_when_the_first_cannot(joining: Split) -> None:
-    """The run waits for them; it does not end with the budget of those who came first."""
-    first = first_rounds(joining)
-    whole = float(accountant_named(RULE).capacity(Budget(20.0, 1e-5)))
-    rounds = forecasting(joining, [whole] * ROUNDS, accountant=RULE)
-    for index, one in enumerate(played(rounds, ROUNDS)):
-        assert one.paid == (first == index).sum()
-    assert not rounds.over
-    assert (first < ROUNDS).all()
-    assert spent(rounds) == pytest.approx(20.0)
-
-
-def test_forecasts_are_of_those_who_have_joined(joining: Split) -> None:
-    first = first_rounds(joining)
-    rounds = forecasting(joining, [0.1] * ROUNDS)
-    played(rounds, ROUNDS)
-    for index, one in enumerate(forecasts_of(rounds)):
-        there = int((first <= index).sum())
-        missing = CLIENTS - there
-        rate = missing / (ROUNDS - index)
-        if index >= 5:
-            rate = (there - (first == 0).sum()) / index
-        coming = np.minimum(rate * np.array([0.0, 1.0, 5.0]), missing)
-        # The others have spent as much as there were rounds since they joined.
-        whole = float(rounds.ledger.accountant.capacity(Budget(20.0, 1e-5)))
-        left = whole - 0.1 * (index - first[first <= index])
-        assert one["left"] == pytest.approx([left.max()])
-        assert one["pooled"] == pytest.approx(
-            (1 + coming / np.sqrt(left / whole).sum()).tolist(), rel=1e-6
-        )
-        # Gaussian: lengths are the roots of charges, and the lengths of all uploads add up.
-        assert one["precision"][1] == pytest.approx(np.sqrt(left / 3).sum() ** 2 / 4, rel=1e-6)
 
 
 @pytest.mark.parametrize("trust", ["local", "secagg"])
@@ -999,12 +748,6 @@ def test_noise_is_forecast_as_it_will_be(
         assert one.paid == (sizes * (one.plan.charge_by_class > 0)).sum()
         forecast = noise_of_mean(ledger.accountant, trust, 0.5, one.plan.charge_by_class, sizes)
         assert one.seen.noise_std == pytest.approx(forecast, rel=1e-3)  # shares are whole steps
-
-
-def test_without_anybody_there_is_nothing_but_noise() -> None:
-    for trust in ("local", "secagg"):
-        sizes = np.array([3, 4])
-        assert noise_of_mean(accountant_named(RULE), trust, 1.0, np.zeros(2), sizes) == np.inf
 
 
 def test_who_abstains_gets_back_what_was_sent_at_first(split: Split) -> None:

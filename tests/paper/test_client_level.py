@@ -57,17 +57,6 @@ def test_laplace_blocks_take_the_best_of_three_bounds() -> None:
     assert tiny.epsilon < 0.5 * laplace_renyi_epsilon([1e-5], [100], 1e-5)
 
 
-def test_without_a_delta() -> None:
-    assert client_level("gaussian", [5.0], [1], 0.0) == Spent(math.inf, None)
-    assert client_level("laplace", [5.0], [2], 0.0) == Spent(0.4, 0.4)
-
-
-def test_no_blocks_cost_nothing() -> None:
-    assert client_level("gaussian", [5.0, 1.0], 0, 1e-5).epsilon == 0.0
-    assert client_level("laplace", [5.0, 1.0], 0, 1e-5) == Spent(0.0, 0.0)
-    assert client_level("gaussian", [], 3, 1e-5).epsilon == 0.0
-
-
 @given(
     mechanism=st.sampled_from(["gaussian", "laplace"]),
     multipliers=st.lists(st.floats(0.5, 50), min_size=1, max_size=4),
@@ -90,17 +79,3 @@ def test_senseless_multipliers_are_refused(bad: float) -> None:
     with refused(f"noise_multipliers = [1.0, {bad!r}]: expected {RANGE}"):
         client_level("gaussian", [1.0, bad], [1, 1], 1e-5)
     assert client_level("gaussian", [1e-100, 1e100], 0, 1e-5).epsilon == 0.0
-
-
-@pytest.mark.parametrize("bad", [-1, math.nan, math.inf])
-def test_senseless_blocks_are_refused(bad: float) -> None:
-    with refused(f"blocks = [2, {bad!r}]: expected numbers of blocks"):
-        client_level("laplace", [1.0, 2.0], [2, bad], 1e-5)
-
-
-def test_a_senseless_delta_or_mechanism_is_refused() -> None:
-    for delta in (-0.1, 1.0, math.nan):
-        with refused(f"delta = {delta!r}: expected from 0 to below 1"):
-            client_level("gaussian", [1.0], [1], delta)
-    with refused("mechanism = 'none': expected one of gaussian, laplace, privunit"):
-        client_level("none", [1.0], [1], 1e-5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -90,15 +89,6 @@ class TestTokens:
         assert len(np.unique(tokens)) == 500
         assert np.array_equal(tokens[[7, 3]], item_tokens(b"key", [7, 3]))
 
-    def test_another_key_gives_others(self) -> None:
-        one, other = item_tokens(b"key", range(500)), item_tokens(b"kez", range(500))
-        assert not np.isin(one, other).any()
-
-    def test_keys(self) -> None:
-        assert matching_key(1) == matching_key(1) != matching_key(2)
-        assert matching_key() != matching_key()
-        assert len(matching_key()) == len(matching_key(1)) == 32
-
 
 def by_hand(rated: list[set[int]], most: int) -> list[list[int]]:
     """Who has most in common with each; of equals, the first."""
@@ -137,18 +127,6 @@ class TestMatch:
             assert present[user].tolist() == [1] * len(expected) + [0] * (most - len(expected))
             assert found[user, : len(expected)].tolist() == embeddings[expected].tolist()
             assert not found[user, len(expected) :].any()
-
-    def test_it_cannot_match_what_was_made_with_another_key(self) -> None:
-        tokens = np.concatenate([item_tokens(b"key", [1, 2]), item_tokens(b"kez", [1, 2])])
-        _, present = match(tokens, np.array([0, 0, 1, 1]), np.ones((2, 3), np.float32), most=2)
-        assert not present.any()
-
-    def test_what_is_not_sent_is_not_looked_at(self) -> None:
-        """Not even something that is no number, where nobody is near."""
-        own = np.array([[np.nan], [1.0], [2.0], [np.nan]], np.float32)
-        tokens = item_tokens(b"key", [5, 5])
-        found, _ = match(tokens, np.array([1, 2]), own, most=2)
-        assert found[:, :, 0].tolist() == [[0, 0], [2, 0], [1, 0], [0, 0]]
 
 
 def test_believed() -> None:
@@ -264,29 +242,6 @@ class TestDoor:
             for other in draws[number % 2 + 1 :: 2]:
                 assert not np.isin(np.abs(one), np.abs(other)).any()
 
-    def test_no_number_is_not_sent(self) -> None:
-        interactions = several_users_each()
-        upload, own = some_upload(interactions)
-        client = int(interactions.client_of_user[4])
-        own = own.at[4, 1].set(jnp.nan)
-        terms = some_terms(interactions, 0.5, 0.0)
-        released = release(Protection(mechanism="gaussian"), 0, upload, interactions, terms, own)
-        assert released.dropped == 1
-        silent = norms(released.own, "gaussian") == 0
-        assert np.array_equal(silent, np.asarray(interactions.client_of_user) == client)
-
-    def test_without_embeddings_the_release_is_as_ever(self) -> None:
-        interactions = several_users_each()
-        upload, own = some_upload(interactions)
-        terms, protection = some_terms(interactions, 1e6, 1.0), Protection(mechanism="gaussian")
-        without = release(protection, 0, upload, interactions, terms)
-        with_them = release(protection, 0, upload, interactions, terms, own)
-        assert without.own is None
-        for one, other in zip(
-            jax.tree.leaves(without), jax.tree.leaves(with_them[:3]), strict=True
-        ):
-            assert np.array_equal(one, other)
-
 
 class Sent:
     """A third party that writes down what it gets."""
@@ -377,15 +332,6 @@ class TestSimulation:
         for name, array in whole.arrays().items():
             assert np.array_equal(array, second.arrays()[name]), name
 
-    def test_without_it_the_state_has_no_place_for_it(self, split: Split) -> None:
-        arrays = Simulation(federation(expansion=None), split, seed=5, device="cpu").arrays()
-        assert not [name for name in arrays if "neighbour" in name]
-
-    def test_more_neighbours_wanted_than_there_are(self, split: Split) -> None:
-        wide = replace(TWICE, max_neighbours=1000)
-        trained = Simulation(federation(expansion=wide), split, seed=5, device="cpu")
-        assert neighbours(trained).shape == (USERS, USERS)
-
     def test_refused(self) -> None:
         with pytest.raises(ConfigError, match="model = 'Factorization'"):
             federation(model=Factorization())
@@ -446,12 +392,3 @@ class TestPaidFor:
         assert set(senders.tolist()) == set(range(3, USERS))
         assert not neighbours(rounds.engine)[:3].any()
         np.testing.assert_allclose(ledger.epsilon_spent(), [0.5] * 3 + [0.75] * 9)
-
-    def test_after_the_budget_nobody_sends(self, split: Split, sent: Sent) -> None:
-        little = Budgets.per_client([0.25] * 3 + [0.5] * 9, 1e-5)  # two rounds at most
-        rounds = planned(split, Ledger.in_memory(little, RULE))
-        for _ in range(ROUNDS):
-            rounds.step()
-        assert rounds.over
-        assert not sent.calls
-        assert not neighbours(rounds.engine).any()

@@ -50,12 +50,6 @@ def test_levels_reach_from_end_to_end(spacing: Any, skip: bool, cheapest: float)
         np.testing.assert_allclose(steps, steps[0])
 
 
-def test_one_level_is_the_cheapest() -> None:
-    planner = BGTPlanner(BUDGET, 3, rounds=10, levels=1, skip=False, cheapest=1.0)
-    assert planner.charges.tolist() == [[planner.accountant.even_charge(BUDGET, 10)]]
-    assert len(played(planner)) == 10
-
-
 def test_levels_may_be_listed_in_even_shares() -> None:
     planner = BGTPlanner(BUDGET, 3, rounds=10, levels=[0.5, 1.0, 3.0])
     even = planner.accountant.even_charge(BUDGET, 10)
@@ -145,19 +139,6 @@ def test_with_the_constants_of_the_paper_levels_are_drawn_almost_uniformly(
     assert low < min(chances) < 0.2 < max(chances) < high
 
 
-def test_the_initial_stage_of_the_paper_in_its_order() -> None:
-    planner = Repaired(BUDGET, 943, rounds=100, seed=3)
-    plans = played(planner)
-    assert [plan.level for plan in plans[:25]] == np.repeat(np.arange(5), 5).tolist()
-    notes = [plan.why.note for plan in plans]
-    assert len(set(notes[:25])) == 1
-    assert len(set(notes[25:30])) == 1
-    assert notes[25] != notes[24]
-    assert set(notes[30:]) == {"drawn by score"}
-    assert {plan.skip for plan in plans} == {False}
-    assert 70 <= len(plans) <= 100
-
-
 def test_the_radius_comes_from_all_rounds_of_the_initial_stage() -> None:
     """Errors are those of predictions made beforehand; the programme knows all 30 rewards."""
     planner = Repaired(BUDGET, 943, rounds=100, seed=3)
@@ -191,16 +172,6 @@ def test_the_radius_comes_from_all_rounds_of_the_initial_stage() -> None:
 
 
 # ---- the default
-
-
-def test_it_first_tries_what_is_not_too_dear() -> None:
-    planner = BGTPlanner(BUDGET, 3, rounds=100, initial_rounds=2)
-    even = planner.accountant.even_charge(BUDGET, 100)
-    plans = played(planner)
-    tried = [plan for plan in plans if plan.why.note == "trying out every level"]
-    assert [plan.level for plan in tried] == np.repeat(1 + np.arange(len(tried) // 2), 2).tolist()
-    assert max(plan.charge for plan in tried) <= 2.1 * even
-    assert len(tried) < 10
 
 
 @pytest.mark.parametrize("best", [1, 2])

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from forecasts import Made
 
-from bgtplanner.errors import ConfigError
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.plan import Plan
 from bgtplanner.planning.schedules import Uniform
@@ -87,14 +86,6 @@ def test_early_where_all_rounds_count_and_late_where_only_the_last_does() -> Non
     assert rounds[-1] == ROUNDS - 1
 
 
-def test_it_pays_in_the_round_that_it_was_saving_for() -> None:
-    policy = planner(traffic=[0.0] * 20 + [1.0] * 20)
-    plans = played(policy, made(policy, steps=0))
-    assert plans[0].why.note == "saving for round 21"
-    assert {plan.why.note for plan in plans[1:20]} == {"saving for round 21"}
-    assert paid_in(plans) == [20]
-
-
 @pytest.mark.parametrize("accountant", SOUND)
 @pytest.mark.parametrize("objective", ["served", "last"])
 @pytest.mark.parametrize("budgets", [BUDGET, CLASSES], ids=["one class", "three classes"])
@@ -108,24 +99,6 @@ def test_all_is_spent_in_the_end_and_never_more(
     assert (policy.ledger.epsilon_spent() <= np.array(most) * (1 + 1e-9)).all()
     assert policy.note is not None
     assert policy.note.startswith("aimed at ")
-
-
-@pytest.mark.parametrize("accountant", ["gaussian/gdp", "gaussian/rdp", "laplace/basic"])
-def test_every_class_pays_the_same_share(accountant: str) -> None:
-    policy = planner(accountant, CLASSES)
-    forecast, payments = made(policy), 0
-    for _ in range(ROUNDS):
-        policy.forecast, left = forecast, policy.left()
-        plan = policy.ask()
-        if plan is None:
-            break
-        if not plan.skip:
-            shares = plan.charge_by_class / left
-            assert shares == pytest.approx([shares[0]] * 3, rel=1e-6)
-            forecast.learned += forecast.precision(plan.charge_by_class)
-            payments += 1
-        policy.tell(plan)
-    assert payments > 1
 
 
 # ---- is it worth it?
@@ -152,54 +125,7 @@ def test_it_abstains_says_so_and_keeps_the_budget(most: float, objective: Any) -
     assert again.ask() is None
 
 
-@pytest.mark.parametrize(
-    ("first", "then", "abstains"),
-    [
-        (0.003, 0.1, False),  # the probe found more
-        (0.003, 0.001, True),  # neither is enough
-        (0.008, 0.001, False),  # a probe alone may say next to nothing
-    ],
-)
-def test_a_probe_where_it_is_not_clear_and_then_the_larger_forecast_counts(
-    first: float, then: float, abstains: bool
-) -> None:
-    policy = planner()
-    forecast = made(policy, most=first)
-    (probe,) = played(policy, forecast, 1)
-    assert probe.why.note == "a probe"
-    assert probe.charge == pytest.approx(0.06 * policy.accountant.capacity(BUDGET), rel=1e-6)
-    assert policy.note is None
-    forecast.most = then
-    played(policy, forecast)
-    assert policy.abstained == abstains
-    assert (policy.share_left()[0] < 0.05) != abstains
-
-
-def test_without_anything_to_gain_now_it_asks_again_later() -> None:
-    """What is left is not spent on nothing, and may be worth something again."""
-    policy = planner(rounds=100)
-    forecast = made(policy)
-    played(policy, forecast, 1)
-    forecast.most = forecast.learned = 0.0
-    policy._agenda.next = 1
-    plan = played(policy, forecast, 1)[0]
-    assert plan.skip
-    assert plan.why.note == "what is left would bring next to nothing now"
-    assert policy._agenda.next == 6
-    forecast.most = 0.1
-    assert paid_in(played(policy, forecast))
-
-
 # ---- clients that join later, or are asked in turn
-
-
-def test_no_more_is_charged_than_those_who_can_be_asked_have() -> None:
-    policy = planner()
-    forecast = made(policy)
-    whole = policy.left()
-    forecast.can_pay = 0.1 * whole
-    (first,) = played(policy, forecast, 1)
-    assert 0 < first.charge <= 0.1 * whole[0] * (1 + 1e-9)
 
 
 def test_clients_that_joined_late_pay_their_own_way() -> None:
@@ -271,19 +197,6 @@ def test_it_goes_on_from_its_state_bit_for_bit(
     assert len(paid_in(one)) > 1
 
 
-def test_a_plan_that_was_not_told_yet_is_learned_from_after_a_crash() -> None:
-    policy = planner()
-    policy.forecast = made(policy)
-    plan = policy.ask()
-    assert plan is not None
-    again = BGTPlanner.from_state(json.loads(json.dumps(policy.state_dict())))
-    for one in (policy, again):
-        one.tell(plan, 0.02)
-        assert len(one.process) == 1
-        assert not one._agenda.expected
-    assert again.process.state_dict() == policy.process.state_dict()
-
-
 # ---- rewards
 
 
@@ -345,18 +258,6 @@ def test_the_process_learns_by_which_factor_a_forecast_is_wrong(context: Any) ->
     said = predicted[-1] / predicted[np.abs(charges / charges[-1] - 0.2).argmin()]
     offered = 0.004 / 0.014 / (0.0008 / 0.0108)  # at its own word
     assert said < 0.65 * offered
-
-
-@pytest.mark.parametrize("reward", [-1e300, -1.0, 0.0, 1e-12, 1e300])
-@pytest.mark.parametrize("most", [1e-9, 0.05])
-def test_any_reward_will_do(reward: float, most: float) -> None:
-    policy = planner(worthwhile=0.0)
-    plans = played(policy, made(policy, most=most), reward=lambda *_: reward)
-    assert plans
-    for plan in plans:
-        numbers = (*plan.why.predicted, *plan.why.price, *plan.why.score, *plan.why.probability)
-        assert np.isfinite(numbers).all()
-    assert policy.ledger.epsilon_spent().max() <= BUDGET.epsilon * (1 + 1e-9)
 
 
 # ---- what it says
@@ -434,25 +335,6 @@ def test_or_a_growing_charge_if_the_last_round_counts(accountant: str, rounds: i
     assert policy.ledger.epsilon_spent().max() <= BUDGET.epsilon * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("objective", "first"),
-        ("traffic", [0.0]),
-        ("traffic", [-1.0]),
-        ("traffic", []),
-        ("growth", 0.9),
-        ("growth", float("nan")),
-        ("worthwhile", -0.1),
-        ("worthwhile", 1.1),
-        ("worthwhile", float("nan")),
-    ],
-)
-def test_bad_options_are_named(name: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=f"^{name} = "):
-        planner(**{name: value})
-
-
 # ---- the contract
 
 
@@ -464,11 +346,6 @@ class ByForecast(BGTPlanner):
 
 class TestByForecast(PolicyContract):
     policy = ByForecast
-
-
-class TestByForecastForTheLastRound(PolicyContract):
-    policy = ByForecast
-    options: ClassVar[Mapping[str, Any]] = {"objective": "last", "gamma": 1.0}
 
 
 class TestByForecastWhereSomeAreAsked(PolicyContract):

@@ -122,11 +122,3 @@ def test_what_cannot_have_been_released_is_refused_and_changes_nothing(
         context.released(*given_)
     assert str(info.value) == message
     assert context.state_dict() == before
-
-
-@pytest.mark.parametrize("share", [-0.01, 1.01, math.nan, None])
-@pytest.mark.parametrize("name", ["progress", "left"])
-def test_shares_that_cannot_be(name: str, share: Any) -> None:
-    shares = {"progress": 0.5, "left": 0.5, name: share}
-    with pytest.raises(ConfigError, match=f"^{name} = .*expected a finite number from 0 to 1$"):
-        ReleasedContext().vector(**shares)

@@ -76,14 +76,6 @@ def test_at_once_where_nothing_speaks_against_it(rounds: int, half: float) -> No
     assert found.promised == pytest.approx(found.gain)
 
 
-@pytest.mark.parametrize("steps", [1, 3, 6])
-def test_a_learner_of_several_steps_is_paid_in_parts_and_early(steps: int) -> None:
-    shares = best(programme(Made(steps=steps, half=0.3), growth=1.0))
-    assert len(shares) > 1
-    assert 0 in shares
-    assert sum(share for at, share in shares.items() if at < 20) > 0.7
-
-
 @pytest.mark.parametrize("growth", [1.0, 1.5, 2.0])
 @pytest.mark.parametrize("steps", [0, 3, 6])
 @pytest.mark.parametrize("objective", [SERVED, LAST])
@@ -106,18 +98,6 @@ def test_at_the_end_if_that_is_what_counts(rounds: int, steps: int) -> None:
     assert min(shares) >= rounds - 8
     assert max(shares) == rounds - 1
     assert len(shares) == (1 if steps == 0 else 8)
-
-
-@pytest.mark.parametrize("steps", [0, 3])
-@pytest.mark.parametrize("half", [0.01, 0.1, 0.3, 1.0])
-def test_the_more_ratings_are_to_come_the_later(half: float, steps: int) -> None:
-    def middle(growth: float) -> float:
-        shares = best(programme(Made(half=half, steps=steps), growth=growth))
-        return sum(at * share for at, share in shares.items())
-
-    middles = [middle(growth) for growth in (1.0, 2.0, 10.0, 30.0)]
-    assert middles == sorted(middles)
-    assert middles[-1] > 2 * middles[0]
 
 
 @pytest.mark.parametrize("begins", [7, 13, 35, 42, 50, 63, 70, 88])
@@ -184,40 +164,7 @@ def test_no_schedule_is_much_better(
     assert found.values.max() >= 0.97 * most
 
 
-@pytest.mark.parametrize("power", [1.0, 2.0])
-@pytest.mark.parametrize("objective", [SERVED, LAST])
-def test_more_budget_is_never_worth_less(power: float, objective: Objective) -> None:
-    made = Made(steps=3, power=power)
-    gains = [
-        programme(made, left, objective=objective).gain for left in np.geomspace(1e-6, 1e6, 25)
-    ]
-    assert (np.diff(gains) > -1e-12).all()
-    assert gains[0] < 1e-5
-    assert gains[-1] > 0.08
-
-
 # ---- what can be paid now
-
-
-@pytest.mark.parametrize("objective", [SERVED, LAST])
-@pytest.mark.parametrize("paid", [(), ([0, 0.5],)])
-def test_offers_add_up(objective: Objective, paid: tuple[list[float], ...]) -> None:
-    made = Made(steps=3, learned=0.5 if paid else 0.0)
-    found = programme(made, now=5, rounds=60, objective=objective, paid=paid)
-    levels, now, later = found.offers()
-    assert levels[0] == 0.0
-    assert levels[-1] == 1.0
-    assert (np.diff(levels) > 0).all()
-    first = found.schedules.shares[:, 0]
-    for level, brings, rest in zip(levels, now, later, strict=True):
-        alone = np.zeros((1, len(found._moments)))
-        alone[0, 0] = level
-        assert brings + found.nothing == pytest.approx(float(found._values(alone)[0]))
-        assert brings + rest + found.nothing == pytest.approx(found.values[first == level].max())
-    assert now[0] == pytest.approx(0.0, abs=1e-15)
-    assert later[-1] == pytest.approx(0.0, abs=1e-12)  # after all, nothing is left
-    if objective is SERVED:
-        assert (np.diff(now) > 0).all()
 
 
 def test_a_plan_that_was_made_is_offered_as_one_more_schedule() -> None:
@@ -242,18 +189,6 @@ def test_a_plan_that_was_made_is_offered_as_one_more_schedule() -> None:
     alone = worth(made, shares, left=1 - level, now=at, rounds=20, paid=paid)
     assert total + later.nothing == pytest.approx(alone, rel=0.01)
     assert total >= 0.99 * later.gain  # it was the best, and nothing else is known now
-
-
-@pytest.mark.parametrize("share", [0.01, 0.06, 0.5, 1.0])
-def test_what_falls_at_once(share: float) -> None:
-    found = programme(Made())
-    assert found.fall(share) == pytest.approx(0.1 * share / (1 + share), rel=0.02)
-
-
-def test_a_fall_is_never_nothing() -> None:
-    """A reward is divided by it."""
-    assert 1e-6 < programme(Made(most=1e-30)).fall(0.06) < 1e-4
-    assert programme(Made(most=1e30)).fall(0.06) <= 1e5
 
 
 # ---- extremes

@@ -180,14 +180,6 @@ def test_the_last_charge_is_what_is_left() -> None:
     assert policy.ask() is None
 
 
-def test_what_is_left_is_not_worth_a_round() -> None:
-    even = 0.1
-    policy = Greedy(Budget(1.0), 2, rounds=10, wish=1 - 0.9e-3 * even, accounting="laplace/basic")
-    assert len(played(policy, [0.0])) == 1
-    policy = Greedy(Budget(1.0), 2, rounds=10, wish=1 - 1.1e-3 * even, accounting="laplace/basic")
-    assert len(played(policy, [0.0])) == 2
-
-
 def test_the_poorest_drop_out_and_the_others_go_on() -> None:
     budgets = Budgets.per_client([1.0, 1.0, 2.0, 4.0], 1e-5)
     policy = Greedy(budgets, rounds=9, wish=0.8, accounting="laplace/basic")
@@ -196,28 +188,6 @@ def test_the_poorest_drop_out_and_the_others_go_on() -> None:
     np.testing.assert_allclose(plans[1].charge_by_class, [0.2, 0.8, 0.8])
     np.testing.assert_allclose(plans[2].charge_by_class, [0.0, 0.4, 0.8])
     assert policy.ledger.left().tolist() == [0.0] * 4
-
-
-@pytest.mark.parametrize("kind", [BGTPlanner, Random, Uniform])
-def test_a_class_that_was_spent_elsewhere_drops_out(kind: type[LedgerPolicy]) -> None:
-    budgets = Budgets.per_client([5.0, 5.0, 10.0], 1e-5)
-    ledger = Ledger.in_memory(budgets, "gaussian/gdp")
-    ledger.reserve(0.9 * ledger.left()[0], run="before", round=0, clients=[0, 1])
-    plans = played(kind(ledger=ledger, rounds=20, seed=1), [0.01, 0.02, -0.01])
-    took_part = np.array([plan.participants for plan in plans if not plan.skip])
-    assert took_part[0].all()
-    assert not took_part[-1][:2].any()
-    assert took_part[:, 2].all()
-    assert within(ledger)
-
-
-def test_some_of_a_class_may_be_poorer_than_the_rest() -> None:
-    ledger = Ledger.in_memory(Budgets.same(Budget(1.0), 3), "laplace/basic")
-    ledger.reserve(0.9, run="before", round=0, clients=[0])
-    policy = Uniform(ledger=ledger, rounds=4)
-    plans = played(policy, [0.0])
-    assert [plan.participants.tolist() for plan in plans] == [[False, True, True]] * 4
-    assert ledger.left().tolist() == pytest.approx([0.1, 0.0, 0.0])
 
 
 def test_others_who_spend_meanwhile_are_noticed() -> None:
@@ -229,37 +199,6 @@ def test_others_who_spend_meanwhile_are_noticed() -> None:
     assert plan.charge == pytest.approx(0.3)
     assert policy.ask() is None
     assert ledger.left().tolist() == [0.0, 0.0]
-
-
-def test_shares_of_the_budget() -> None:
-    budgets = Budgets.per_client([1.0, 4.0], 1e-5)
-    policy = Uniform(budgets, rounds=4, accounting="laplace/basic")
-    np.testing.assert_allclose(policy.share_of(np.array([0.5, 0.5])), [0.5, 0.125])
-    np.testing.assert_allclose(policy.share_of(np.array([0.0, 1.0])), [0.0, 0.25])
-    played(policy, [0.0], limit=4)
-    np.testing.assert_allclose(policy.share_left(), [0.0, 0.0], atol=1e-9)
-
-
-@pytest.mark.parametrize("rounds", [3, 300])
-def test_the_sum_that_lasts_longer_is_the_one_that_counts(rounds: int) -> None:
-    # Below about thirty rounds epsilons add up better, above their squares do.
-    policy = Uniform(Budget(5.0, 1e-5), 1, rounds=rounds, accounting="laplace/either")
-    assert policy.share_of(policy.even_charges(rounds)) == pytest.approx([1 / rounds], rel=1e-6)
-
-
-def test_the_same_round_played_again_is_not_charged_again() -> None:
-    ledger = Ledger.in_memory(Budgets.same(Budget(1.0), 2), "laplace/basic")
-    policy = Uniform(ledger=ledger, rounds=4)
-    state = policy.state_dict()
-    mark = ledger.fingerprint(b"the same uploads")
-    policy.ask(fingerprint=mark)
-    crashed = Ledger.from_state(ledger.state_dict())
-    again = Uniform.from_state(state | {"ledger": crashed.state_dict()})
-    plan = again.ask(fingerprint=mark)
-    assert plan is not None
-    assert plan.reservation is not None
-    assert plan.reservation.replayed.all()
-    assert again.ledger.left().tolist() == pytest.approx([0.75, 0.75])
 
 
 def test_rounds_that_are_played_again_are_planned_as_they_were(tmp_path: Any) -> None:
@@ -292,16 +231,6 @@ def test_rounds_that_are_played_again_are_planned_as_they_were(tmp_path: Any) ->
         assert ledger.head == head
         anew = Random(ledger=ledger, rounds=6, participation=0.5)
         assert anew.share_left() == pytest.approx(1 - spent.mean() / 2**44)  # all of it counts
-
-
-def test_a_client_that_is_not_asked_does_not_pay() -> None:
-    policy = Uniform(Budget(1.0), 4, rounds=4, participation=0.5, accounting="laplace/basic")
-    mask = np.array([True, False, True, False])
-    plans = [policy.ask(clients=mask) for _ in range(3)]
-    assert [plan and plan.participants.sum() for plan in plans] == [2, 2, 0]
-    assert [plan and plan.skip for plan in plans] == [False, False, True]
-    assert policy.ledger.left() == pytest.approx([0.0, 1.0, 0.0, 1.0])
-    assert policy.share_left() == pytest.approx([0.5])
 
 
 def test_options_that_are_not_declared_are_refused_before_they_are_lost() -> None:

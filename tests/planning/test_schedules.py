@@ -59,14 +59,6 @@ def test_fixed_keeps_the_proportions_and_uses_the_budget_up(accountant: str) -> 
     assert policy.left().max() < 1e-4 * charges[0]
 
 
-def test_fixed_divides_each_class_by_itself() -> None:
-    budgets = Budgets.per_client([1.0, 3.0], 1e-5)
-    policy = Fixed(budgets, weights=[1, 3], accounting="laplace/basic")
-    plans = played(policy)
-    np.testing.assert_allclose(plans[0].charge_by_class, [0.25, 0.75])
-    np.testing.assert_allclose(plans[1].charge_by_class, [0.75, 2.25])
-
-
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -152,13 +144,6 @@ def test_hong_grows_by_a_constant_factor(accountant: str, power: float) -> None:
     )
 
 
-def test_two_phases() -> None:
-    charges = np.array(charges_of(TwoPhase(BUDGET, 3, rounds=10, switch=0.3, ratio=5.0)))
-    np.testing.assert_allclose(charges / charges[0], [1.0] * 3 + [5.0] * 7, rtol=1e-9)
-    default = np.array(charges_of(TwoPhase(BUDGET, 3, rounds=10)))
-    np.testing.assert_allclose(default / default[0], [1.0] * 5 + [4.0] * 5, rtol=1e-9)
-
-
 # ---- random
 
 
@@ -191,16 +176,6 @@ def test_adpml_taken_literally_is_over_after_a_few_rounds(
     assert round(sum(charges[:lasts]), 2) == spent
     assert len(charges) == lasts + 1  # and one more with what is left
     assert charges[-1] == pytest.approx(10 - sum(charges[:lasts]))
-
-
-@pytest.mark.parametrize("shape", ["geometric", "saturating"])
-@pytest.mark.parametrize("accountant", SOUND)
-def test_adpml_normalised_keeps_the_shape_for_all_rounds(shape: Any, accountant: str) -> None:
-    options: dict[str, Any] = {"rounds": 40, "shape": shape, "accounting": accountant}
-    literal = Adpml(BUDGET, 3, **options)._charges[:, 0]
-    charges = np.array(charges_of(Adpml(BUDGET, 3, mode="normalised", **options)))
-    assert len(charges) == 40
-    np.testing.assert_allclose(charges / charges[0], literal / literal[0], rtol=1e-6)
 
 
 # ---- adap

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import dp_accounting
 import numpy as np
 import pytest
 from benchmarks.paper.as_coded import AsCoded
-from dp_accounting import gaussian_mechanism, pld
+from dp_accounting import gaussian_mechanism
 from numpy.typing import NDArray
 
 from bgtplanner.paper.planners import AsPrinted
@@ -22,7 +21,6 @@ from bgtplanner.planning.adaptive import Adap
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.schedules import Fixed, Random, Uniform
 from bgtplanner.privacy.budget import Budgets
-from bgtplanner.privacy.ledger import Ledger
 
 Floats = NDArray[np.float64]
 
@@ -128,23 +126,6 @@ def test_nobody_spends_more_than_its_own_budget(
     assert min(np.array(spent) / EPSILONS) > 0.3  # and not by spending nothing
 
 
-@pytest.mark.parametrize("accountant", ["laplace/basic", "laplace/filter", "laplace/either"])
-def test_nobody_spends_more_of_laplace_noise(accountant: str) -> None:
-    def release(clipped: Floats, plan: Any, seed: int) -> Floats:
-        return clipped + np.random.default_rng(seed).laplace(0.0, plan.noise_scale, clipped.shape)
-
-    budgets = Budgets.per_client(EPSILONS, DELTA)
-    planner = Uniform(budgets, rounds=4, clip=0.5, accounting=accountant)
-    found = dict(zip(EPSILONS, play(planner, release, size=6, order=1), strict=True))
-    for epsilon, multipliers in found.items():
-        accountant = pld.PLDAccountant(value_discretization_interval=1e-3)
-        for multiplier in multipliers:
-            accountant.compose(dp_accounting.LaplaceDpEvent(multiplier))
-        pure = sum(1 / multiplier for multiplier in multipliers)
-        assert min(accountant.get_epsilon(DELTA), pure) <= epsilon * (1 + 1e-9) + 1e-3
-        assert pure > 0.3 * epsilon
-
-
 @pytest.mark.parametrize(("neighbours", "apart"), [(None, 1.0), ("replace-one", 2.0)])
 @pytest.mark.parametrize(("kind", "options"), POLICIES)
 def test_one_noise_in_a_sum_is_enough_for_everybody(
@@ -181,24 +162,6 @@ def test_one_noise_in_a_sum_is_enough_for_everybody(
     for epsilon, really, said in zip(EPSILONS, spent, planner.ledger.epsilon_spent(), strict=True):
         assert really <= epsilon * (1 + 1e-6)
         assert really == pytest.approx(said, rel=1e-6)
-
-
-def test_who_cannot_pay_beside_others_of_its_class_says_nothing() -> None:
-    """Equal budgets, but one client has spent most of its own elsewhere."""
-    budgets = Budgets.per_client([5.0] * CLIENTS, DELTA)
-    for trust in ("local", "secagg"):
-        ledger = Ledger.in_memory(budgets, "gaussian/gdp")
-        ledger.reserve(0.9 * ledger.left()[0], run="before", round=0, clients=[2])
-        planner = Uniform(ledger=ledger, rounds=3, trust=trust)
-        plan = planner.ask()
-        assert plan is not None
-        clipped = clipped_to(plan, np.ones((CLIENTS, CLIENTS)), 2)
-        if trust == "secagg":
-            assert np.linalg.norm(clipped, axis=1).round(9).tolist() == [1, 1, 0, 1, 1, 1]
-            assert isinstance(plan.noise_std, float)
-        else:
-            sent = released_by_normal(clipped, plan, 0)
-            assert np.isfinite(sent).all(axis=1).tolist() == plan.participants.tolist()
 
 
 # ---- coming and going

@@ -32,11 +32,7 @@ POLICIES: Registry[type[Policy]] = Registry(
     },
     expected="a class that inherits from bgtplanner.Policy, or has all of its attributes",
     fits=_is_policy,
-    former={"patient": "late"},
-    gone={
-        "hindsight": "is not part of the package any more: play fixed schedules by name, as "
-        "benchmarks/results does"
-    },
+    former={"patient": "late", "hindsight": "fixed"},
 )
 """The policies, which decide what a round may cost."""
 
