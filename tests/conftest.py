@@ -51,7 +51,6 @@ FULL = {
     "test_authors_level.py",
     "test_authors_variant.py",
     "test_docs_site.py",
-    "test_several_devices.py",
 }
 """Folders and files that `make test` leaves to `make test-all`."""
 

@@ -81,9 +81,8 @@ def measure_rounds(progress: Progress, form: Form, size: str) -> Answer:
     whole = 1e3 * median(result["seconds"]["whole round"])
     section.notes.append(
         f"A whole round of ours, which also takes the server's step and solves for the users a "
-        f"second time, takes {whole:,.1f} ms. Ours divides the clients among all cores, as "
-        "`run.devices` does; by default that begins at two million ratings. Each of the others "
-        "has one thread or all, whichever is faster."
+        f"second time, takes {whole:,.1f} ms. Each of the others has one thread or all, whichever "
+        "is faster."
     )
     for name in chosen:
         found, peer = result["peers"][name], PEERS[name]

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 from numpy.typing import NDArray
 
 from benchmarks.peers.task import MODEL, Task
@@ -18,8 +15,7 @@ from bgtplanner.federation.parameters import RoundParameters, round_parameters
 from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.rounds import Federation, Uploaded
 from bgtplanner.federation.server import Server
-from bgtplanner.federation.simulation import Simulation, use_all_cores
-from bgtplanner.models.interactions import CLIENTS
+from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.layout import laid_out
 from bgtplanner.privacy.accountants import accountant_named
 
@@ -39,12 +35,9 @@ class Ours:
             protection=Protection(mechanism="gaussian", trust="secagg"),
         )
         self.task = task
-        use_all_cores()  # as torch does
-        cores = jax.local_devices(backend="cpu")
-        self.simulation = Simulation(federation, split, seed=0, device="cpu", devices=len(cores))
-        self.where: Any = Mesh(np.array(cores), (CLIENTS,)) if len(cores) > 1 else cores[0]
-        mesh = self.where if len(cores) > 1 else None
-        self.interactions = laid_out(ratings, mesh=mesh)
+        self.simulation = Simulation(federation, split, seed=0, device="cpu")
+        self.where = jax.devices("cpu")[0]
+        self.interactions = laid_out(ratings)
         self._start()
         clients = task.clients
         self.terms = round_parameters(

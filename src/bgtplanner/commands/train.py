@@ -137,9 +137,6 @@ def _need_device() -> None:
     """Start JAX here, where a failure can be reported in one line."""
     import jax
 
-    from bgtplanner.federation.simulation import use_all_cores
-
-    use_all_cores()
     try:
         jax.devices()
     except Exception as error:  # JAX raises assertion errors, too

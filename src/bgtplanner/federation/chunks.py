@@ -12,11 +12,7 @@ from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.models.interactions import (
-    CLIENTS,
-    COPIED,
-    DIVIDED,
     Interactions,
-    Layout,
     Parts,
 )
 from bgtplanner.models.learner import Local
@@ -46,8 +42,8 @@ class Heldout(NamedTuple):
         cls, ratings: Ratings, interactions: Interactions, arrival: NDArray[Any] | None = None
     ) -> Heldout:
         """Return these ratings, divided as the training ratings are."""
-        user, item, value = map(interactions.put, (ratings.user, ratings.item, ratings.value))
-        first = None if arrival is None else interactions.put(arrival)
+        user, item, value = map(jnp.asarray, (ratings.user, ratings.item, ratings.value))
+        first = None if arrival is None else jnp.asarray(arrival)
         return cls(user, item, value, interactions.parts_of(ratings.user), first)
 
 
@@ -74,59 +70,38 @@ def by_chunk(
 ) -> Computed:
     """Return what is computed for all clients, chunk by chunk, so that memory is bounded.
 
-    Several devices go through their own chunks at the same time, and add up their sums. What is
-    computed must not depend on anything random: noise is drawn once, for the sum of all.
+    What is computed must not depend on anything random: noise is drawn once, for the sum of all.
     """
     layout = interactions.layout
     if layout is None or layout.chunks == 1 or any(each.parts is None for each in asked):
         pairs = [(each.user, each.item) for each in asked]
         return compute(interactions, local, given, clients, pairs)
-    most_users, mesh = layout.users.shape[1], layout.mesh
-
-    def scanned(interactions: Interactions, parts: list[Array], whole: Any) -> tuple[Any, Any]:
-        """Go through the chunks that are on this device, one by one."""
-        layout = cast(Layout, interactions.layout)
-        local, given, clients, asked = whole
-
-        def of_chunk(number: Array) -> Computed:
-            users, members = layout.users[number], layout.clients[number]
-            there = members < interactions.n_clients
-            first_user = (interactions.first_chunk + number) * most_users
-            pairs = []
-            for (user, item), members_of in zip(asked, parts, strict=True):
-                if not user.size:
-                    pairs.append((user, item))
-                    continue
-                which = members_of[number]
-                own_user = layout.place_of_user[user[which]] - first_user
-                pairs.append((jnp.clip(own_user, 0, most_users - 1), item[which]))
-            own = jax.tree.map(lambda leaf: leaf[users], local)
-            of_clients = tuple(jnp.where(there, part[members], 0) for part in clients)
-            return compute(interactions.chunk(number), own, given, of_clients, pairs)
-
-        def one(sums: Any, number: Array) -> tuple[Any, Any]:
-            *rest, more = of_chunk(number)
-            return jax.tree.map(jnp.add, sums, more), tuple(rest)
-
-        shapes = jax.eval_shape(of_chunk, jnp.int32(0))[3]
-        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        sums, stacked = jax.lax.scan(one, nothing, jnp.arange(layout.chunks, dtype=jnp.int32))
-        if mesh is not None:
-            sums = jax.lax.psum(sums, CLIENTS)  # type: ignore[no-untyped-call]
-        return sums, stacked
-
+    most_users = layout.users.shape[1]
     parts = [cast(Parts, each.parts) for each in asked]
-    whole = local, given, clients, [(each.user, each.item) for each in asked]
-    scan: Any = scanned
-    if mesh is not None:
-        scan = jax.shard_map(
-            scanned,
-            mesh=mesh,
-            in_specs=(interactions.specs, DIVIDED, COPIED),
-            out_specs=(COPIED, DIVIDED),
-            check_vma=False,
-        )
-    sums, (kept, of_clients, answers) = scan(interactions, [part.members for part in parts], whole)
+
+    def of_chunk(number: Array) -> Computed:
+        users, members = layout.users[number], layout.clients[number]
+        there = members < interactions.n_clients
+        pairs = []
+        for each, part in zip(asked, parts, strict=True):
+            if not each.user.size:
+                pairs.append((each.user, each.item))
+                continue
+            which = part.members[number]
+            own_user = layout.place_of_user[each.user[which]] - number * most_users
+            pairs.append((jnp.clip(own_user, 0, most_users - 1), each.item[which]))
+        own = jax.tree.map(lambda leaf: leaf[users], local)
+        of_clients = tuple(jnp.where(there, part[members], 0) for part in clients)
+        return compute(interactions.chunk(number), own, given, of_clients, pairs)
+
+    def one(sums: Any, number: Array) -> tuple[Any, Any]:
+        *rest, more = of_chunk(number)
+        return jax.tree.map(jnp.add, sums, more), tuple(rest)
+
+    shapes = jax.eval_shape(of_chunk, jnp.int32(0))[3]
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    numbers = jnp.arange(layout.chunks, dtype=jnp.int32)
+    sums, (kept, of_clients, answers) = jax.lax.scan(one, nothing, numbers)
 
     def placed(leaf: Array, place: Array) -> Array:
         flat = leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:])

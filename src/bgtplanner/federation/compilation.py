@@ -14,10 +14,8 @@ from functools import cache, partial
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding
 
 from bgtplanner.caches import user_cache, with_home
-from bgtplanner.models.interactions import COPIED
 
 __all__ = ["FEW_RATINGS", "Program", "begin_run", "padding_of", "use_compilation_cache"]
 
@@ -103,25 +101,14 @@ class Program:
         self._function, self._static, self._light = function, static, light
         self._jitted: dict[Hashable, Callable[..., Any]] = {}
 
-    def of(
-        self, federation: Hashable, where: jax.Device | Mesh, *, small: bool
-    ) -> Callable[..., Any]:
-        """Return the compiled function; `small` says that it should be compiled quickly.
-
-        On several devices, each of them gets the whole result.
-        """
-        what = (federation, where, small)
+    def of(self, federation: Hashable, device: jax.Device, *, small: bool) -> Callable[..., Any]:
+        """Return the compiled function; `small` says that it should be compiled quickly."""
+        what = (federation, device, small)
         if what not in self._jitted:
-            device: Any = where
-            several: dict[str, Any] = {}
-            if isinstance(where, Mesh):
-                several = {"out_shardings": NamedSharding(where, COPIED)}
-                device = where.devices.flat[0]
             self._jitted[what] = jax.jit(
                 partial(self._function, federation),
                 static_argnums=self._static,
                 compiler_options=_options(device.platform, small, self._light),
-                **several,
             )
         return self._jitted[what]
 

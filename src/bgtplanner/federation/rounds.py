@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.sharding import Mesh
 from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
@@ -180,12 +179,10 @@ class Federation:
         sound = self.protection is not None and self.protection.of.sound
         return self.protection if sound else None
 
-    def lay_out(
-        self, ratings: Ratings, arrival: NDArray[Any] | None, mesh: Mesh | None = None
-    ) -> Interactions:
+    def lay_out(self, ratings: Ratings, arrival: NDArray[Any] | None) -> Interactions:
         """Return training ratings, laid out if nothing that is drawn depends on their order."""
         if self.adds_up:
-            return laid_out(ratings, arrival, mesh=mesh)
+            return laid_out(ratings, arrival)
         return Interactions.of(ratings, arrival)
 
     def initial(self, key: Array, interactions: Interactions) -> State:

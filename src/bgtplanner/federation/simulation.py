@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple, cast
@@ -12,10 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.sharding import Mesh, NamedSharding
 from numpy.typing import ArrayLike, NDArray
 
-from bgtplanner.cores import cores
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Pairs as NamedPairs
 from bgtplanner.data.split import Split
@@ -26,7 +22,7 @@ from bgtplanner.federation.parameters import RoundParameters
 from bgtplanner.federation.protection import Released
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Extras, Federation, Outcome, State
-from bgtplanner.models.interactions import CLIENTS, COPIED, Interactions, Shared
+from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.learner import Explanation, Learner, Local
 from bgtplanner.models.metrics import Metrics, tally
 from bgtplanner.planning.policy import Plan
@@ -35,14 +31,9 @@ __all__ = [
     "Seen",
     "Simulation",
     "pick_device",
-    "pick_devices",
     "restored_state",
     "state_arrays",
-    "use_all_cores",
 ]
-
-
-_WORTH_A_DEVICE = 1_000_000  # ratings; fewer take an accelerator about as long as their sums do
 
 
 class Seen(NamedTuple):
@@ -79,39 +70,6 @@ def pick_device(name: str) -> jax.Device:
         raise ConfigError(f"--device {name}: not available; this machine has {kinds}") from error
 
 
-def use_all_cores() -> None:
-    """Have JAX take every core of a CPU for a device, unless it has begun to compute.
-
-    Nothing changes if someone has decided on it already.
-    """
-    decided = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
-    if not decided and getattr(jax.config, "jax_num_cpu_devices", None) == -1:
-        given = os.environ.get("NPROC", "")  # as XLA reads it
-        number = int(given) if given.isdecimal() and int(given) else cores()
-        with contextlib.suppress(RuntimeError):
-            jax.config.update("jax_num_cpu_devices", number)  # type: ignore[no-untyped-call]
-
-
-def pick_devices(name: str, number: int | None, ratings: int) -> list[jax.Device]:
-    """Return so many devices of the kind called ``auto``, ``cpu`` or ``gpu``.
-
-    By default there are as many as get a million ratings each: fewer are not worth dividing.
-
-    Raises:
-        ConfigError: If the machine has fewer.
-    """
-    wanted = max(1, ratings // _WORTH_A_DEVICE) if number is None else number
-    if wanted > 1:
-        use_all_cores()
-    first = pick_device(name)
-    found: list[jax.Device] = jax.local_devices(backend=first.platform)
-    fewer = f"at most {len(found)}, the devices that JAX finds ({first.platform})"
-    if first.platform == "cpu":
-        fewer += f"; JAX_NUM_CPU_DEVICES={number} makes more of a CPU"
-    ConfigError.unless(number is None or number <= len(found), "run.devices", number, fewer)
-    return found[:wanted]
-
-
 class Simulation:
     """A federation on one machine, stepped round by round.
 
@@ -124,8 +82,6 @@ class Simulation:
         seed: Seed of everything that is random in training.
         device: ``auto``, ``cpu`` or ``gpu``.
         validation: Share of its training ratings that every client puts in its validation set.
-        devices: Among how many devices to divide the clients: see :func:`pick_devices`. If
-            uploads are not only added up, there is but one.
     """
 
     def __init__(
@@ -136,7 +92,6 @@ class Simulation:
         seed: int,
         device: str = "auto",
         validation: float = 0.0,
-        devices: int | None = None,
     ) -> None:
         self._made_with = federation, split, seed, device, validation
         aside = None
@@ -147,15 +102,9 @@ class Simulation:
         self.next_round = 0
         self.seen = _NOTHING_SEEN
         self._arrivals = np.sort(split.arrival)
-        if not federation.adds_up:
-            expected = "1: this run does not only add up its uploads, so they cannot be divided"
-            ConfigError.unless(devices in (None, 1), "run.devices", devices, expected)
-            devices = 1
-        found = pick_devices(device, devices, len(split.train))
-        self._mesh = Mesh(np.array(found), (CLIENTS,)) if len(found) > 1 else None
-        self._device, self._small = found[0], len(split.train) <= FEW_RATINGS
+        self._device, self._small = pick_device(device), len(split.train) <= FEW_RATINGS
         with jax.default_device(self._device):
-            self._known = federation.lay_out(split.train, split.arrival, self._mesh)
+            self._known = federation.lay_out(split.train, split.arrival)
             self._heldout = Heldout.of(split.test, self._known)
             self._validation = (
                 None if aside is None else Heldout.of(aside.train, self._known, aside.arrival)
@@ -173,7 +122,7 @@ class Simulation:
         """Run a program on the devices of this simulation, compiled for its size."""
         with jax.default_device(self._device):
             if program not in self._compiled:
-                where = self._device if self._mesh is None else self._mesh
+                where = self._device
                 found = program.of(self.federation, where, small=self._small)
                 self._compiled[program] = found
             return self._compiled[program](*arguments)
@@ -387,10 +336,7 @@ class Simulation:
             RunFolderError: If an array is missing or has another shape or type, because the state
                 belongs to another model, data set or version.
         """
-        where: Any = self._device
-        if self._mesh is not None:
-            where = NamedSharding(self._mesh, COPIED)
-        self.state, self.next_round = restored_state(arrays, self.state, where)
+        self.state, self.next_round = restored_state(arrays, self.state, self._device)
 
 
 def _made_again(
@@ -416,7 +362,7 @@ def state_arrays(state: State, next_round: int) -> dict[str, NDArray[Any]]:
 
 
 def restored_state(
-    arrays: Mapping[str, NDArray[Any]], like: State, device: jax.Device | NamedSharding
+    arrays: Mapping[str, NDArray[Any]], like: State, device: jax.Device
 ) -> tuple[State, int]:
     """Return the state and the next round that :func:`state_arrays` was given.
 

@@ -9,15 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
 
 __all__ = [
-    "CLIENTS",
-    "COPIED",
-    "DIVIDED",
     "FEW_COLUMNS",
     "Interactions",
     "Layout",
@@ -26,22 +22,8 @@ __all__ = [
     "Upload",
     "copies",
     "places_of",
-    "put",
     "where_users",
 ]
-
-CLIENTS = "clients"
-"""The axis of several devices along which clients are divided, in whole chunks."""
-
-DIVIDED = PartitionSpec(CLIENTS)  # type: ignore[no-untyped-call]
-"""How arrays lie on several devices whose first axis is divided by chunk."""
-
-COPIED = PartitionSpec()  # type: ignore[no-untyped-call]
-"""How arrays lie on several devices of which each has the whole."""
-
-_OF_EDGES = (
-    "user", "item", "value", "arrival", "present", "pair", "pair_client", "pair_item",
-)  # fmt: skip
 
 FEW_COLUMNS = 4
 """Columns up to which products are added edge by edge: multiplying matrices would be slower."""
@@ -103,7 +85,6 @@ class Layout:
         place_of_user: Where each user is in `users`, flat.
         place_of_client: Where each client is in `clients`, flat.
         block: Number of edges in a block.
-        mesh: Devices among which the chunks are divided; None if they are all on one.
     """
 
     user_of_block: Array
@@ -112,7 +93,6 @@ class Layout:
     place_of_user: Array
     place_of_client: Array
     block: int = field(metadata={"static": True})
-    mesh: Mesh | None = field(default=None, metadata={"static": True})
 
     @property
     def chunks(self) -> int:
@@ -203,43 +183,18 @@ class Interactions:
         """Return the same edges as known in a round. Only the mask changes, no shape."""
         return replace(self, present=(self.arrival <= round_index).astype(jnp.float32))
 
-    def put(self, values: NDArray[Any]) -> Array:
-        """Return an array on the devices of the edges, whole on each of them."""
-        return put(values, None if self.layout is None else self.layout.mesh, COPIED)
-
-    @property
-    def specs(self) -> Interactions:
-        """How each array is divided among several devices: edges by chunk, all else is copied."""
-        whole: Interactions = jax.tree.map(lambda _: COPIED, self)
-        divided: Any = dict.fromkeys(_OF_EDGES, DIVIDED)
-        if whole.layout is not None:
-            parts: Any = dict.fromkeys(("user_of_block", "users", "clients"), DIVIDED)
-            divided["layout"] = replace(whole.layout, **parts)
-        return replace(whole, **divided)
-
-    @property
-    def first_chunk(self) -> Array | int:
-        """Number of the first chunk that is here; each of several devices has only its own."""
-        if self.layout is None or self.layout.mesh is None:
-            return 0
-        return jax.lax.axis_index(CLIENTS) * self.layout.chunks
-
     def chunk(self, number: Array | int) -> Interactions:
-        """Return the clients of one chunk as a federation of their own, with their own indices.
-
-        On several devices, chunks are counted from the first that is here.
-        """
+        """Return the clients of one chunk as a federation of their own, with their own indices."""
         layout = self.layout
         if layout is None:
             return self
-        whole = self.first_chunk + number
 
         def part(values: Array) -> Array:
             size = values.shape[0] // layout.chunks
             return jax.lax.dynamic_slice_in_dim(values, number * size, size)
 
         most_users, most_clients = layout.users.shape[1], layout.clients.shape[1]
-        first_user, first_client = whole * most_users, whole * most_clients
+        first_user, first_client = number * most_users, number * most_clients
         users, blocks = layout.users[number], part(layout.user_of_block)
         blocks = jnp.clip(layout.place_of_user[blocks] - first_user, 0, most_users - 1)
         user = jnp.broadcast_to(blocks[:, None], (blocks.shape[0], layout.block)).ravel()
@@ -266,7 +221,7 @@ class Interactions:
             value=part(self.value),
             arrival=part(self.arrival),
             present=part(self.present),
-            pair=part(self.pair) - whole * pairs,
+            pair=part(self.pair) - number * pairs,
             pair_client=pair_client,
             pair_item=part(self.pair_item),
             client_of_user=client_of_user,
@@ -285,7 +240,7 @@ class Interactions:
             return None
         chunk = np.asarray(self.layout.place_of_user)[user] // self.layout.users.shape[1]
         members, place = places_of(chunk, np.arange(len(user)), self.chunks)
-        return Parts(put(members, self.layout.mesh), self.put(place))
+        return Parts(jnp.asarray(members), jnp.asarray(place))
 
     def sum_by_user(self, values: Array) -> Array:
         """Return the sum of an edge quantity over each user."""
@@ -447,12 +402,6 @@ def copies(shared: Shared, interactions: Interactions) -> Upload:
         rows=shared.items[interactions.pair_item],
         dense=jnp.broadcast_to(shared.dense, (interactions.n_clients, shared.dense.shape[0])),
     )
-
-
-def put(values: Any, mesh: Mesh | None, spec: PartitionSpec = DIVIDED) -> Array:
-    """Return an array on several devices, divided or copied; or on the one that JAX uses."""
-    placed: Array = jax.device_put(values, None if mesh is None else NamedSharding(mesh, spec))
-    return placed
 
 
 def places_of(

@@ -1,7 +1,7 @@
 """Training ratings laid out so that sums are dense, and memory is bounded.
 
 The edges of a user fill blocks, and blocks of whole clients fill chunks. All chunks have the same
-shapes, so that a round goes through them one by one, on one device or on several.
+shapes, so that a round goes through them one by one.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.sharding import Mesh
 from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.models.interactions import COPIED, Interactions, Layout, places_of, put
+from bgtplanner.models.interactions import Interactions, Layout, places_of
 
 __all__ = ["laid_out"]
 
@@ -49,7 +48,6 @@ def laid_out(
     *,
     block: int | None = None,
     chunk: int | None = None,
-    mesh: Mesh | None = None,
 ) -> Interactions:
     """Return the edges of some training ratings in blocks and chunks.
 
@@ -61,16 +59,15 @@ def laid_out(
         arrival: First round in which each rating can be used; by default round 0.
         block: Number of edges in a block.
         chunk: Number of edges in a chunk, about; clients are not divided.
-        mesh: Devices among which to divide the chunks; by default the one that JAX uses.
     """
-    if mesh is None and block is None and len(ratings) <= _SMALL:
+    if block is None and len(ratings) <= _SMALL:
         return Interactions.of(ratings, arrival)
     if chunk is None:
-        devices = jnp.zeros(()).devices() if mesh is None else mesh.devices.flat
-        chunk = _CHUNK.get(next(iter(devices)).platform, _LARGE_CHUNK)
+        device = next(iter(jnp.zeros(()).devices()))
+        chunk = _CHUNK.get(device.platform, _LARGE_CHUNK)
     if block is None:
         block = _block_for(np.bincount(ratings.user, minlength=ratings.n_users))
-    plan = _plan(ratings, block, chunk, 1 if mesh is None else mesh.size)
+    plan = _plan(ratings, block, max(chunk // block, 1))
     client_of_user, n_clients = ratings.client_of_user, ratings.n_clients
     one_user_each = n_clients == ratings.n_users
     user_of_edge = np.repeat(plan.user_of_block, block)
@@ -79,7 +76,7 @@ def laid_out(
     def filled(values: Any, fill: int, kind: Any = np.int32) -> Array:
         made = np.full(size, fill, dtype=kind)
         made[plan.place] = values
-        return put(made, mesh)
+        return jnp.asarray(made)
 
     if one_user_each:
         pair: NDArray[Any] = np.arange(size)
@@ -97,40 +94,37 @@ def laid_out(
         plan.chunk_of_client[client_of_user], client_of_user, plan.chunks
     )
     return Interactions(
-        user=put(user_of_edge, mesh),
+        user=jnp.asarray(user_of_edge),
         item=filled(ratings.item, 0),
         value=filled(ratings.value, 0, np.float32),
         arrival=known,
         present=(known <= 0).astype(jnp.float32),
-        pair=put(pair.astype(np.int32), mesh),
-        pair_client=put(pair_client.astype(np.int32), mesh),
-        pair_item=put(items, mesh),
-        client_of_user=put(client_of_user, mesh, COPIED),
-        features=put(ratings.features, mesh, COPIED),
+        pair=jnp.asarray(pair.astype(np.int32)),
+        pair_client=jnp.asarray(pair_client.astype(np.int32)),
+        pair_item=jnp.asarray(items),
+        client_of_user=jnp.asarray(client_of_user),
+        features=jnp.asarray(ratings.features),
         n_items=ratings.n_items,
         n_clients=n_clients,
         one_user_each=one_user_each,
         layout=Layout(
-            user_of_block=put(plan.user_of_block, mesh),
-            users=put(users, mesh),
-            clients=put(clients, mesh),
-            place_of_user=put(place_of_user, mesh, COPIED),
-            place_of_client=put(place_of_client, mesh, COPIED),
+            user_of_block=jnp.asarray(plan.user_of_block),
+            users=jnp.asarray(users),
+            clients=jnp.asarray(clients),
+            place_of_user=jnp.asarray(place_of_user),
+            place_of_client=jnp.asarray(place_of_client),
             block=block,
-            mesh=mesh,
         ),
     )
 
 
-def _plan(ratings: Ratings, block: int, chunk: int, devices: int) -> _Plan:
+def _plan(ratings: Ratings, block: int, most_blocks: int) -> _Plan:
     """Return in which chunk each client is, whose each block is, and where each rating goes."""
     of_users = np.bincount(ratings.user, minlength=ratings.n_users)
     blocks_of_users = -(-of_users // block)
     client_of_user, n_clients = ratings.client_of_user, ratings.n_clients
     of_clients = np.bincount(client_of_user, weights=blocks_of_users, minlength=n_clients)
-    chunk_of_client, chunks = _chunks_for(
-        of_clients.astype(np.int64), max(chunk // block, 1), devices
-    )
+    chunk_of_client, chunks = _chunks_for(of_clients.astype(np.int64), most_blocks)
     chunk_of_user = chunk_of_client[client_of_user]
 
     # Blocks lie in the order of their users, chunk by chunk, each chunk with the same number.
@@ -167,20 +161,15 @@ def _block_for(of_users: NDArray[Any]) -> int:
     return next(fits, 1)
 
 
-def _chunks_for(
-    of_clients: NDArray[np.int64], most: int, devices: int
-) -> tuple[NDArray[np.int64], int]:
-    """Return the chunk of each client, in order, and their number; all are about as large.
-
-    Each device gets the same number of them; the last may be empty.
-    """
+def _chunks_for(of_clients: NDArray[np.int64], most: int) -> tuple[NDArray[np.int64], int]:
+    """Return the chunk of each client, in order, and their number; all are about as large."""
     ends = np.cumsum(of_clients)
     total = int(ends[-1])
-    chunks = max(-(-total // (most * devices)), 1) * devices
+    chunks = max(-(-total // most), 1)
     middle = ends - of_clients / 2
     chunk = np.minimum((middle * chunks / max(total, 1)).astype(np.int64), chunks - 1)
     _, chunk = np.unique(chunk, return_inverse=True)  # one client may be larger than a chunk
-    return chunk, -(-(int(chunk.max()) + 1) // devices) * devices
+    return chunk, int(chunk.max()) + 1
 
 
 def _last(members: NDArray[np.int32], none: int) -> NDArray[np.int32]:
