@@ -10,6 +10,7 @@ from __future__ import annotations
 import doctest
 import functools
 import importlib.util
+import pkgutil
 import re
 import shutil
 import sys
@@ -329,3 +330,21 @@ def test_examples_of_the_scripts() -> None:
 def test_what_does_not_exist_is_found(words: list[str], trouble: str) -> None:
     with pytest.raises(AssertionError, match=trouble):
         check(Command(words, 0), "a page")
+
+
+PACKAGES = "commands|data|federation|flower|models|paper|planning|privacy|report|runs"
+NAMES = re.compile(rf"`((?:{PACKAGES})(?:\.\w+)+)`")
+FILES = re.compile(r"`((?:\w+/)+\w+\.py)`")
+
+
+@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_names_and_files_of_the_source_exist(page: str) -> None:
+    text = read(page)
+    for name in NAMES.findall(text):
+        try:
+            pkgutil.resolve_name(f"bgtplanner.{name}")
+        except (AttributeError, ImportError) as error:
+            pytest.fail(f"{page}: {name}: {error}")
+    for file in FILES.findall(text):
+        places = (REPOSITORY, REPOSITORY / "src" / "bgtplanner")
+        assert any((place / file).is_file() for place in places), f"{page}: {file}"

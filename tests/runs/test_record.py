@@ -41,7 +41,6 @@ from bgtplanner.runs.record import (
         (SUMMARY, {"f1_best_round": 0.5}, "f1_best_round = 0.5: expected a valid integer"),
         (CLIENTS, {"run": 3}, "run = 3: expected a valid string"),
     ],
-    ids=str,
 )
 def test_named_with_what_was_expected(kind: Record, found: Any, said: str) -> None:
     with pytest.raises(RunFolderError) as caught:
