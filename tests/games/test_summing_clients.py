@@ -182,7 +182,8 @@ def test_without_counting_survivors_a_sum_with_too_little_noise_is_opened(
     table, opened = _few_survivors(home / "seven", monkeypatch)
     assert opened
     shares = table.round().shares
-    assert shares.std_of_sum(5 - 1) < shares.scale <= shares.std_of_sum(6 - 1)
+    four, five = (answered**0.5 * shares.std_of_share for answered in (5 - 1, 6 - 1))
+    assert four < shares.scale <= five
 
 
 # ---- another upload than was agreed
@@ -274,7 +275,7 @@ def test_without_a_check_of_shares_noise_is_missing(table: Table, monkeypatch: P
     assert table.put == {}
     monkeypatch.setattr(Randomizer, "check_shares", lambda *_, **__: None)
     assert table.opened(replace(table.round(2), scale=little.scale).sealed())
-    assert little.shares.std_of_sum(CLIENTS) < least_scale(CHARGE, CLIP) / 2
+    assert CLIENTS**0.5 * little.shares.std_of_share < least_scale(CHARGE, CLIP) / 2
 
 
 # ---- a second time
