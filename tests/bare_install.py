@@ -21,7 +21,7 @@ def main() -> None:
     if "site-packages" not in bgtplanner.__file__:
         raise SystemExit(f"imported from {bgtplanner.__file__}, not from the wheel")
     package = Path(bgtplanner.__file__).parent
-    for shipped in ("py.typed", "runs/presets/paper.toml", "report/templates/page.js"):
+    for shipped in ("py.typed", "runs/presets/paper.toml", "report/templates/page.html.j2"):
         if not (package / shipped).is_file():
             raise SystemExit(f"the wheel has no {shipped}")
 

@@ -96,7 +96,6 @@ REFUSED: list[tuple[str, str]] = [
     ("report {tmp}/half", "{tmp}/half: the run is not finished"),
     ("report {tmp}/done --figures {tmp}/file", "--figures {tmp}/file: is not a folder"),
     ("report {tmp}/done --figures x --live", "--figures writes no page"),
-    ("report {tmp}/done --live --port 65536", "--port = 65536"),
     ("report {tmp}/old-grid", "{tmp}/old-grid/study.json: written by another version (schema 0)"),
     ("report {tmp}/torn-grid", "{tmp}/torn-grid/study.json: cannot be read"),
     ("run --track wandb", "--track = 'wandb': expected one of tensorboard, mlflow"),
@@ -130,7 +129,7 @@ REFUSED: list[tuple[str, str]] = [
     ("ledger show {tmp}/good.csv", "{tmp}/good.csv: "),
     ("ledger restore {tmp}/done --head x --lost all", "--head x: expected NUMBER:HASH"),
     ("recommend {tmp}/done", "'--client'"),
-    ("recommend {tmp}/half --client 1", "{tmp}/half: not finished"),
+    ("recommend {tmp}/half --client 1", "{tmp}/half: has no checkpoint"),
     ("predict {tmp}/done", "'--client'"),
 ]
 """What is typed, and what the answer names. {tmp} holds odd files, tables, and folders of runs."""

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bgtplanner.errors import BGTPlannerError, BudgetExceeded, ConfigError, DataError, quoted
-from bgtplanner.report.screen import Screen, words
 from bgtplanner.runs.tables import as_code, in_markdown
 from bgtplanner.text import csv_text, read_bytes, visible
 
@@ -98,17 +97,6 @@ class TestErrors:
 
         assert quoted(Odd()) == r"\u001b[2J"
         assert quoted("\x1b") == r"'\x1b'"
-
-
-class TestScreen:
-    @pytest.mark.parametrize("text", ["[/]", "[bold]x", ":smile:", "\x1b[31mred", "[link=x]y"])
-    def test_strings_are_text(self, text: str) -> None:
-        screen = Screen(file=io.StringIO(), force_terminal=True, width=80)
-        screen.print(text)
-        screen.print(words((text, "bold"), " after"))
-        shown = screen.file.getvalue()  # type: ignore[attr-defined]
-        assert shown.count(visible(text)) == 2
-        assert "\x1b[31m" not in shown
 
 
 @pytest.mark.parametrize(

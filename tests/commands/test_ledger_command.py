@@ -249,24 +249,6 @@ def test_ledger_restore_states_the_loss(call: Any, book: Path) -> None:
     assert "(stated loss)" in out
 
 
-def test_ledger_restore_goes_on_with_a_file_whose_rows_were_cut(call: Any, book: Path) -> None:
-    code, out, _ = call("ledger", "verify", book, "--json")
-    head = json.loads(out)["head"]
-    connection = sqlite3.connect(book)
-    connection.execute("DELETE FROM rows WHERE number >= 3")
-    connection.commit()
-    connection.close()
-    for command in ("verify", "show"):
-        code, _, err = call("ledger", command, book)
-        assert code == 1
-        assert "the newest row is not the one that was noted" in err
-    code, _, _ = call("ledger", "restore", book, "--head", head, "--lost", "0.1")
-    assert code == 0
-    code, out, _ = call("ledger", "verify", book, "--head", head)
-    assert code == 0
-    assert "4 rows" in out
-
-
 def full_capacity() -> float:
     from bgtplanner.privacy.accountants import accountant_named
 

@@ -48,12 +48,6 @@ def folder(tmp_path: Path) -> Iterator[RunFolder]:
 
 
 class TestLayout:
-    def test_what_is_known_before_the_first_round(self, tmp_path: Path) -> None:
-        facts = {"dataset": "a 'b' \"c\" ü", "rmse_constant": 0.25, "class_epsilons": [3.0, 10.0]}
-        with RunFolder.create(tmp_path / "run", CONFIG, fingerprint="", facts=facts) as folder:
-            assert folder.notes()["facts"] == facts
-            assert folder.config() == CONFIG
-
     def test_new(self, folder: RunFolder) -> None:
         assert names(folder.path) == [".lock", "config.toml"]
         assert folder.config() == CONFIG
@@ -215,18 +209,6 @@ class TestPaths:
             assert caught.value.exit_code == 2
         assert file.read_text() == "mine"
 
-    def test_names_that_cannot_be(self, tmp_path: Path) -> None:
-        (tmp_path / "loop").symlink_to(tmp_path / "loop")
-        (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
-        for path, words in (
-            (tmp_path / ("x" * 300), "too long"),
-            (tmp_path / "loop", "leads back to itself"),
-            (tmp_path / "dangling", "not a folder"),
-            (tmp_path / "a\0b", "zero byte"),
-        ):
-            with pytest.raises(RunFolderError, match=words):
-                RunFolder.create(path, CONFIG, fingerprint="")
-
     def test_the_command_to_go_on_can_be_pasted(self, tmp_path: Path) -> None:
         assert RunFolder(Path("a/b")).resume_command == "bgtplanner resume a/b"
         assert RunFolder(Path("a b")).resume_command == "bgtplanner resume 'a b'"
@@ -264,15 +246,6 @@ class TestForeignFolders:
         with RunFolder.create(folder.path, CONFIG, fingerprint="new", overwrite=True) as again:
             assert names(again.path) == [".lock", "config.toml"]
             assert again.notes()["data"] == "new"
-
-    def test_left_by_a_process_that_was_killed(self, tmp_path: Path) -> None:
-        (tmp_path / ".lock").touch()
-        (tmp_path / ".tmp-0123456789abcdef").write_text("half")
-        with RunFolder.create(tmp_path, CONFIG, fingerprint=""):  # no run was there yet
-            assert names(tmp_path) == [".lock", "config.toml"]
-        (tmp_path / ".tmp-0123456789abcdef").write_text("half")
-        with RunFolder.open(tmp_path):
-            assert names(tmp_path) == [".lock", "config.toml"]
 
     def test_overwrite_does_not_follow_links(self, folder: RunFolder, tmp_path: Path) -> None:
         folder.close()
@@ -430,22 +403,6 @@ class TestCheckpoint:
         for length in range(0, len(whole), 37):
             self.write(folder, whole[:length])
             self.refused(folder)
-
-    def test_flipped_bytes_are_noticed_or_harmless(self, folder: RunFolder) -> None:
-        folder.write_checkpoint(ARRAYS)
-        whole = bytearray((folder.path / "checkpoint.npz").read_bytes())
-        generator = np.random.default_rng(0)
-        for position in generator.choice(len(whole), 60, replace=False):
-            damaged = bytearray(whole)
-            damaged[position] ^= 0xFF
-            self.write(folder, bytes(damaged))
-            try:
-                stored = folder.checkpoint()
-            except RunFolderError:
-                continue
-            assert stored is not None
-            for name in set(stored) & set(ARRAYS):  # a checksum guards what is inside
-                assert stored[name].tobytes() == ARRAYS[name].tobytes()
 
 
 class TestSummary:
