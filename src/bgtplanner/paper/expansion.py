@@ -33,11 +33,8 @@ _CELLS_AT_ONCE = 2**22  # of the table of how many items users have in common
 class Expansion:
     """When graphs are expanded, and how far.
 
-    Attributes:
-        times: How often, at even distances; never before the first round, when no embedding has
-            learned anything. In a round that no one pays for there is none.
-        rounds: The number of rounds of the run.
-        max_neighbours: The most neighbours that a user is given.
+    That is so many `times` at even distances; never before the first round, when no embedding has
+    learned anything, and not in a round that no one pays for.
     """
 
     times: int = 3
@@ -97,8 +94,7 @@ def match(
         embeddings: The noised embedding of each sender, ``[n_senders, dim]``.
         most: The most neighbours that a sender gets.
 
-    Returns:
-        Neighbours' embeddings, ``[n_senders, most, dim]``, and 1 where there is one, 0 elsewhere.
+    Returns neighbours' embeddings, ``[n_senders, most, dim]``, and 1 where there is one.
     """
     found = _in_common(tokens, sender, len(embeddings), most)
     present = found >= 0

@@ -265,10 +265,6 @@ class AsPrinted(LevelPolicy):
             logs[: len(slope)] -= self.step * slope
             self._logs = self._bounded(logs)
 
-    def width(self) -> int | None:
-        """Return the length of the recorded contexts, if there are any."""
-        return len(self._records[0].context) if self._records else super().width()
-
     @property
     def _planned_from(self) -> int:
         """The first round after the initial stage."""

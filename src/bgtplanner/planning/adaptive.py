@@ -106,10 +106,8 @@ class Adap(LedgerPolicy):
     def saw(self, norm: float | Floats) -> None:
         """Set the next clip from the norm of the last noisy gradient, at no further charge.
 
-        Args:
-            norm: One norm per client, as in the source: every client then has a clip of its own.
-                Where only the mean over the clients can be seen, its norm: then all clients have
-                the same clip.
+        With one norm per client, as in the source, every client has a clip of its own. Where only
+        the mean over the clients can be seen, all have the same.
         """
         # Each clip follows the noise of the last one: it must not grow without bound.
         clip = np.clip(self.factor * np.asarray(norm, np.float64), *_CLIPS)

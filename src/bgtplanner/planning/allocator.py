@@ -70,6 +70,7 @@ class LevelPolicy(LedgerPolicy):
         super().__post_init__()
         self._generator = np.random.default_rng([self.seed, self._salt])
         self._contexts: dict[int, Floats] = {}  # of plans that have not been told yet
+        self._width: int | None = None  # of contexts, once there was one
 
     def dearest(self, min_rounds: int | None) -> Floats:
         """Return the charge of the dearest level: an even share over `min_rounds` rounds."""
@@ -80,14 +81,10 @@ class LevelPolicy(LedgerPolicy):
 
     def keep(self, context: Floats) -> None:
         """Keep a context until its plan is told; refuse one of another length than before."""
-        width = self.width()
-        if width is not None and len(context) != width:
-            ConfigError.unless(False, "context", len(context), f"{width} numbers, as before")
+        self._width = len(context) if self._width is None else self._width
+        fits, expected = len(context) == self._width, f"{self._width} numbers, as before"
+        ConfigError.unless(fits, "context", len(context), expected)
         self._contexts[self.round] = context
-
-    def width(self) -> int | None:
-        """Return the length of the contexts seen so far; None if there were none."""
-        return next((len(row) for row in self._contexts.values()), None)
 
     def drawn(self, chance: Floats) -> int:
         """Draw a level, each with its chance."""
@@ -101,11 +98,11 @@ class LevelPolicy(LedgerPolicy):
     def _state(self) -> dict[str, Any]:
         contexts = {str(key): value.tolist() for key, value in self._contexts.items()}
         drawn = {"random": self._generator.bit_generator.state}
-        return super()._state() | {"contexts": contexts} | drawn
+        return super()._state() | {"contexts": contexts, "width": self._width} | drawn
 
     def _load(self, state: Mapping[str, Any]) -> None:
         super()._load(state)
-        self._generator.bit_generator.state = state["random"]
+        self._generator.bit_generator.state, self._width = state["random"], state["width"]
         self._contexts = {
             int(key): np.array(row, dtype=np.float64) for key, row in state["contexts"].items()
         }

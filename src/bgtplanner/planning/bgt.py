@@ -209,12 +209,6 @@ class BGTPlanner(LevelPolicy):
         self._agenda = Agenda(**state["agenda"])
         self.abstained, self.note = state["abstained"], state["note"]
 
-    def width(self) -> int | None:
-        """Return the length of the contexts that the predictor was taught, if there are any."""
-        if self.process.width:
-            return self.process.width - 1
-        return len(self._latest[0]) if self._latest else super().width()
-
     def _by_left(self, choice: Choice) -> Choice:
         """Return the choice with charges in proportion to what each client has left.
 

@@ -64,11 +64,9 @@ class Constrainer:
         return prices
 
     def update(self, cost: ArrayLike, allowance: ArrayLike) -> None:
-        """Raise the price of each resource that was overspent in a round; lower the others.
+        """Raise the price of each resource of which a round cost more than its allowance.
 
-        Args:
-            cost: What the round cost of each resource.
-            allowance: What it was allowed to cost: remaining budget over remaining rounds.
+        The allowance is the remaining budget over the remaining rounds; other prices fall.
         """
         gradient = np.asarray(allowance, np.float64) - np.asarray(cost, np.float64)
         ConfigError.unless(bool(np.isfinite(gradient).all()), "cost", cost, "finite numbers")
@@ -84,14 +82,11 @@ class Constrainer:
         """Run mirror descent on what the present prices would have cost in some contexts.
 
         The mean over many contexts says more than the one round that happened. The gradient is
-        taken relative to the allowance and cut to [-1, 1], so that `rate` has no unit.
+        taken relative to the allowance and cut to [-1, 1], so that `rate`, the most that the
+        logarithm of a price moves per step, has no unit.
 
-        Args:
-            rewards: Predicted rewards, ``[contexts, levels]``.
-            costs: Cost of each level, ``[resources, levels]``.
-            allowance: Mean cost allowed per resource.
-            steps: The number of steps.
-            rate: The most that the logarithm of a price moves per step.
+        Rewards are predicted ones, ``[contexts, levels]``, and costs those of each level,
+        ``[resources, levels]``.
         """
         # A resource that no one can pay from any more costs nothing, so its price falls.
         per_context = costs / (np.maximum(allowance, 1e-300)[:, None] * len(rewards))
@@ -117,17 +112,15 @@ class Constrainer:
 
 
 class Programme(NamedTuple):
-    """The solution of the linear programme.
+    """The solution of the linear programme; there is none if the cheapest levels cost too much.
 
     Attributes:
         optimum: The best mean reward; 0 if there is no solution.
         prices: What one more unit of each resource per round would bring; 0 without a solution.
-        fits: Whether there is a solution; there is none if the cheapest levels cost too much.
     """
 
     optimum: float
     prices: Floats
-    fits: bool
 
 
 def solve_programme(rewards: ArrayLike, costs: ArrayLike, allowance: ArrayLike) -> Programme:
@@ -159,5 +152,5 @@ def solve_programme(rewards: ArrayLike, costs: ArrayLike, allowance: ArrayLike) 
         method="highs",
     )
     if found.status != 0:
-        return Programme(0.0, np.zeros(len(limit)), False)
-    return Programme(float(-found.fun), np.maximum(-found.ineqlin.marginals, 0.0), True)
+        return Programme(0.0, np.zeros(len(limit)))
+    return Programme(float(-found.fun), np.maximum(-found.ineqlin.marginals, 0.0))

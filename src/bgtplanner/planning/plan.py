@@ -45,15 +45,12 @@ _LEAST = 1 / 1024  # of the largest charge: a smaller one would add next to noth
 
 
 class Why(NamedTuple):
-    """Why a plan is what it is, level by level.
+    """Why a plan is what it is: a note in words, and numbers level by level.
 
     Attributes:
-        note: The reason in words.
         charges: Charge of each level, for the class that pays most.
-        predicted: Predicted reward of each level.
         price: The reward that each level's charge would bring in other rounds.
         score: The score by which the levels were compared.
-        probability: The probability with which each level was drawn.
         forecast: One number, if there is a forecast: how far the error falls below that of a
             client alone, as a share of it, if the plan is followed.
     """
@@ -70,11 +67,8 @@ class Why(NamedTuple):
 class Noise(NamedTuple):
     """Clip and noise per class; the noise of a class that pays nothing is infinite.
 
-    Attributes:
-        clip: Bound on the norm of an upload.
-        multiplier: Noise scale over the sensitivity (2 * clip, or clip for ``replace-special``).
-        scale: Scale of the noise (for Laplace noise its b, not its deviation).
-        std: Standard deviation of the noise.
+    The multiplier is the noise's scale (for Laplace noise its b, not its deviation) over the
+    sensitivity, which is 2 * clip, or clip for ``replace-special``.
     """
 
     clip: Floats
@@ -165,15 +159,9 @@ def in_groups(charges: Floats, clients: Mask) -> tuple[Floats, NDArray[np.int32]
 
 
 class ClientPlan(NamedTuple):
-    """What a plan means for one client.
+    """What a plan means for one client, in plain numbers; see :class:`Plan`.
 
-    Attributes:
-        takes_part: Whether the client has paid; otherwise it must not upload anything.
-        charge: What it pays.
-        clip: Bound on the norm of its whole upload.
-        noise_multiplier: Noise scale over the sensitivity.
-        noise_scale: Scale of its noise; under ``secagg``, of the noise in the sum.
-        noise_std: The noise as a standard deviation.
+    A client that does not take part has not paid, and must not upload anything.
     """
 
     takes_part: bool
@@ -194,7 +182,6 @@ class Plan:
     ``secagg``), so that its upload would be useless.
 
     Attributes:
-        round: The number of the round, from 0.
         accountant: Name of the accountant that books the charges; None without any privacy.
         largest_clip: The clip of those who pay most.
         charge_by_class: What a client of each class pays: of each class of budgets or, where
@@ -209,7 +196,6 @@ class Plan:
             clips (trust ``local`` only). The noise changes by the same factor, so the charge does
             not change.
         level: The level that was chosen, for policies that have levels.
-        why: The numbers behind the plan.
         reservation: The ledger's reservation; None if nothing was charged.
         token: Distinguishes this plan from all others.
     """
@@ -275,11 +261,8 @@ class Plan:
     def noise_std(self) -> Any:
         """Standard deviation of the noise to add to each upload clipped at `clip`.
 
-        It is the noise multiplier times the sensitivity of the relation `neighbours`: 2 * clip for
-        ``replace-one`` and clip for ``replace-special`` (times sqrt(2) for Laplace noise).
-
-        With trust ``secagg``, it is that of the noise in the sum, one number for everyone. With
-        ``local`` it is infinite for absent clients, so that their uploads would be useless.
+        It is the noise multiplier times the sensitivity (times sqrt(2) for Laplace noise). With
+        trust ``secagg``, it is that of the noise in the sum, one number for everyone.
         """
         absent = None if self.trust == "secagg" else np.inf
         return self._each(self.noise_by_class.std, absent, self.own_clip)
@@ -289,8 +272,7 @@ class Plan:
         """What each client's upload counts in the mean, ``[clients]``: 1, or less if it pays less.
 
         With trust ``local`` average with these weights. With ``secagg``, where an upload with a
-        smaller clip is shorter already, divide the sum by the sum of the weights. Both estimate
-        the mean of uploads clipped at `largest_clip`. A client that does not take part has 0.
+        smaller clip is shorter already, divide the sum by the sum of the weights.
         """
         noise = self.noise_by_class
         each = weights_of(noise.clip, noise.scale, self.trust == "secagg")
@@ -311,12 +293,10 @@ class Plan:
         return f"Plan(round={self.round}, level={self.level}, skip={self.skip}, {texts})"
 
     def _each(self, by_class: Floats, absent: float | None, own: Floats | None = None) -> Any:
-        """Return each client's number, or a plain number if it is the same for everyone.
+        """Return each client's number, times its own factor; or one that is everybody's.
 
-        Args:
-            by_class: One number per class.
-            absent: The number of a client that does not take part; None: that of its class.
-            own: A factor per client; None: no factor.
+        Clients that do not take part have the number `absent`, or that of their class if it is
+        None.
         """
         first = float(by_class[0])
         everybody = absent is None or first == absent or bool(self.participants.all())
@@ -337,14 +317,9 @@ def reserved(
     """Reserve what a plan costs; return it for the clients that can pay, with the reservation.
 
     This is the only way in which a charge is booked, in a run and in a loop of one's own. If no
-    one can pay, since others have spent from the ledger in the meantime, the round is skipped.
-
-    Args:
-        plan: What the policy proposes.
-        ledger: The ledger to book it in.
-        run: Name of the run in the ledger.
-        fingerprint: A hash of all inputs of the round's uploads: for the same inputs the ledger
-            grants the same again, at no further charge (see :meth:`Ledger.reserve`).
+    one can pay, since others have spent from the ledger in the meantime, the round is skipped. For
+    the same fingerprint of the round's inputs the ledger grants the same again, at no further
+    charge.
     """
     if plan.accountant is None or plan.skip or ledger is None:
         return plan

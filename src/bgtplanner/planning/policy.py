@@ -51,10 +51,8 @@ class Choice(NamedTuple):
 
     Attributes:
         charges: Charge per class of budgets; all zero: skip the round.
-        level: The level that this is, if there are levels.
         clip: Bound on the norm of an upload, if the policy changes it.
         own_clip: Each client's own bound over `clip`, if they differ (trust ``local`` only).
-        why: The numbers behind the choice.
         own_charges: What each client pays, where those of a class have different amounts left;
             None: all of them pay the same, or as much of it as is left.
     """
@@ -72,12 +70,10 @@ class Policy(Protocol):
     """What decides how much a round may cost. Inherit from it to get the defaults of the hooks.
 
     Attributes:
-        rounds: The most rounds that there can be.
-        clip: Bound on the norm of an upload.
         pending: The tokens of the plans that were asked for and not told yet, by their rounds.
         learns: Whether it uses contexts and rewards; if not, none are computed for it.
         follows_norms: Whether it is to be given the norms of what was released; see `saw`.
-        forecasts: Whether it is to be given forecasts; see `forecast`.
+        forecasts: Whether it is to be given forecasts.
         forecast: Set by the caller before each round: what the learner expects of more charges,
             from releases and public constants alone; None if it makes no forecasts.
         abstained: Whether it has stopped because continuing is not worth the budget; what was
@@ -158,9 +154,8 @@ class Policy(Protocol):
 
         Args:
             plan: From :meth:`ask` of this policy, or of the one that it was restored from.
-            reward: By how much the model improved, a finite number; None if that is not known.
-            participants: The clients that did take part, by default all that were planned. All
-                of the planned ones have paid in either case.
+            reward: By how much the model improved; None if that is not known.
+            participants: The clients that did take part; all that were planned have paid.
         """
         del participants  # what was reserved is spent, whether or not an upload arrived
         if not isinstance(plan, Plan):
@@ -207,12 +202,8 @@ class LedgerPolicy(Policy):
         budget: What every client may spend, or the budgets of all clients; may be left out if
             `ledger` is given.
         clients: The number of clients; may be left out if the budgets or the ledger say it.
-        rounds: The most rounds that there can be.
-        mechanism: ``gaussian``, ``laplace`` or ``privunit``; by default the ledger's, otherwise
-            ``gaussian``.
-        accounting: The accountant, or its name; by default the ledger's, otherwise the
-            mechanism's own.
-        clip: Bound on the norm of an upload.
+        mechanism: By default the ledger's, otherwise ``gaussian``.
+        accounting: By default the ledger's accountant, otherwise the mechanism's own.
         trust: ``local``: every client adds noise to its own upload. ``secagg``: secure
             aggregation shows the server only a sum, which carries the noise once; where budgets
             differ, a client that pays less has a smaller clip instead of more noise.
@@ -223,9 +214,7 @@ class LedgerPolicy(Policy):
             nothing in its place, sensitivity clip, as in Opacus and other DP-SGD.
         participation: Share of the clients that are invited to a round. A client's budget then
             has to last for this share of the rounds only, so that its charges may be larger.
-        ledger: The ledger to spend from; by default a new one in memory.
-        run: Name of this run in the ledger.
-        seed: Seeds every random choice.
+        ledger: By default a new one in memory.
     """
 
     budget: Budget | Budgets | None = None
@@ -394,7 +383,7 @@ class LedgerPolicy(Policy):
         return self.ledger.spending()
 
     def _enough(self, left: Floats) -> bool:
-        """Return whether a round can be paid for that does not only do harm."""
+        """Return whether a round can be paid for that does more than harm."""
         return bool((left >= self._smallest).any())
 
     def _most(self, left: Floats, clients: Mask | None) -> Floats:
@@ -450,10 +439,7 @@ class LedgerPolicy(Policy):
     def from_state(cls, state: Mapping[str, Any], *, ledger: Ledger | None = None) -> Self:
         """Restore a policy from what :meth:`state_dict` returned.
 
-        Args:
-            state: From :meth:`state_dict`.
-            ledger: The ledger that it spends from, which must not have lost an entry since; may be
-                left out if it was one in memory.
+        A durable ledger has to be given, and must not have lost an entry since.
         """
         with reading_state(state):
             kind = state["kind"]
