@@ -53,10 +53,7 @@ class Answers:
     def keep(self, digest: bytes, number: int, answer: Floats) -> None:
         """Write an answer to disk before it is sent, and delete the oldest ones.
 
-        Args:
-            digest: Digest of the request.
-            number: Number of the reservation that paid for it; later ones are higher.
-            answer: The answer as it will be sent.
+        `number` is that of the reservation that paid for it; later ones are higher.
         """
         self.folder.mkdir(mode=0o700, exist_ok=True)
         content = io.BytesIO()

@@ -231,21 +231,15 @@ class Protection:
     ) -> Released:
         """Clip and noise all uploads, unit by unit, and return their mean.
 
-        Args:
-            key: Key of the noise.
-            upload: What the clients computed.
-            interactions: The training ratings.
-            parameters: What was agreed and paid for.
-            own: The users' embeddings, ``[n_users, dim]``, if they leave the clients too.
-            blocks: Sizes of the tensors in the dense part.
-            combine: How the server averages uploads that it sees one by one.
+        `own` are the users' embeddings, ``[n_users, dim]``, if they leave the clients, too.
+        `blocks` are the sizes of the tensors in the dense part. `combine` is how the server
+        averages uploads that it sees one by one.
         """
         module, _, name = self.of.release.partition(":")
-        release = getattr(importlib.import_module(module), name)
-        released = release(
+        released: Released = getattr(importlib.import_module(module), name)(
             self, key, upload, interactions, parameters, own, blocks=blocks, combine=combine
         )
-        return cast(Released, released)
+        return released
 
     def mean(self, total: Shared, number: Array, parameters: RoundParameters) -> Released:
         """Return the mean upload from the sum of the noised uploads, as weighed, and their number.
@@ -434,8 +428,7 @@ def each_alone(
 ) -> tuple[Shared, Array]:
     """Add every client's own noise to its upload, test it, and sum the accepted ones by weight.
 
-    Returns:
-        The sum, and 1 for each client whose upload is in it.
+    Return the sum, and 1 for each client whose upload is in it.
     """
     rows, dense, interactions = uploads
     width = rows.shape[1]
