@@ -146,9 +146,8 @@ def _with(before: Study | None, given: dict[str, Any], settings: dict[str, Any])
     """The earlier study, updated with what was given now."""
     from bgtplanner.runs.study import Study
 
-    known = {} if before is None else dict(before.settings)
-    given = given | {"settings": known | settings}
-    return Study(**given) if before is None else replace(before, **given)
+    start = Study() if before is None else before
+    return replace(start, **given, settings={**start.settings, **settings})
 
 
 def _listed(given: list[str] | None, flag: str) -> tuple[str, ...]:

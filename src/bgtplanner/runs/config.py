@@ -350,7 +350,11 @@ def identifying(config: Config) -> dict[str, Any]:
     tree = config.model_dump(mode="json")
     tree["privacy"]["neighbours"] = config.privacy.relation
     if config.model.name != "tastes":
-        del tree["tastes"]  # which older runs did not know
+        del tree["tastes"]  # which older runs did not know, nor options of models
+    if not config.model.options:
+        del tree["model"]["options"]
+    examples = tree["run"].pop("examples")
+    tree["run"] |= {"devices": None, "examples": examples}  # as it was, in this order
     for key, value in BEFORE.items():
         section, _, name = key.partition(".")
         if _at(tree, key) == value:

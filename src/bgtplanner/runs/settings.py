@@ -8,7 +8,6 @@ models, since these need JAX and ``--help`` does not.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -19,7 +18,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    model_serializer,
     model_validator,
 )
 from pydantic_core import CoreSchema, PydanticCustomError
@@ -248,12 +246,6 @@ class ModelSection(Section):
     expansions: int = Field(default=0, ge=0, le=1_000_000)
     max_neighbours: int = Field(default=100, ge=1, le=10_000)
     options: dict[str, Any] = Field(default_factory=dict)
-
-    @model_serializer(mode="wrap")
-    def _as_before(self, plain: Callable[[Self], dict[str, Any]]) -> dict[str, Any]:
-        """Leave empty options out: the rounds of older runs are identified without them."""
-        found = plain(self)
-        return found if self.options else {k: v for k, v in found.items() if k != "options"}
 
 
 class FederationSection(Section):
