@@ -6,13 +6,17 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as MatplotlibFigure
+
 from benchmarks.paper.plan import DATASETS, MECHANISMS, SEEDS, Figure, Job
 from benchmarks.paper.results import Results
 from benchmarks.paper.table import NOTHING, not_run, short, table
+from bgtplanner.models.metrics import METRICS
 from bgtplanner.paper.table2 import EPSILON
-from bgtplanner.report.study import picture
+from bgtplanner.report.style import ABOVE, Picture, as_file, look_of
 from bgtplanner.runs.folder import write_whole
-from bgtplanner.runs.statistics import Comparison, Estimate
+from bgtplanner.runs.statistics import Comparison, Estimate, Row, metric_of
 from bgtplanner.runs.study import Variation, folder_name, in_words
 
 Lines = dict[tuple[str, str, str], dict[str, Estimate]]
@@ -178,9 +182,56 @@ def _draw(figure: Figure, found: Comparison, dataset: str, mechanism: str, docs:
     place = f"figures/{figure.figure}-{folder_name(dataset)}-{mechanism}.svg"
     path = docs.parent / place
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = picture(found, dataset, mechanism).splitlines()
+    lines = as_file(picture(found, dataset, mechanism)).splitlines()
     write_whole(path, "\n".join(line.rstrip() for line in lines) + "\n")
     return place
+
+
+def picture(found: Comparison, dataset: str, mechanism: str) -> Picture:
+    """Its two figures over the first setting of each variation, one line per policy."""
+    parts, keys = found.study.variations, found.reported[:2]
+
+    def draw(figure: MatplotlibFigure) -> None:
+        panels = figure.subplots(len(parts), len(keys), squeeze=False)
+        for variation, line in zip(parts, panels, strict=True):
+            rows = [
+                row
+                for row in found.rows_of(variation)
+                if row.dataset == dataset and row.mechanism in (mechanism, "none")
+            ]
+            for axes, key in zip(line, keys, strict=True):
+                _over(axes, variation, [row for row in rows if row.figures[key]], key)
+        figure.legend(*panels[0, 0].get_legend_handles_labels(), **ABOVE)
+
+    size = (4.8 * len(keys), 3.4 * len(parts))
+    name = f"{dataset}, {mechanism}"
+    return Picture(name="sweep", title=name, alt=name, draw=draw, size=size)
+
+
+def _over(axes: Axes, variation: Variation, rows: Sequence[Row], key: str) -> None:
+    """Draw one figure over the first setting: a line per policy and value of the others."""
+    first, *others = variation.axes
+    places = {in_words(value): number for number, value in enumerate(first.values)}
+    axes.set_xticks(list(places.values()), [name[-12:] for name in places])
+    axes.set(xlabel=first.key, ylabel=METRICS[metric_of(key)].label)
+    axes.grid(axis="y")
+    lines: dict[tuple[str, ...], list[tuple[int, Estimate]]] = {}
+    for row in rows:
+        own = (f"{of.key.rpartition('.')[2]} {in_words(row.varied[of.key])}" for of in others)
+        if (known := row.figures[key]) is not None:
+            place = places[in_words(row.varied[first.key])]
+            lines.setdefault((row.policy, *own), []).append((place, known))
+    for number, ((policy, *settings), points) in enumerate(lines.items()):
+        axes.errorbar(
+            [place for place, _ in points],
+            [of.mean for _, of in points],
+            yerr=[of.std or 0.0 for _, of in points],
+            color=look_of(policy).colour,
+            marker="os^DvPX"[number % 7] if others else look_of(policy).mark,
+            ls=("-", "--", "-.", ":")[number % 4],
+            capsize=3,
+            label=", ".join((policy, *settings)),
+        )
 
 
 def _plural(number: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -49,7 +48,7 @@ def test_for_real(call: Call) -> None:
     )
     assert done.code == 0, done.err
     assert "2 cells\n1/2  demo gaussian bgt seed 0, privacy.epsilon=5: RMSE 0." in done.out
-    assert "Tables: grid/sweep.md, .csv, .json\nPictures: demo-gaussian.svg" in done.out
+    assert "Tables: grid/sweep.md, .csv, .json\n" in done.out
     assert max(map(len, done.out.splitlines())) <= 80
     assert Path("grid/privacy.epsilon=20/demo/gaussian/bgt/seed-0/summary.json").exists()
     again = call("--out", "grid", "--json")
@@ -80,17 +79,3 @@ def test_ready_made(call: Call, ran: list[Config]) -> None:
     assert {config.privacy.mechanism for config in ran} == {"gaussian", "laplace"}
     assert call("--out", "grid").code == 0
     assert len(ran) == 32
-
-
-def test_no_matplotlib_is_said_before_anything_is_run(
-    call: Call, ran: list[Config], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util,
-        "find_spec",
-        lambda name, *rest: None if name == "matplotlib" else find(name, *rest),
-    )
-    done = call("--vary", "privacy.clip=1", "--out", "grid")
-    assert (done.code, ran) == (2, [])
-    assert "pip install 'bgtplanner[report]'" in done.err

@@ -10,7 +10,7 @@ import pytest
 from bgtplanner import Budget, Budgets, Ledger
 from bgtplanner.privacy.quotes import quotes
 from bgtplanner.report.ledgers import ledger_facts, ledger_view, quotes_view
-from bgtplanner.report.screen import Screen, bar
+from bgtplanner.report.screen import Screen
 
 
 def printed(view: Any, *arguments: Any) -> str:
@@ -61,8 +61,3 @@ def test_quotes(noise: float | None) -> None:
     if noise is not None:
         at = quote["at_noise_multiplier"]
         assert row.split()[-2:] == [f"{at['rounds_affordable']:,}", f"{at['epsilon']:.4g}"]
-
-
-@pytest.mark.parametrize(("share", "drawn"), [(0, "····"), (0.5, "██··"), (7, "████")])
-def test_bar(share: float, drawn: str) -> None:
-    assert bar(share, 4) == drawn

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from bgtplanner.errors import ConfigError, RunFolderError
 from bgtplanner.report import page as page_module
+from bgtplanner.report import plots
 from bgtplanner.report.facts import Facts
 from bgtplanner.report.page import facts_of, follow, pictures_of, render, write_report
 from bgtplanner.report.style import Picture, as_file, as_page, look_of, shades, write_pictures
@@ -78,7 +79,7 @@ class TestPage:
         outline, summary = Outline(text), json.loads((tmp_path / "run/summary.json").read_text())
         assert outline.loaded == []
         assert "script" not in outline.tags
-        assert outline.tags.count("svg") == len(outline.labels) == 4
+        assert outline.tags.count("svg") == len(outline.labels) == 3
         for key in ("rmse_final", "rmse_constant", "rmse_client_alone", "rmse_served"):
             assert f"{summary[key]:.4f}" in outline.text
         for key in ("ndcg_at_10_served", "ndcg_at_10_popularity"):
@@ -142,44 +143,34 @@ class TestFigures:
         }
         return facts_of(changed(made, **own | changes))
 
-    def test_tiles(self, tmp_path: Path) -> None:
+    def test_headline_and_lead(self, tmp_path: Path) -> None:
         facts = self.facts(tmp_path)
-        error, lists, better, spent, promised = facts.tiles
-        assert (error.value, error.warn) == ("0.64 stars", False)
-        for words in ("as served", "RMSE 0.1600 on 0 to 1", "each client alone 1.00 stars"):
-            assert words in error.rest
-        assert (lists.value, better.value) == ("0.310", "62 %")
-        assert "in the last round · popularity, not private 0.290" in lists.rest
-        assert (spent.value, promised.value) == ("ε 7.25", "ε 10")
-        assert spent.rest == "of 10, in 5 of 12 rounds"
-        assert "at δ 1e-05, to each whole client" in promised.rest
-        assert "36.0% lower" in facts.headline
-
-    def test_what_is_worse_warns(self, tmp_path: Path) -> None:
-        facts = self.facts(tmp_path, rmse_served=0.26, gains={"better": 0.4})
-        assert facts.tiles[0].warn
-        assert facts.tiles[2].warn
+        assert "an error 36.0% lower" in facts.headline
+        assert "(0.64 instead of 1.00 stars)" in facts.headline
+        assert facts.lead == [
+            "Their lists had NDCG@10 0.310 (popularity reaches 0.290).",
+            "Better off: 62 % of the clients.",
+        ]
+        worse = facts_of(changed(tmp_path / "run", rmse_served=0.26, gains={"better": 0.4}))
+        assert "4.0% higher" in worse.headline
+        assert worse.lead[-1] == "Better off: 40 % of the clients."
         nothing = facts_of(changed(tmp_path / "run", learned=False))
         assert nothing.headline == "Nothing was learned from others."
-        assert [tile.name for tile in nothing.tiles] == [
-            "Error", "Lists (NDCG@10)", "Spent at most", "Guaranteed",
-        ]  # fmt: skip
-        assert nothing.tiles[0].warn
 
     @pytest.mark.parametrize(
-        ("changes", "value"),
+        ("changes", "words"),
         [
-            ({"not_accounted": ["reward"]}, "no finite ε"),
-            ({"unit": "row", "epsilon_client_level": 1234.4}, "ε 1.23e+03"),
-            ({"not_accounted": ["scale"]}, "ε 10"),
+            ({"not_accounted": ["reward"]}, "no finite epsilon holds"),
+            ({"unit": "row", "epsilon_client_level": 1234.4}, "1,234 for the most exposed one"),
+            ({"not_accounted": ["scale"]}, "Guarantee: (10, 1e-05)-differential privacy"),
         ],
     )
-    def test_promised(self, tmp_path: Path, changes: dict[str, Any], value: str) -> None:
-        facts = self.facts(tmp_path, **changes)
-        assert facts.tiles[-1].value == value
-        assert facts.tiles[-1].warn == (value != "ε 10")
+    def test_promised(self, tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+        own = {"epsilon_client_level_median": 1000.0, "epsilon_client_level_pure": None}
+        facts = self.facts(tmp_path, **own | changes)
         section = heading(facts, "What is guaranteed, and what is not")
-        assert section.promise is (value == "ε 10")
+        assert section.promise is words.startswith("Guarantee")
+        assert words in " ".join(section.words)
 
     def test_who_gains(self, tmp_path: Path) -> None:
         folder = make_run(tmp_path / "run", SHORT | {"privacy.budgets": "3:0.4,10:0.6"})
@@ -218,7 +209,7 @@ class TestFigures:
         found = facts_of(deployed)
         assert "What people would be shown" not in [of.heading for of in found.sections]
         used, late = (sum(of[key] for of in found.rounds) for key in ("clients", "late"))
-        assert found.tiles[0] == ("Uploads used", f"{used:,}", f"{late:,} late", False)
+        assert f"Uploads used: {used:,}, {late:,} late." in words_of(found)
 
 
 class TestPictures:
@@ -233,7 +224,7 @@ class TestPictures:
     )
     def test_of_a_kind(self, tmp_path: Path, settings: Any, expected: set[str]) -> None:
         names = {picture.name for picture in pictures_of(make_run(tmp_path / "run", settings))}
-        assert names == {"rmse", "gain-number-of-ratings"} | expected
+        assert names == {"rmse"} | expected
 
     def drawn(self, folder: Path) -> dict[str, tuple[Picture, Figure]]:
         found = {}
@@ -271,12 +262,11 @@ class TestPictures:
         drawn = self.drawn(folder)
         low, high = drawn["rmse"][1].axes[0].get_ylim()
         assert low <= 0.8 * alone < 1.1 * alone <= high
-        for name in ("forecast", "gain-number-of-ratings"):
-            picture, figure = drawn[name]
-            axes = figure.axes[0]
-            low, high = axes.get_ylim() if name == "forecast" else axes.get_xlim()
-            assert low < 0 < 0.05 <= high
-            assert "The axis includes zero" in picture.note
+        picture, figure = drawn["forecast"]
+        low, high = figure.axes[0].get_ylim()
+        assert low < 0.05 <= high
+        assert low <= 0
+        assert "The axis includes zero" in picture.note
 
     def test_rewards_of_the_level_that_was_chosen(self, tmp_path: Path) -> None:
         folder = make_run(tmp_path / "run", GRADIENTS)
@@ -306,7 +296,7 @@ class TestPictures:
             lines.append(json.dumps(record))
         (folder / "rounds.jsonl").write_text("\n".join(lines) + "\n")
         names = {picture.name for picture in pictures_of(folder)}
-        assert names == {"rmse", "gain-number-of-ratings", "spent"}
+        assert names == {"rmse", "spent"}
         assert "bgtplanner unknown" in render(folder)
 
     def test_written_to_files(self, tmp_path: Path) -> None:
@@ -321,13 +311,10 @@ class TestPictures:
             write_pictures([made], tmp_path / "file")
 
     @pytest.mark.filterwarnings("ignore:constrained_layout not applied")  # too long a name
-    def test_hostile_names_are_text(self, tmp_path: Path) -> None:
+    def test_hostile_names_are_text(self) -> None:
         """What stands in a picture is no formula, no tag, and no damage to the file."""
         name = "<script>\x1b[2J$\\frac{1}{0}$\u202e-->]]>&amp;"
-        folder = make_run(tmp_path / "run", SHORT)
-        groups = json.loads((folder / "summary.json").read_text())["gains"]["ratings"]
-        changed(folder, gains={"ratings": [of | {"name": name} for of in groups]})
-        picture = next(of for of in pictures_of(folder) if of.name.startswith("gain"))
+        picture = plots.quality({"policy": name, "model": name}, "rmse", [0.3, 0.2], 12)
         for text in (as_file(picture), as_page(picture)):
             assert "<script" not in text
             assert not re.search("[\x00-\x09\x0b-\x1f\u202e]", text)

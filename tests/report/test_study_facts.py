@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import io
 import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from matplotlib.figure import Figure
 
-from bgtplanner.errors import MissingExtraError, RunFolderError
+from bgtplanner.errors import RunFolderError
 from bgtplanner.report.page import pictures_of, render, write_report
 from bgtplanner.report.screen import Screen, print_table
-from bgtplanner.report.study import as_rows, facts_of_comparison, need_pictures, write_files
+from bgtplanner.report.study import as_rows, facts_of_comparison
 from bgtplanner.runs.statistics import Comparison, Outcome, summed_up
 from bgtplanner.runs.study import Study, Variation
 from bgtplanner.runs.sweeps import parse_axis
-from bgtplanner.runs.tables import tables_of
+from bgtplanner.runs.tables import tables_of, write_tables
 from made_runs import make_study
 
 SHORT = {"federation.rounds": 12}
@@ -83,18 +81,19 @@ class TestFacts:
             "bgt has the lowest mean error of 3 policies on ml-100k, gaussian: RMSE 0.3117 as "
             "served (1.25 stars), 11.0 % below a client alone."
         )
-        cells, seeds, against = facts.tiles
-        assert (cells.value, cells.warn, seeds.value) == ("12 of 12", False, "3")
-        assert against.value == "1 better, 0 worse", "late differs by less than its interval"
-        assert against.rest.startswith("of 2 differences")
+        assert facts.lead == [  # late differs by less than its interval
+            "12 of 12 cells are finished.",
+            "Of 2 differences from uniform, 1 are better and 0 worse at 95 %; the rest could be "
+            "chance.",
+        ]
         worse = facts_of_comparison(comparison(baseline="bgt"))
-        assert worse.tiles[2].value == "0 better, 2 worse"
+        assert "0 are better and 2 worse" in worse.lead[1]
 
     def test_above_a_client_alone(self) -> None:
         found = comparison(policies=("adap", "hong"), seeds=(0,))
         facts = facts_of_comparison(found)
         assert "14.3 % above a client alone" in facts.headline
-        assert facts.tiles[1].warn, "one seed"
+        assert "One seed says nothing about chance." in facts.lead
 
     def test_several_places(self) -> None:
         found = comparison(datasets=("ml-100k", "demo"), mechanisms=("gaussian", "laplace"))
@@ -105,7 +104,7 @@ class TestFacts:
 
     def test_failed(self) -> None:
         facts = facts_of_comparison(comparison(lost="uniform seed 1"))
-        assert facts.tiles[-1][:2] == ("Failed", "1")
+        assert facts.lead[-1] == "1 failed, for the reasons below."
         (section,) = [of for of in facts.sections if of.heading == "What failed"]
         assert section.words == ["ml-100k gaussian uniform seed 1: training diverged | in round 3"]
 
@@ -113,7 +112,6 @@ class TestFacts:
         facts = facts_of_comparison(comparison("privacy.epsilon=5,20", lost="epsilon=20"))
         assert facts.kind == "sweep"
         assert facts.headline.endswith("is that of bgt at privacy.epsilon = 5.")
-        assert facts.tiles[2][:2] == ("Combinations", "2")
         nothing = facts_of_comparison(comparison("privacy.epsilon=5", lost="ml"))
         assert nothing.headline == "Effect of privacy.epsilon: no cell is finished yet."
 
@@ -153,7 +151,7 @@ class TestTables:
 class TestFiles:
     def test_comparison(self, tmp_path: Path) -> None:
         found = comparison(preset="paper", lost="uniform seed 2")
-        assert write_files(found, tmp_path) == []
+        write_tables(found, tmp_path)
         tree = json.loads((tmp_path / "comparison.json").read_text())
         assert (tree["baseline"], tree["reported"]) == ("uniform", ["rmse_best", "f1_best"])
         assert tree["failed"][0]["folder"] == "ml-100k/gaussian/uniform/seed-2"
@@ -173,21 +171,8 @@ class TestFiles:
         assert "- ml-100k gaussian uniform seed 2: training diverged | in round 3" in lines
 
     def test_sweep(self, tmp_path: Path) -> None:
-        found = comparison("privacy.epsilon=5,20", mechanisms=("gaussian", "laplace"))
-        assert write_files(found, tmp_path) == ["ml-100k-gaussian.svg", "ml-100k-laplace.svg"]
-        assert "(ml-100k-laplace.svg)" in (tmp_path / "sweep.md").read_text()
-        text = (tmp_path / "ml-100k-laplace.svg").read_text()
-        assert {"unlimited", "RMSE", "privacy.epsilon", "20"} <= set(words(text))
-
-    def test_extra(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-        with pytest.raises(MissingExtraError, match=r"pictures of a sweep .*bgtplanner\[report\]"):
-            need_pictures(comparison("privacy.epsilon=5").study)
-
-
-def words(svg: str) -> list[str]:
-    tree = ElementTree.fromstring(svg)
-    return ["".join(entry.itertext()).strip() for entry in tree.iter() if entry.tag[-4:] == "text"]
+        write_tables(comparison("privacy.epsilon=5,20"), tmp_path)
+        assert "privacy.epsilon" in (tmp_path / "sweep.md").read_text()
 
 
 class TestPictures:
@@ -210,25 +195,6 @@ class TestPictures:
         picture = facts_of_comparison(found).pictures[0]
         assert "bgt 0.3117 ± 0.0052" in picture.alt
         assert "bgt -0.0200 ± 0.0000" in picture.alt
-
-    def test_sweep_of_two_settings(self) -> None:
-        found = comparison("privacy.epsilon=5,20", "planning.min_rounds=2,3", policies=("bgt",))
-        (axes,) = self.drawn(found).axes
-        handles, labels = axes.get_legend_handles_labels()
-        assert labels == ["bgt, min_rounds 2", "bgt, min_rounds 3"]
-        assert list(axes.containers[0].lines[0].get_xdata()) == [5, 20]
-        assert len({bars.lines[0].get_marker() for bars in axes.containers}) == 2
-        assert len(handles) == 2
-
-    @pytest.mark.parametrize(
-        ("axis", "scale"),
-        [("planning.context=none,released", "linear"), ("privacy.clip=0.001,0.01,1", "log")],
-    )
-    def test_values(self, axis: str, scale: str) -> None:
-        (axes,) = self.drawn(comparison(axis)).axes
-        assert axes.get_xscale() == scale
-        names = [text.get_text() for text in axes.get_xticklabels()]
-        assert names == axis.partition("=")[2].split(",")
 
 
 GRID = Study(
@@ -256,7 +222,7 @@ class TestFolders:
     def test_state(self, tmp_path: Path) -> None:
         folder = make_study(tmp_path / "grid", replace(GRID, datasets=("demo",)), leave_out=1)
         assert "reload every" in render(folder, state="running")
-        write_files(comparison(), folder)  # all that came is written
+        write_tables(comparison(), folder)  # all that came is written
         assert "reload every" not in render(folder, state="running")
 
     def test_nothing_is_finished(self, tmp_path: Path) -> None:

@@ -11,11 +11,10 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
-from bgtplanner.commands.data import describe
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import split_ratings
 from bgtplanner.report.screen import Screen
-from bgtplanner.report.terminal import RunProgress, StudyProgress, description_view
+from bgtplanner.report.terminal import RunProgress, StudyProgress
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.result import Result
 from bgtplanner.runs.run import simulate
@@ -76,9 +75,6 @@ def rows_of(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines()]
 
 
-CLASS = {"epsilon": 3.0, "clients": 7, "epsilon_spent_max": 2.9, "rmse_final": 0.3}
-
-
 class TestRun:
     def test_plain_lines_when_piped(self) -> None:
         text = told()
@@ -117,9 +113,8 @@ class TestRun:
         assert not any("constant" in row for row in rows)
 
     def test_all_details(self) -> None:
-        text = told(1, target=0.2, target_reached=True, target_round=11, classes=[CLASS])
+        text = told(1, target=0.2, target_reached=True, target_round=11)
         assert ["one", "constant", "for", "all", "0.2300", "0.92", *"––––"] in rows_of(text)
-        assert "epsilon 3: 7 clients, spent at most 2.9, RMSE 0.3000" in text
         assert "Target RMSE 0.2: reached in round 12." in " ".join(text.split())
 
     @pytest.mark.parametrize("verbosity", [0, 1])
@@ -179,13 +174,3 @@ class TestStudy:
     def test_live_and_quiet(self) -> None:
         assert "6/6" in self.watch(force_terminal=True)
         assert self.watch(-1) == ""
-
-
-def test_data() -> None:
-    target = console()
-    facts = describe(load_config()) | {"dataset": "x\x1b[2J"}
-    description_view(target, facts)
-    text = text_of(target)
-    assert "x\\u001b[2J: 15,000 ratings by 300 users (0 without any) on 300 items" in text
-    assert re.search(r"^ +4  █{20}  4,434$", text, re.MULTILINE)
-    assert "Predicting a constant has RMSE 0.2210" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +20,6 @@ from bgtplanner.commands.options import (
 )
 from bgtplanner.data.datasets import DATASETS, dataset_info, find_files
 from bgtplanner.errors import DataError
-from bgtplanner.report.screen import Screen
 
 if TYPE_CHECKING:
     from bgtplanner.data.catalogue import Catalogue
@@ -78,14 +78,20 @@ def data_info(
     Example: `bgtplanner data info ml-100k`
     """
     need_simulator()
-    from bgtplanner.report.terminal import description_view
     from bgtplanner.runs.config import load_config
 
     facts = describe(load_config(settings=settings | {"data.dataset": dataset}))
-    if as_json:
-        print_json(facts)
-        return
-    description_view(Screen(), facts)
+    held = (
+        f"{facts['ratings']:,} ratings by {facts['users']:,} users on {facts['items']:,} items, "
+        f"held by {facts['clients']:,} clients"
+    )
+    shown = (
+        *("density", "ratings_per_user", "ratings_per_item", "train", "test", "times", "public"),
+        *("catalogue", "histogram", "rmse_constant", "rmse_user_mean", "rmse_client_alone"),
+    )
+    lines = [f"{facts['dataset']}: {held}", *facts["notes"]]
+    lines += [f"{name:<18} {_in_words(facts[name])}" for name in shown]
+    answer(as_json, facts, *(textwrap.fill(of, 79, subsequent_indent="  ") for of in lines))
 
 
 @data_app.command("fetch")
@@ -143,6 +149,15 @@ def describe(config: Config) -> dict[str, Any]:
         "f1_constant": scores.constant.f1,
         "f1_user_mean": scores.user_mean.f1,
     }
+
+
+def _in_words(fact: Any) -> str:
+    """A fact about a data set in a line."""
+    if isinstance(fact, dict):
+        return ", ".join(f"{name}: {_in_words(of)}" for name, of in fact.items())
+    if isinstance(fact, list):
+        return ", ".join(map(_in_words, fact))
+    return f"{fact:.4g}" if isinstance(fact, float) else "none" if fact is None else str(fact)
 
 
 def _catalogue(catalogue: Catalogue | None) -> dict[str, Any] | None:

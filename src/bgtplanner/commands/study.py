@@ -185,20 +185,19 @@ def _varied(
 
 def _carry_out(study: Study, folder: Path, jobs: int, as_json: bool, quiet: bool) -> None:
     """Run the cells that are not finished, write the tables, and show them."""
-    from bgtplanner.report.study import as_rows, need_pictures, write_files
+    from bgtplanner.report.study import as_rows
     from bgtplanner.report.terminal import StudyProgress
     from bgtplanner.runs.compare import run_study
     from bgtplanner.runs.statistics import summed_up
-    from bgtplanner.runs.tables import tables_of
+    from bgtplanner.runs.tables import tables_of, write_tables
 
-    need_pictures(study)
     view = StudyProgress(Screen(stderr=as_json), -1 if quiet or as_json else 0)
     try:
         outcomes = run_study(study, folder, jobs=jobs, observer=view)
     finally:
         view.close()
     found = summed_up(study, outcomes)
-    pictures = write_files(found, folder)
+    write_tables(found, folder)
     if as_json:
         print_json(found.as_json())
     else:
@@ -210,8 +209,6 @@ def _carry_out(study: Study, folder: Path, jobs: int, as_json: bool, quiet: bool
             said = words(("failed", "red"), f": {outcome.cell.name}: {outcome.error or ''}")
             console.print(said, highlight=False)
         say(f"Tables: {place}/{study.kind}.md, .csv, .json")
-        if pictures:
-            say(f"Pictures: {', '.join(pictures)}")
         say(f"To see it as a page: bgtplanner report {place} --open")
     if found.failed:
         raise typer.Exit(1)

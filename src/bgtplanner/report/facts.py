@@ -12,16 +12,7 @@ from typing import Any, NamedTuple
 
 from bgtplanner.report.style import Picture
 
-__all__ = ["Facts", "Section", "Table", "Tile"]
-
-
-class Tile(NamedTuple):
-    """One of the key figures at the top of a page."""
-
-    name: str
-    value: str
-    rest: str
-    warn: bool = False
+__all__ = ["Facts", "Section", "Table"]
 
 
 class Table(NamedTuple):
@@ -62,7 +53,7 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """All that is shown of a run or a study: the result in a sentence, key figures, sections.
+    """All that is shown of a run or a study: the result in a sentence, and sections.
 
     Attributes:
         kind: ``run``, ``comparison`` or ``sweep``.
@@ -77,7 +68,6 @@ class Facts:
     about: str
     headline: str
     lead: Sequence[str] = ()
-    tiles: Sequence[Tile] = ()
     sections: Sequence[Section]
     state: str
     progress: tuple[int, int]

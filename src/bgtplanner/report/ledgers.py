@@ -12,48 +12,28 @@ from bgtplanner.privacy.accountants import from_ticks
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.quotes import both_readings
 from bgtplanner.report.facts import Table
-from bgtplanner.report.screen import bar, print_table
+from bgtplanner.report.screen import print_table
 
 __all__ = ["ledger_facts", "ledger_view", "quotes_view"]
 
-_SENSITIVITY = {
-    "replace-special": "clip for replace-special (against nothing)",
-    "replace-one": "2 x clip for replace-one (against another's data)",
-}
-
 
 def quotes_view(console: Console, rounds: int, quotes: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print the noise of a round under every accountant, side by side."""
-    columns = {
-        "noise": "noise_multiplier",
-        "charge": "charge",
-        "capacity": "capacity",
-        "1 round": "epsilon_of_one_round",
-        f"{rounds:,}": "epsilon",
-        "other": "epsilon_other_reading",
-        f"{rounds + 1:,}": "epsilon_with_one_more_round",
-    }
+    """Print the noise of a round under every accountant, and what it amounts to."""
+    keys = ("noise_multiplier", "charge", "capacity", "epsilon", "epsilon_other_reading")
+    heads = ["accountant", "noise", "charge", "capacity", "epsilon", "other"]
     given = any("at_noise_multiplier" in quote for quote in quotes.values())
-    if given:  # eighty columns hold no more
-        del columns[f"{rounds + 1:,}"]
     rows = []
     for name, quote in quotes.items():
-        texts = ["–" if quote[key] is None else f"{quote[key]:.4g}" for key in columns.values()]
+        texts = ["–" if quote[key] is None else f"{quote[key]:.4g}" for key in keys]
         if given:
             at = quote["at_noise_multiplier"]
             texts += [f"{at['rounds_affordable']:,}", f"{at['epsilon']:.4g}"]
         rows.append(("", [name + ("" if quote["sound"] else " (!)"), *texts]))
-    heads = ["accountant", *columns, *["rounds", "epsilon"] * given]
-    print_table(console, Table("", heads, rows))
-    lines = ["noise: scale over sensitivity of a round, if all are equal. The sensitivity is"]
-    for relation in sorted({quote["neighbours"] for quote in quotes.values()}, reverse=True):
-        names = (name for name, quote in quotes.items() if quote["neighbours"] == relation)
-        mechanisms = dict.fromkeys(name.split("/")[0] for name in names)
-        lines.append(f"  {_SENSITIVITY[relation]}: {', '.join(mechanisms)}.")
-    after = ", ".join(name for name in columns if name[0].isdigit())
-    lines += [
-        f"{after}: epsilon after that many rounds with that noise.",
-        f"other: epsilon of {rounds:,} rounds under the other relation, at most.",
+    print_table(console, Table("", heads + ["rounds", "epsilon"] * given, rows))
+    lines = [
+        "noise: its scale over the sensitivity of a round. The sensitivity is the clip for",
+        "replace-special (against nothing), twice the clip for replace-one (against another's",
+        f"data). epsilon: of {rounds:,} rounds; other: under the other relation, at most.",
     ]
     if given:
         lines.append("rounds, epsilon: how many rounds the budget pays for with your noise,")
@@ -101,10 +81,11 @@ def ledger_facts(ledger: Ledger) -> dict[str, Any]:
 
 
 def ledger_view(console: Console, facts: Mapping[str, Any], history: list[dict[str, Any]]) -> None:
-    """Print a ledger's facts with one bar per class, and its latest rounds."""
+    """Print what a ledger promises and has spent, class by class, and its latest rounds."""
     promise = "promised" if facts["sound"] else "booked (no promise)"
-    head = f"{facts['clients']:,} clients, accountant {facts['rule']}, head {facts['head'][:20]}…"
-    lines = [head]
+    lines = [
+        f"{facts['clients']:,} clients, accountant {facts['rule']}, head {facts['head'][:20]}…"
+    ]
     for entry in facts["classes"]:
         other = entry["epsilon_other_reading"]
         means = both_readings(entry["epsilon"], facts["neighbours"], other)
@@ -112,10 +93,9 @@ def ledger_view(console: Console, facts: Mapping[str, Any], history: list[dict[s
             f"({entry['epsilon']:g}, {entry['delta']:g}) {promise} to {entry['clients']:,} "
             "clients",
             *(f"  {line}" for line in means.replace("; ", ";\n").split("\n")),
-            f"  spent {bar(entry['epsilon_spent_most'] / entry['epsilon'], 30)} epsilon "
-            f"{entry['epsilon_spent_most']:.4g} at most, "
+            f"  spent: epsilon {entry['epsilon_spent_most']:.4g} at most, "
             f"{entry['epsilon_spent_median']:.4g} median",
-            f"  left  a charge of {entry['left_least']:.4g} at least; {entry['exhausted']:,} "
+            f"  left: a charge of {entry['left_least']:.4g} at least; {entry['exhausted']:,} "
             "clients have no budget left",
         ]
     if facts["unsettled"]:
@@ -124,12 +104,13 @@ def ledger_view(console: Console, facts: Mapping[str, Any], history: list[dict[s
     reserves = [entry for entry in history if entry["kind"] in ("reserve", "loss")]
     rows = []
     for entry in reserves[-10:]:
-        charge, number = f"{entry['charge_most']:.4g}", str(entry["number"])
-        if entry["kind"] == "loss":
-            rows.append(("", ["(stated loss)", number, "", "all", charge, ""]))
-            continue
-        where = [entry["run"], number, str(entry["round"]), f"{entry['clients']:,}"]
-        rows.append(("", [*where, charge, "yes" if entry["settled"] else "no"]))
+        names = [
+            entry["run"] if entry["kind"] == "reserve" else "(stated loss)",
+            entry["number"],
+            entry.get("round", ""),
+        ]
+        ended = [entry.get("clients", "all"), f"{entry['charge_most']:.4g}"]
+        rows.append(("", [*map(str, names + ended), "yes" if entry.get("settled") else "no"]))
     if rows:
         title = f"the last {len(rows)} of {len(reserves)} reservations:"
         columns = ["run", "row", "round", "clients", "charge", "settled"]

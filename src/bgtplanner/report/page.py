@@ -58,6 +58,8 @@ def pictures_of(path: Path | str) -> list[Picture]:
         RunFolderError: If no cell of a study is finished.
     """
     folder, study = Path(path), Study.read(Path(path))
+    if study is not None and study.variations:
+        raise RunFolderError(f"{folder}: a sweep has tables and no pictures")
     pictures = facts_of(folder).pictures
     if study is not None and not pictures:
         raise RunFolderError(

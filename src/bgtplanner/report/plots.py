@@ -1,9 +1,8 @@
-"""The six pictures: of a run four, of a study two. What they show is decided elsewhere."""
+"""The four pictures: of a run three, of a comparison one. What they show is decided elsewhere."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from bgtplanner.models.metrics import METRICS
 from bgtplanner.models.references import REFERENCES
 from bgtplanner.report.style import ABOVE, BESIDE, GREEN, GREY, Picture, look_of, shades
 from bgtplanner.runs.statistics import Row, metric_of
-from bgtplanner.runs.study import Variation, in_words
 from bgtplanner.runs.tables import when
 from bgtplanner.text import visible
 
@@ -21,13 +19,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["comparison", "forecast", "gains", "quality", "spent", "sweep"]
+__all__ = ["comparison", "forecast", "quality", "spent"]
 
 _MOST_CLASSES = 5
 _LEAST_GAIN = 0.05  # what an axis of gains covers at least
 _LEAST_DIFFERENCE = 0.02  # what an axis of differences covers at least, in figures of the baseline
 _LOWEST, _HIGHEST = 0.8, 1.1  # what an axis of errors covers at least, in errors of clients alone
-_MARKS, _DASHES = "os^DvPX", ("-", "--", "-.", ":")
 _WITH_ZERO = f"The axis includes zero, a client alone, and at least {_LEAST_GAIN:.0%}."
 _AROUND = (
     f"The axis does not start at zero. It always has room from {1 - _LOWEST:.0%} below a client "
@@ -97,29 +94,6 @@ def _intervals(
     axes.set_ylim(0.6 - len(names), 0.6)
     axes.locator_params(axis="x", nbins=5)
     axes.grid(axis="x")
-
-
-def gains(groups: Sequence[Mapping[str, Any]], by: str, policy: str) -> Picture:
-    """Draw the gain of each group of clients over being alone, with its 95 % interval."""
-    values = {of["name"]: (of["gain"], of["high"] - of["gain"]) for of in groups}
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        axes.axvline(0, color=GREY, lw=1.4, ls="-.")
-        axes.plot([-_LEAST_GAIN / 5, _LEAST_GAIN], [0, 0], alpha=0)
-        _intervals(axes, values, [policy] * len(values))
-        axes.set_xlabel("error below a client alone")
-        axes.xaxis.set_major_formatter("{x:.0%}")
-
-    said = "; ".join(f"{name}: {gain:.1%} ± {half:.1%}" for name, (gain, half) in values.items())
-    return Picture(
-        name=f"gain-{by.replace(' ', '-')}",
-        title=f"Gain over a client alone, by {by}",
-        alt=f"How far the error is below that of a client alone, with 95 % intervals: {said}.",
-        draw=draw,
-        size=(4.8, 1.2 + 0.36 * max(3, len(groups))),
-        note=f"{_WITH_ZERO} The intervals are 95 %, over clients.",
-    )
 
 
 def spent(
@@ -245,74 +219,3 @@ def comparison(rows: Sequence[Row], key: str, against: str | None, name: str) ->
         note="Bars are 95 % intervals over seeds. "
         + (_AROUND if span is not None else "The axis need not start at zero."),
     )
-
-
-def sweep(
-    shown: Sequence[tuple[Variation, Sequence[Row]]], keys: Sequence[str], name: str, title: str
-) -> Picture:
-    """Draw figures side by side over the first key of each variation, one line per policy.
-
-    The rows are those of one data set and mechanism, which `name` names.
-    """
-
-    def draw(figure: Figure) -> None:
-        parts = figure.subfigures(len(shown), 1, squeeze=False)[:, 0]
-        for (variation, rows), part in zip(shown, parts, strict=True):
-            panels = part.subplots(1, len(keys), squeeze=False)[0]
-            for axes, key in zip(panels, keys, strict=True):
-                _over(axes, variation, [row for row in rows if row.figures[key]], key)
-            handles, labels = panels[0].get_legend_handles_labels()
-            if handles:
-                part.legend(handles, labels, **ABOVE)
-
-    known = ((row, row.figures[keys[0]]) for row in chain(*(rows for _, rows in shown)))
-    said = "; ".join(
-        f"{row.policy} at {', '.join(f'{key}={in_words(of)}' for key, of in row.varied.items())} "
-        f"{found.mean:.4f}"
-        for row, found in known
-        if found is not None
-    )
-    return Picture(
-        name=name,
-        title=title,
-        alt=f"{METRICS[metric_of(keys[0])].label} by setting: {said[:2000]}.",
-        draw=draw,
-        size=(4.8 * len(keys), 3.4 * len(shown)),
-        note="Bars are one standard deviation over seeds.",
-    )
-
-
-def _over(axes: Axes, variation: Variation, rows: Sequence[Row], key: str) -> None:
-    """Draw one figure over the first setting, a line for each policy and its other settings."""
-    first, *others = variation.axes
-    numbers = all(isinstance(of, int | float) and not isinstance(of, bool) for of in first.values)
-    wide = numbers and min(first.values) > 0 and max(first.values) >= 50 * min(first.values)
-    axes.set_xscale("log" if wide else "linear")
-    names = [in_words(value) for value in first.values]
-    places = dict(zip(names, first.values if numbers else range(len(names)), strict=True))
-    axes.set_xticks(list(places.values()), [visible(name)[-12:] for name in names])
-    axes.minorticks_off()
-    axes.set(xlabel=visible(first.key), ylabel=METRICS[metric_of(key)].label)
-    axes.grid(axis="y")
-    lines: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        own = (f"{of.key.rpartition('.')[2]} {in_words(row.varied[of.key])}" for of in others)
-        lines.setdefault((row.policy, *own), []).append(row)
-    number = dict.fromkeys((policy for policy, *_ in lines), 0)
-    for (policy, *settings), line in lines.items():
-        look, turn = look_of(policy), number[policy]
-        number[policy] += 1
-        found = [of for row in line if (of := row.figures[key]) is not None]
-        axes.errorbar(
-            [places[in_words(row.varied[first.key])] for row in line],
-            [of.mean for of in found],
-            yerr=[of.std or 0.0 for of in found],
-            color=look.colour,
-            marker=_MARKS[turn % len(_MARKS)] if others else look.mark,
-            ls=_DASHES[turn % len(_DASHES)] if others else look.dashes,
-            lw=1.5,
-            capsize=3,
-            label=", ".join(
-                visible(part)[-24:] for part in (policy.rpartition(":")[2], *settings)
-            ),
-        )

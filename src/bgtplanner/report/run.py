@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 
 from bgtplanner.errors import RunFolderError
 from bgtplanner.models.metrics import METRICS, shown
-from bgtplanner.models.references import REFERENCES
 from bgtplanner.report import plots, verdict
-from bgtplanner.report.facts import Facts, Section, Table, Tile
+from bgtplanner.report.facts import Facts, Section, Table
 from bgtplanner.report.guarantee import guarantee, is_sound, not_covered
-from bgtplanner.report.verdict import ERROR, LISTS
+from bgtplanner.report.verdict import ERROR
 from bgtplanner.runs.config import Config, departures, to_toml
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.gains import FEWEST
@@ -162,7 +161,6 @@ def _facts(run: _Run) -> Facts:
         if run.finished
         else f"{begun} {len(run.rounds)} of {total}{error}.",
         lead=verdict.lead(summary) if run.finished else [],
-        tiles=[*_outcome(run), *_promised(run)] if run.rounds else [],
         sections=[section for section in sections if section is not None],
         state=run.state,
         progress=(len(run.rounds), total),
@@ -171,79 +169,21 @@ def _facts(run: _Run) -> Facts:
     )
 
 
-def _answers(run: _Run) -> Tile:
+def _answers(run: _Run) -> str:
     """Return how many uploads of real machines were used, refused, dropped or late."""
     total: Counter[str] = Counter()
     for record in run.rounds:
-        for name, key in (("asked", "asked"), ("refused", "refused"), ("late", "late")):
-            total[name] += record.get(key, 0)
+        total.update({name: record.get(name, 0) for name in ("asked", "refused", "late")})
         total.update(record.get("dropped_by_kind", {}))
-    rest = " · ".join(f"{count:,} {name}" for name, count in total.items() if count)
-    return Tile("Uploads used", f"{sum(of['clients'] for of in run.rounds):,}", rest)
-
-
-def _outcome(run: _Run) -> list[Tile]:
-    """Return the results beside the references."""
-    summary, known = run.summary, verdict.gained(run.summary)
-    tiles, nothing = [_answers(run)] if run.deployed else [], verdict.nothing_learned(summary)
-    if not run.scored:
-        return tiles
-
-    def described(name: str, beside: list[str]) -> str:
-        served = verdict.planned_key(summary, name).endswith("_served")
-        when = "mean over all rounds, as served" if served else "in the last round"
-        return " · ".join([when, *beside])
-
-    error = summary[verdict.planned_key(summary)]
-    beside = [f"RMSE {error:.4f} on 0 to 1"] if verdict.unit_of(summary) else []
-    if known is not None:
-        beside.append(f"each client alone {verdict.error_in_words(summary, known[1])}")
-    warn = nothing or (known is not None and known[0] > known[1] > 0)
-    value = verdict.error_in_words(summary, error)
-    tiles.append(Tile("Error", value, described(ERROR, beside), warn))
-    lists, metric = summary.get(verdict.planned_key(summary, LISTS)), METRICS[LISTS]
-    if lists is not None and LISTS in shown(run.config.preset):
-        others = {key: summary.get(f"{LISTS}_{key}") for key in ("popularity", "random")}
-        found = [f"{REFERENCES[key]} {metric.in_words(of)}" for key, of in others.items() if of]
-        value = metric.in_words(lists)
-        tiles.append(Tile(f"Lists ({metric.label})", value, described(LISTS, found), nothing))
-    better = (summary.get("gains") or {}).get("better")
-    if better is not None and not nothing:
-        rest = "of the clients have a lower error than alone, in the last round"
-        tiles.append(Tile("Better off", f"{100 * better:.0f} %", rest, better < 0.5))
-    return tiles
-
-
-def _promised(run: _Run) -> list[Tile]:
-    """Return what was spent, and what is guaranteed."""
-    summary = run.summary
-    if not run.private:
-        return [Tile("Guaranteed", "nothing", "no clipping, no noise", warn=True)]
-    spent, rest = summary.get("epsilon_spent_max"), "see below what is not covered"
-    value = "–" if spent is None else f"ε {spent:.3g}"
-    rounds = f"in {summary['rounds_paid']} of {summary['rounds_run']} rounds"
-    first = Tile("Spent at most", value, f"of {summary['epsilon']:g}, {rounds}")
-    if is_sound(summary):
-        given = ["the noise were secret"] * bool(summary.get("simulated_noise", True))
-        if summary["not_accounted"]:
-            given.append(f"{' and '.join(summary['not_accounted'])} were public")
-        rest = f"if {' and '.join(given)}" if given else "over the whole run"
-        about = f" ({of})" if (of := summary.get("neighbours")) else ""
-        rest = f"at δ {summary['delta']:g}, to each whole client{about}, {rest}"
-        return [first, Tile("Guaranteed", f"ε {summary['epsilon']:g}", rest)]
-    if summary["not_accounted"]:
-        value = "no finite ε"
-    elif not run.finished:
-        value = "less than stated"
-    else:
-        value, rest = f"ε {summary['epsilon_client_level']:.3g}", "at δ 1e-5, to a whole client"
-    return [first, Tile("Guaranteed", value, rest, warn=True)]
+    rest = "".join(f", {count:,} {name}" for name, count in total.items() if count)
+    return f"Uploads used: {sum(of['clients'] for of in run.rounds):,}{rest}."
 
 
 def _notes(run: _Run) -> Section | None:
-    """Say what the preset changed, and what the planner has to say."""
+    """Say what the preset changed, what the planner has to say, and which machines answered."""
     said, note = [departures(run.config)], run.summary.get("planner_note")
     said += [f"The planner {run.summary['policy']} {note}."] if note else []
+    said += [_answers(run)] if run.deployed and run.rounds else []
     return Section("", [*filter(None, said)]) if any(said) else None
 
 
@@ -308,8 +248,7 @@ def _who(run: _Run) -> Section | None:
     every = [group for of in groups.values() for group in of]
     if not every or not run.finished:
         return None
-    known = {by: [of for of in group if of["gain"] is not None] for by, group in groups.items()}
-    sure = [of for group in known.values() for of in group]
+    sure = [of for of in every if of["gain"] is not None]
     lose = ", ".join(of["name"] for of in sure if of["high"] < 0)
     unsure = ", ".join(of["name"] for of in sure if of["low"] <= 0 <= of["high"])
     said = f"These groups lose: {lose}. " if lose else "No group clearly loses. "
@@ -325,10 +264,7 @@ def _who(run: _Run) -> Section | None:
         "interval is over clients, and better off is the share of them with a lower error than "
         f"alone. Groups of fewer than {FEWEST} clients are left out, and bounds are rounded.",
     )
-    drawn = [
-        plots.gains(of, _BY[by], run.summary["policy"]) for by, of in known.items() if len(of) > 1
-    ]
-    return Section("Who gains and who loses", pictures=drawn, tables=[table])
+    return Section("Who gains and who loses", tables=[table])
 
 
 _BY = {"ratings": "number of ratings", "budget": "budget"}
@@ -448,4 +384,4 @@ def _origin(run: _Run) -> Section:
     return Section(heading, said, code=code, unfold=to_toml(run.config))
 
 
-_PARTS = (_notes, _compared, _quality, _lists, _who, _spending, _classes, _guarantee, _origin)
+_PARTS = (_notes, _compared, _guarantee, _quality, _lists, _who, _spending, _classes, _origin)

@@ -12,7 +12,7 @@ from rich.text import Text
 from bgtplanner.report.facts import Table
 from bgtplanner.text import visible
 
-__all__ = ["Screen", "bar", "cut", "duration", "print_table", "words"]
+__all__ = ["Screen", "cut", "duration", "print_table", "words"]
 
 _WIDEST = 27  # room for a name in 80 columns
 
@@ -80,12 +80,6 @@ def cut(name: str, most: int) -> str:
     """Shorten a long name to its end, which says most: a file in a path, a class in a module."""
     name = visible(name)
     return name if len(name) <= most else f"…{name[1 - most :]}"
-
-
-def bar(share: float, width: int = 20) -> str:
-    """Return a horizontal bar for a share from 0 to 1."""
-    full = round(max(0.0, min(1.0, share)) * width)
-    return "█" * full + "·" * (width - full)
 
 
 def duration(seconds: float) -> str:

@@ -2,44 +2,32 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bgtplanner.errors import MissingExtraError
 from bgtplanner.models.metrics import METRICS
 from bgtplanner.report import plots
-from bgtplanner.report.facts import Facts, Section, Table, Tile
-from bgtplanner.report.style import Picture, as_file
+from bgtplanner.report.facts import Facts, Section, Table
+from bgtplanner.report.style import Picture
 from bgtplanner.report.verdict import on_the_scale
 from bgtplanner.runs import tables
-from bgtplanner.runs.folder import write_whole
 from bgtplanner.runs.reproduce import command_of_study
 from bgtplanner.runs.statistics import Comparison, Row, metric_of, read_study, summed_up
 from bgtplanner.runs.study import Study, folder_name, in_words
-from bgtplanner.runs.tables import group_name, tables_of, write_tables
 
-__all__ = [
-    "facts_of_comparison",
-    "headline",
-    "need_pictures",
-    "picture",
-    "study_facts",
-    "write_files",
-]
+__all__ = ["as_rows", "facts_of_comparison", "headline", "study_facts"]
 
 _MOST = 2  # figures that are drawn: the two that count most
 
 
 def study_facts(folder: Path, study: Study, state: str = "finished") -> Facts:
     """Return the facts of the study in a folder; `state` is that of one that is not finished."""
-    cells = study.cells()
     asked, written = folder / "study.json", folder / f"{study.kind}.json"
-    ended = all((folder / cell.place / "summary.json").exists() for cell in cells)
+    ended = all((folder / cell.place / "summary.json").exists() for cell in study.cells())
     if not ended and written.exists():  # tables are written even if a cell has failed
         ended = written.stat().st_mtime_ns >= asked.stat().st_mtime_ns
     found = summed_up(study, read_study(study, folder))
@@ -49,12 +37,11 @@ def study_facts(folder: Path, study: Study, state: str = "finished") -> Facts:
 def facts_of_comparison(found: Comparison, state: str = "finished") -> Facts:
     """Return the facts of a comparison or a sweep."""
     study, done = found.study, len(found.outcomes)
-    places = study.places() if done else []
-    sections = [
-        Section(group_name(*place), pictures=list(_pictures(found, *place))) for place in places
-    ]
-    sheets = [as_rows(table) for table in tables_of(found)] if done else []
-    sections += [Section("The figures", tables=sheets)] if done else []
+    sections = []
+    if done and not study.variations:
+        sections += [_place(found, *place) for place in study.places()]
+    if done:
+        sections.append(Section("The figures", tables=[*map(as_rows, tables.tables_of(found))]))
     if found.failed:
         failed = [f"{of.cell.name}: {of.error}" for of in found.failed]
         sections.append(Section("What failed", failed))
@@ -70,7 +57,7 @@ def facts_of_comparison(found: Comparison, state: str = "finished") -> Facts:
         kind=study.kind,
         about=" · ".join([*names, f"preset {study.preset}"]),
         headline=headline(found),
-        tiles=list(_tiles(found)),
+        lead=_lead(found),
         sections=sections,
         state=state,
         progress=(done, len(study.cells())),
@@ -83,59 +70,20 @@ def as_rows(table: tables.Table) -> Table:
     return Table(table.title, table.columns, rows, table.note)
 
 
-def _pictures(found: Comparison, dataset: str, mechanism: str) -> Iterator[Picture]:
+def _place(found: Comparison, dataset: str, mechanism: str) -> Section:
     """Draw the figures that count most; what needs no mechanism is drawn with every one."""
-    name, study = f"{folder_name(dataset)}-{mechanism}", found.study
-    if study.variations:
-        for key in found.reported[:_MOST]:
-            yield _sweep(found, dataset, mechanism, (key,))
-        return
     rows = [
         row
         for row in (*found.rows, *found.differences)
         if row.dataset == dataset and (row.reference or row.mechanism in (mechanism, "none"))
     ]
-    for key in found.reported[:_MOST]:
-        if any(row.figures[key] for row in rows if not (row.reference or row.baseline)):
-            yield plots.comparison(rows, key, study.against, name)
-
-
-def _sweep(found: Comparison, dataset: str, mechanism: str, keys: tuple[str, ...]) -> Picture:
-    shown = []
-    for variation in found.study.variations:
-        rows = (row for row in found.rows_of(variation) if row.dataset == dataset)
-        shown.append((variation, [row for row in rows if row.mechanism in (mechanism, "none")]))
     name = f"{folder_name(dataset)}-{mechanism}"
-    varied = ", ".join(" x ".join(variation.keys) for variation, _ in shown)
-    what = " and ".join(METRICS[metric_of(key)].label for key in keys)
-    own = name if len(keys) > 1 else f"{keys[0].replace('_', '-')}-{name}"
-    return plots.sweep(shown, keys, own, f"{what} over {varied}")
-
-
-def picture(found: Comparison, dataset: str, mechanism: str) -> str:
-    """Return the figures of a sweep that count most as SVG, for any background."""
-    return as_file(_sweep(found, dataset, mechanism, tuple(found.reported[:_MOST])))
-
-
-def write_files(found: Comparison, out: Path) -> list[str]:
-    """Write the tables to a folder, for a sweep with pictures, and return the pictures' names."""
-    drawn = {}
-    for dataset, mechanism in found.study.places() if found.study.variations else ():
-        name = f"{folder_name(dataset)}-{mechanism}.svg"
-        write_whole(out / name, picture(found, dataset, mechanism))
-        drawn[name] = f"{dataset}, {mechanism}"
-    write_tables(found, out, [(title, name) for name, title in drawn.items()])
-    return list(drawn)
-
-
-def need_pictures(study: Study) -> None:
-    """Check, before hours are spent, that the pictures of a sweep can be drawn.
-
-    Raises:
-        MissingExtraError: If matplotlib is not installed.
-    """
-    if study.variations and importlib.util.find_spec("matplotlib") is None:
-        raise MissingExtraError("report", "The pictures of a sweep")
+    pictures: list[Picture] = [
+        plots.comparison(rows, key, found.study.against, name)
+        for key in found.reported[:_MOST]
+        if any(row.figures[key] for row in rows if not (row.reference or row.baseline))
+    ]
+    return Section(tables.group_name(dataset, mechanism), pictures=pictures)
 
 
 def headline(found: Comparison) -> str:
@@ -144,7 +92,8 @@ def headline(found: Comparison) -> str:
     for row in found.rows:
         value = row.figures[found.error]
         if not row.reference and row.mechanism != "none" and value is not None:
-            groups.setdefault(group_name(row.dataset, row.mechanism), []).append((value.mean, row))
+            name = tables.group_name(row.dataset, row.mechanism)
+            groups.setdefault(name, []).append((value.mean, row))
     best = {name: min(rows, key=lambda entry: entry[0]) for name, rows in groups.items()}
     if found.study.variations:
         keys = ", ".join(dict.fromkeys(key for of in found.study.variations for key in of.keys))
@@ -193,21 +142,21 @@ def _below_alone(found: Comparison, best: Row, error: float) -> str:
     return ""
 
 
-def _tiles(found: Comparison) -> Iterator[Tile]:
-    """Return how many cells are finished, how many seeds there are, and what failed."""
-    study, cells, done = found.study, len(found.study.cells()), len(found.outcomes)
-    yield Tile("Cells finished", f"{done} of {cells}", "one run each", done < cells)
-    seeds = len(set(study.seeds))
-    said = "intervals are over these" if seeds > 1 else "one says nothing about chance"
-    yield Tile("Seeds", str(seeds), said, seeds < 2)
+def _lead(found: Comparison) -> list[str]:
+    """Return how many cells are finished, which differences are certain, and what failed."""
+    cells, seeds = len(found.study.cells()), len(set(found.study.seeds))
+    said = [f"{len(found.outcomes)} of {cells} cells are finished."]
+    if seeds < 2:
+        said.append("One seed says nothing about chance.")
     values = [of.figures[found.error] for of in found.differences if of.policy != "unlimited"]
     apart = [(of.mean, of.half) for of in values if of is not None and of.half is not None]
-    if study.variations:
-        yield Tile("Combinations", str(len(list(study.points()))), "of the settings varied")
-    elif apart:
-        worse = sum(mean > half for mean, half in apart)
+    if apart and not found.study.variations:
         better = sum(mean < -half for mean, half in apart)
-        rest = f"of {len(apart)} differences, at 95 %; the rest could be chance"
-        yield Tile(f"Against {study.against}", f"{better} better, {worse} worse", rest)
+        worse = sum(mean > half for mean, half in apart)
+        said.append(
+            f"Of {len(apart)} differences from {found.study.against}, {better} are better and "
+            f"{worse} worse at 95 %; the rest could be chance."
+        )
     if found.failed:
-        yield Tile("Failed", str(len(found.failed)), "the reasons are below", warn=True)
+        said.append(f"{len(found.failed)} failed, for the reasons below.")
+    return said

@@ -13,7 +13,7 @@ from bgtplanner.models.metrics import shown
 from bgtplanner.report import verdict
 from bgtplanner.report.facts import Table
 from bgtplanner.report.guarantee import guarantee
-from bgtplanner.report.screen import bar, cut, duration, print_table, words
+from bgtplanner.report.screen import cut, duration, print_table, words
 
 if TYPE_CHECKING:  # for annotations only: this file must work without the simulator
     from bgtplanner.data.split import Split
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # for annotations only: this file must work without the simul
     from bgtplanner.runs.statistics import Outcome
     from bgtplanner.runs.study import Cell
 
-__all__ = ["RunProgress", "StudyProgress", "description_view"]
+__all__ = ["RunProgress", "StudyProgress"]
 
 
 class _View:
@@ -36,14 +36,14 @@ class _View:
         if self.verbosity >= 0:
             self.console.print(words(*parts), highlight=False)
 
-    def _open(self, total: int, done: int, state: str) -> None:
+    def _open(self, total: int, done: int) -> None:
         """Show a line at the bottom of a terminal; elsewhere nothing."""
         if self.console.is_terminal and self.verbosity == 0 and done < total:
             text = TextColumn("{task.description}", markup=False)
             left = TimeRemainingColumn(compact=True)
             columns = (MofNCompleteColumn(), BarColumn(bar_width=20), text, left)
             self._live = Progress(*columns, console=self.console, transient=True)
-            self._live.add_task(state, total=total, completed=done)
+            self._live.add_task("", total=total, completed=done)
             self._live.start()
 
     def _show(self, state: str, done: int | None = None) -> None:
@@ -67,15 +67,12 @@ class RunProgress(_View):
         verbosity: -1 for nothing at all, 0 as described, 1 for a line per round and all details.
     """
 
-    def __init__(self, console: Console, verbosity: int = 0) -> None:
-        super().__init__(console, verbosity)
-        self._preset, self._first, self._begun = "", 0, 0.0
-
     def started(self, config: Config, split: Split, first: int) -> None:
         """Print the data and the settings."""
         from bgtplanner.runs.config import departures
 
         self._first, self._preset, train = first, config.preset, split.train
+        self._begun = 0.0
         self._say(
             (train.name, "bold"),
             f": {train.n_clients:,} clients, {train.n_items:,} items, {len(train):,} ratings to "
@@ -91,7 +88,7 @@ class RunProgress(_View):
         again = f"continuing after round {first}" if first else ""
         for note in filter(None, [departures(config), *train.notes, again]):
             self._say(note)
-        self._open(total, first, "compiling")
+        self._open(total, first)
 
     def round(self, record: Mapping[str, Any], total: int) -> None:
         """Move the bar, or print a line when one is due."""
@@ -110,7 +107,7 @@ class RunProgress(_View):
             steady, rest = done - self._first - 1, ""
             if steady > 0 and done < total:
                 pace = (time.perf_counter() - self._begun) / steady
-                rest = f", about {duration(pace * (total - done))} left"
+                rest = _left(pace * (total - done))
             self._say(f"round {done}/{total}  {said}{rest}")
 
     def finished(self, result: Result) -> None:
@@ -124,21 +121,13 @@ class RunProgress(_View):
         cells = [("", [name, *figures]) for name, figures in rows]
         table = Table("", ["predictor", *labels], cells, bold=best)
         print_table(self.console, table, gap=1 if whole else 2)
-        for entry in summary.get("classes") or [] if whole else []:
-            self._say(
-                f"epsilon {entry['epsilon']:g}: {entry['clients']:,} clients, spent at most "
-                f"{entry['epsilon_spent_max']:.3g}, RMSE {entry['rmse_final'] or 0:.4f}"
-            )
         said = verdict.about_scores(summary) if whole else [verdict.target_in_words(summary) or ""]
         if any(said):
             self._say(" ".join(said))
         # The most important lines come last: the gain, the guarantee, what was spent.
-        better = (summary.get("gains") or {}).get("better")
-        rest = [*verdict.lead(summary), f"{summary['rounds_run']} rounds in "
-                f"{summary['seconds_total']:.1f} s."]  # fmt: skip
-        if better is not None:
-            rest.insert(-1, f"Better off: {100 * better:.0f} % of the clients.")
-        self._say((verdict.headline(summary), "bold"), f" {' '.join(rest)}")
+        took = f"{summary['rounds_run']} rounds in {summary['seconds_total']:.1f} s."
+        rest = " ".join([*verdict.lead(summary), took])
+        self._say((verdict.headline(summary), "bold"), f" {rest}")
         if summary.get("planner_note") and (whole or verdict.nothing_learned(summary)):
             self._say(f"Planner {summary['planner_note']}.")
         for line in guarantee(summary, short=not whole):
@@ -155,7 +144,7 @@ class StudyProgress(_View):
         self._done, self._total = finished, total
         before = f", {finished} of them finished before" if finished else ""
         self._say(f"{total} cells{before}{_left(left)}")
-        self._open(total, finished, "")
+        self._open(total, finished)
 
     def cell_round(self, cell: Cell, done: int, total: int) -> None:
         """Show the round of the current cell."""
@@ -177,44 +166,3 @@ class StudyProgress(_View):
 
 def _left(seconds: float | None) -> str:
     return "" if seconds is None else f", about {duration(seconds)} left"
-
-
-def description_view(console: Console, facts: Mapping[str, Any]) -> None:
-    """Print the facts about a data set, with a histogram of its ratings."""
-    spread = "{min} to {max}, median {median:g}"
-    rows = {
-        "clients": f"{facts['clients']:,}",
-        "density": f"{100 * facts['density']:.2f} %",
-        "ratings per user": spread.format(**facts["ratings_per_user"]),
-        "ratings per item": spread.format(**facts["ratings_per_item"]),
-        "split": f"{facts['train']:,} to train on, {facts['test']:,} to test",
-        "times": "known" if facts["times"] else "none",
-        "catalogue": _catalogue(facts["catalogue"], "catalogue" in facts["public"]),
-    }
-    largest = max(facts["histogram"].values(), default=1)
-    lines: list[str | tuple[str, str]] = [
-        (facts["dataset"], "bold"),
-        f": {facts['ratings']:,} ratings by {facts['users']:,} users "
-        f"({facts['users_without_ratings']} without any) on {facts['items']:,} items "
-        f"({facts['items_without_ratings']:,} without any)\n",
-        *(f"{note}\n" for note in facts["notes"]),
-        *(f"{name:<18} {of}\n" for name, of in rows.items()),
-        *(
-            f"  {value:>6}  {bar(count / largest)}  {count:,}\n"
-            for value, count in facts["histogram"].items()
-        ),
-        f"Predicting a constant has RMSE {facts['rmse_constant']:.4f} (on 0 to 1), each user's "
-        f"mean {facts['rmse_user_mean']:.4f}, each client alone "
-        f"{facts['rmse_client_alone']:.4f}.",
-    ]
-    console.print(words(*lines, keep="\n"), highlight=False)
-
-
-def _catalogue(facts: Mapping[str, Any] | None, public: bool) -> str:
-    """Return what a catalogue has, in one line, and a line for each column that is no feature."""
-    if facts is None:
-        return "labels" if public else "none: the items are those that occur in the ratings"
-    kinds = ", ".join(f"{name} {number}" for name, number in facts["kinds"].items())
-    line = f"{facts['items']:,} items, {facts['titles']:,} titles, {facts['features']:,} features"
-    rest = [f"{'':<18} left out: {text}" for text in facts["left_out"]]
-    return "\n".join([f"{line} ({kinds})" if kinds else line, *rest])

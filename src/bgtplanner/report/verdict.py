@@ -163,9 +163,12 @@ def lead(summary: Summary) -> list[str]:
             f"Each client is served as if it were alone, with an error of {error}.",
             f"What helps: {help_with}.",
         ]
-    if lists is None or known is None or not known[1]:
-        return []
-    return [f"Their lists {'had' if is_served(summary) else 'have'} {lists}."]
+    said, better = [], (summary.get("gains") or {}).get("better")
+    if lists is not None and known is not None and known[1]:
+        said.append(f"Their lists {'had' if is_served(summary) else 'have'} {lists}.")
+    if better is not None:
+        said.append(f"Better off: {100 * better:.0f} % of the clients.")
+    return said
 
 
 def target_in_words(summary: Summary) -> str | None:

@@ -205,21 +205,16 @@ def _difference(found: Estimate | None, form: str) -> list[str]:
     return [_figure(found.mean, f"+{form}"), _figure(found.half, form) + mark]
 
 
-def write_tables(found: Comparison, out: Path, pictures: Sequence[tuple[str, str]] = ()) -> None:
+def write_tables(found: Comparison, out: Path) -> None:
     """Write the tables to a folder: ``comparison.json``, ``.csv`` and ``.md``, or ``sweep.*``."""
     text = json.dumps(found.as_json(), indent=2, allow_nan=False) + "\n"
     write_whole(out / f"{found.study.kind}.json", text)
     write_whole(out / f"{found.study.kind}.csv", found.as_csv())
-    write_whole(out / f"{found.study.kind}.md", markdown(found, pictures))
+    write_whole(out / f"{found.study.kind}.md", markdown(found))
 
 
-def markdown(found: Comparison, pictures: Sequence[tuple[str, str]] = ()) -> str:
-    """The tables as Markdown, with what was requested and what failed.
-
-    Args:
-        found: The results.
-        pictures: Titles and file names of pictures beside it.
-    """
+def markdown(found: Comparison) -> str:
+    """The tables as Markdown, with what was requested and what failed."""
     study = found.study
     own = [as_code(f"{key} = {in_words(value)}") for key, value in study.settings.items()]
     seeds = ", ".join(map(str, study.seeds))
@@ -242,7 +237,7 @@ def markdown(found: Comparison, pictures: Sequence[tuple[str, str]] = ()) -> str
     if found.failed:
         failed = [f"- {in_markdown(f'{of.cell.name}: {of.error}')}" for of in found.failed]
         lines += ["## Failed", "", *failed, ""]
-    return "\n".join([*lines, *(f"![{in_markdown(title)}]({name})\n" for title, name in pictures)])
+    return "\n".join(lines)
 
 
 def in_markdown(text: str) -> str:
