@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from matplotlib.ticker import FuncFormatter
 
 from bgtplanner import Budget
-from bgtplanner.privacy.quotes import quotes
+from bgtplanner.privacy.accountants import quotes
 from bgtplanner.report.style import BLUE, VERMILLION, Picture, as_file, shades
 from writing.blocks import DOCS
 

@@ -24,6 +24,8 @@ from bgtplanner.privacy.accountants import (
     CEILING,
     Accountant,
     accountant_named,
+    both_readings,
+    rounded_up,
     to_ticks,
 )
 from bgtplanner.privacy.allowed import Choice, allows, check, neighbours_of
@@ -31,7 +33,6 @@ from bgtplanner.privacy.budget import Budgets
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.mechanisms import mechanism_named
 from bgtplanner.privacy.noise import SeededNoise
-from bgtplanner.privacy.quotes import both_readings, rounded_up
 
 ASSETS = Path(__file__).parents[1] / "assets"
 SAME = Budgets.same(Budget(1.0, 1e-5), 3)

@@ -7,9 +7,8 @@ import re
 import pytest
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.privacy.accountants import ACCOUNTANTS, accountant_named
+from bgtplanner.privacy.accountants import ACCOUNTANTS, accountant_named, quotes
 from bgtplanner.privacy.budget import Budget
-from bgtplanner.privacy.quotes import quotes
 
 BUDGET = Budget(10.0, 1e-5)
 KEYS = ["sound", "neighbours", "capacity", "charge", "noise_multiplier", "noise_over_clip",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bgtplanner import Budget, Budgets, Ledger
-from bgtplanner.privacy.quotes import quotes
+from bgtplanner.privacy.accountants import quotes
 from bgtplanner.report.ledgers import ledger_facts, ledger_view, quotes_view
 from bgtplanner.report.screen import Screen
 

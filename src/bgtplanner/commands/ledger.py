@@ -66,8 +66,8 @@ def budget(
 
     Example: `bgtplanner budget --epsilon 10 --delta 1e-5 --rounds 100`
     """
+    from bgtplanner.privacy.accountants import quotes
     from bgtplanner.privacy.budget import Budget
-    from bgtplanner.privacy.quotes import quotes
     from bgtplanner.report.ledgers import quotes_view
 
     with named_by_flags():

@@ -18,26 +18,21 @@ gaussian/authors    1 / multiplier^2                  epsilon, unconverted      
 ==================  ================================  ==============================  ==========
 
 The multiplier is the noise's scale (standard deviation for Gaussian, scale for Laplace) over the
-sensitivity, in L2 for Gaussian and L1 for Laplace: 2 * clip for the neighbouring relation
-``replace-one``, clip for ``replace-special``. A charge therefore means the same under both, and
-only the ledger knows which one it is. The same releases read as another epsilon under the other
-relation (:meth:`Accountant.other_reading`). PrivUnit turns the direction of an upload and is for
+sensitivity, so that a charge means the same under both neighbouring relations. PrivUnit is for
 ``replace-one`` alone; its multiplier is the standard deviation of each coordinate of the release,
 over 2 * clip. No amplification by sub-sampling of clients is claimed.
 
 ``either`` and ``zcdp`` hold for any releases of pure epsilons, chosen one after another. The sum
-of the epsilons bounds the loss with certainty. The sum of their squares bounds it up to delta:
-under ``either`` by theorem 2 of Whitehouse et al. (2023), under ``zcdp`` by concentrated
-differential privacy and its exact conversion, which gives a larger capacity
-(``docs/proofs/zcdp.md``). What no mechanism uses by default any more is kept for the ledgers that
-were created with it.
+of the epsilons bounds the loss with certainty, and that of their squares up to delta: by theorem 2
+of Whitehouse et al. (2023) under ``either``, by concentrated differential privacy and its exact
+conversion under ``zcdp`` (``docs/proofs/zcdp.md``). Accountants that are no longer a mechanism's
+default are kept for the ledgers that were created with them.
 
 Charges are counted in whole *ticks*: a charge is rounded up to ticks and a capacity down, and
 integers add without error, in any order. So no sum of charges is ever too small.
 
-An accountant of your own is a subclass of :class:`Accountant` that a plugin adds to
-:data:`ACCOUNTANTS`. It is looked up by its name alone: a ledger's file can never name code to be
-imported.
+A plugin adds a subclass of :class:`Accountant` to :data:`ACCOUNTANTS`. Accountants are looked up
+by name alone: a ledger's file can never name code to be imported.
 """
 
 from __future__ import annotations
@@ -53,8 +48,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.privacy import conversions
+from bgtplanner.privacy.allowed import neighbours_of
 from bgtplanner.privacy.budget import Budget
-from bgtplanner.privacy.mechanisms import MECHANISMS, Additive, Neighbours, mechanism_named
+from bgtplanner.privacy.mechanisms import (
+    MECHANISMS,
+    SENSITIVITY,
+    Additive,
+    Neighbours,
+    mechanism_named,
+)
 from bgtplanner.registry import Registry
 
 __all__ = [
@@ -64,8 +66,11 @@ __all__ = [
     "TICK",
     "Accountant",
     "accountant_named",
+    "both_readings",
     "default_accountant",
     "from_ticks",
+    "quotes",
+    "rounded_up",
     "to_ticks",
 ]
 
@@ -84,25 +89,21 @@ _HIGHEST_LIMIT = CEILING - 2**8  # the next double below
 
 
 def to_ticks(charge: ArrayLike) -> Ticks:
-    """Return charges in whole ticks, rounded up.
-
-    Raises:
-        ConfigError: If a charge is zero, negative, NaN, infinite, below a tick or absurdly large.
+    """Return charges in whole ticks, rounded up; one below a tick or absurdly large is refused.
 
     Example:
         >>> int(to_ticks(0.5)) * TICK
         0.5
     """
     array = np.asarray(charge, dtype=np.float64)
-    good = (array >= TICK) & (array <= _MOST)  # NaN is neither
-    if not good.all():
-        bad = float(array[~good].flat[0])
-        raise ConfigError(f"charge = {bad!r}: expected a number from {TICK:.2g} to {_MOST:,.0f}")
+    for bad in array[~((array >= TICK) & (array <= _MOST))].flat:  # NaN is neither
+        expected = f"a number from {TICK:.2g} to {_MOST:,.0f}"
+        raise ConfigError(f"charge = {float(bad)!r}: expected {expected}")
     return np.asarray(np.ceil(array / TICK), dtype=np.int64)
 
 
 def from_ticks(ticks: ArrayLike) -> Floats:
-    """Return ticks as charges: exact up to 2^53 ticks (a charge of 512), then to 16 digits."""
+    """Return ticks as charges: exact up to 2^53 ticks, then to 16 digits."""
     return np.asarray(np.asarray(ticks, dtype=np.int64) * TICK, dtype=np.float64)
 
 
@@ -124,10 +125,9 @@ class Accountant:
         name: ``mechanism/rule``.
         mechanism: The mechanism whose charges it adds up.
         sound: Whether staying within the capacity gives (epsilon, delta) for adaptively chosen
-            charges, under the relation for which the noise was scaled, with one clip over the
-            whole upload.
-        sums: The sums that are kept: of the charges, and for some of their squares. Each comes
-            with its capacity for (epsilon, delta) and the epsilon that it amounts to at delta.
+            charges, with one clip over the whole upload.
+        sums: The sums that are kept, of the charges and perhaps of their squares: each with its
+            capacity for (epsilon, delta), and the epsilon that it amounts to at delta.
 
     A charge fits if at least one of the sums stays within its capacity.
 
@@ -184,10 +184,8 @@ class Accountant:
     def charge(self, noise_multiplier: ArrayLike) -> Floats:
         """Return the charge of a release with this multiplier, in whole ticks, rounded up."""
         array = np.asarray(noise_multiplier, dtype=np.float64)
-        good = np.isfinite(array) & (array > 0)
-        if not good.all():
-            bad = float(array[~good].flat[0])
-            raise ConfigError(f"noise_multiplier = {bad!r}: expected a positive number")
+        for bad in array[~(np.isfinite(array) & (array > 0))].flat:
+            raise ConfigError(f"noise_multiplier = {float(bad)!r}: expected a positive number")
         with np.errstate(over="ignore", divide="ignore"):  # infinite is too large a charge
             return from_ticks(to_ticks(self.charge_of(array)))
 
@@ -261,22 +259,13 @@ class Accountant:
     def other_reading(
         self, spent: ArrayLike, delta: float, neighbours: Neighbours
     ) -> Floats | None:
-        """Return the epsilon at delta, under the other relation, of sums in ticks.
+        """Return the epsilon, under the other relation, of sums charged under `neighbours`.
 
-        From ``replace-special`` to ``replace-one`` the sensitivity doubles, and so do the
-        mu of Gaussian noise and the epsilon of Laplace noise; from ``replace-one`` to
-        ``replace-special`` they halve. A mechanism that does not scale in this way, like PrivUnit,
-        is for ``replace-one`` alone. Against nothing in the place of an upload it is no worse than
-        against any other upload, which is what is returned.
-
-        Args:
-            spent: Sums in ticks, as for :meth:`epsilon`.
-            delta: The delta at which epsilon is read.
-            neighbours: The relation under which the sums were charged.
-
-        Returns:
-            None if it is not known: by an accountant that promises nothing, or one of a plugin
-            whose charges do not grow by the same factor at every noise multiplier.
+        From ``replace-special`` to ``replace-one`` the sensitivity doubles, and so do the mu of
+        Gaussian noise and the epsilon of Laplace noise. A mechanism that does not scale like this
+        is for ``replace-one``, and against nothing no worse than against any other upload. It is
+        None if it is not known: by an accountant that promises nothing, or one whose charges do
+        not grow by the same factor at every noise multiplier.
 
         Example:
             >>> basic = accountant_named("laplace/basic")
@@ -288,8 +277,8 @@ class Accountant:
     def other_promise(self, budget: Budget, neighbours: Neighbours) -> float | None:
         """Return the epsilon, under the other relation, of all that a budget can ever pay for.
 
-        What a ledger admits has a sum within its limit, whichever it is. So the other reading is
-        at most the largest of those of the limits. It is None where :meth:`other_reading` is.
+        What a ledger admits has a sum within its limit, so that the other reading is at most the
+        largest of those of the limits. It is None where :meth:`other_reading` is.
 
         Example:
             >>> gdp = accountant_named("gaussian/gdp")
@@ -313,23 +302,19 @@ class Accountant:
         return np.asarray(np.minimum.reduce(every))
 
     def _other_reading(self, sums: Floats, delta: float, neighbours: Neighbours) -> Floats | None:
-        growth = self._growth
-        if not self.sound or (growth is None and neighbours == "replace-special"):
+        growth, special = self._growth, neighbours == "replace-special"
+        if not self.sound or (growth is None and special):
             return None
-        if growth is None:
-            return self._reading(sums, delta)
-        factor = growth if neighbours == "replace-special" else 1 / growth
-        return self._reading(
-            np.stack([factor**power * row for power, row in zip(self.powers, sums, strict=True)]),
-            delta,
-        )
+        factor = 1.0 if growth is None else growth if special else 1 / growth
+        scaled = [factor**power * row for power, row in zip(self.powers, sums, strict=True)]
+        return self._reading(np.stack(scaled), delta)
 
     @property
     def _growth(self) -> float | None:
         """By which factor a charge grows if the sensitivity doubles; None if it depends."""
-        multipliers: Floats = np.exp2(np.arange(-8.0, 9.0))
         if not isinstance(MECHANISMS[self.mechanism], Additive):
             return None
+        multipliers: Floats = np.exp2(np.arange(-8.0, 9.0))
         growth = self.charge_of(multipliers / 2) / self.charge_of(multipliers)
         return float(growth[0]) if (growth == growth[0]).all() else None
 
@@ -393,16 +378,11 @@ ACCOUNTANTS: Registry[Accountant] = Registry(
     expected="a bgtplanner.privacy.accountants.Accountant",
     fits=lambda thing: isinstance(thing, Accountant),
 )
-"""The accountants by name; a plugin adds its own with
-:meth:`~bgtplanner.registry.Registry.add`."""
+"""The accountants by name; plugins add theirs with :meth:`~bgtplanner.registry.Registry.add`."""
 
 
 def accountant_named(name: str) -> Accountant:
-    """Return an accountant by its name.
-
-    Raises:
-        ConfigError: If there is none of this name; lists them all.
-    """
+    """Return an accountant by its name, or refuse it with a list of them all."""
     if name not in ACCOUNTANTS:
         raise ConfigError(f"accounting = {name!r}: expected one of {', '.join(ACCOUNTANTS)}")
     return ACCOUNTANTS[name]
@@ -411,3 +391,103 @@ def accountant_named(name: str) -> Accountant:
 def default_accountant(mechanism: str) -> Accountant:
     """Return the accountant of a mechanism that is used unless another is named."""
     return ACCOUNTANTS[mechanism_named(mechanism).accountant]
+
+
+# ---- what a budget buys, and what it means
+
+_WORDS = {
+    "replace-special": "if one client's data are replaced by another's",
+    "replace-one": "with nothing in a client's place",
+}
+"""How the other reading of an epsilon is said, by the relation of the first."""
+
+
+def rounded_up(epsilon: float) -> str:
+    """Return an epsilon in three digits, rounded up: no reading is printed as less than it is.
+
+    Example:
+        >>> rounded_up(24.3811), rounded_up(4.0)
+        ('24.4', '4')
+    """
+    if not math.isfinite(epsilon) or epsilon <= 0:
+        return f"{epsilon:g}"
+    step = 10.0 ** (math.floor(math.log10(epsilon)) - 2)
+    return f"{math.ceil(epsilon / step * (1 - 1e-12)) * step:.3g}"
+
+
+def both_readings(epsilon: float, neighbours: str, other: float | None) -> str:
+    """Return an epsilon with its relation, and how it reads under the other one, if known.
+
+    Example:
+        >>> both_readings(10, "replace-special", 24.3811)
+        "epsilon 10 (replace-special); 24.4 if one client's data are replaced by another's"
+    """
+    reading = f"epsilon {epsilon:g} ({neighbours})"
+    return reading if other is None else f"{reading}; {rounded_up(other)} {_WORDS[neighbours]}"
+
+
+def quotes(
+    budget: Budget,
+    rounds: int,
+    *,
+    mechanism: str | None = None,
+    noise_multiplier: float | None = None,
+    neighbours: str = "auto",
+) -> dict[str, dict[str, Any]]:
+    """Return what `rounds` equal rounds cost under every accountant of a mechanism, or of all.
+
+    Accountants that do not fit the budget's delta or the relation are left out. ``auto`` is
+    ``replace-special`` where noise can be added to a sum, and ``replace-one`` for PrivUnit. With a
+    noise multiplier, a quote also says what a round with this noise costs.
+
+    Example:
+        >>> round(quotes(Budget(10, 1e-5), 100)["gaussian/gdp"]["noise_multiplier"], 5)
+        4.99889
+    """
+    known = sorted({accountant.mechanism for accountant in ACCOUNTANTS.values()})
+    fits = mechanism is None or mechanism in known
+    ConfigError.unless(fits, "--mechanism", mechanism, f"one of {', '.join(known)}")
+    names = ("auto", *SENSITIVITY)
+    expected = f"one of {', '.join(names)}"
+    ConfigError.unless(neighbours in names, "--neighbours", neighbours, expected)
+    found = {}
+    for name, accountant in ACCOUNTANTS.items():
+        trusts = mechanism_named(accountant.mechanism).trusts
+        relates = neighbours != "replace-special" or "secagg" in trusts
+        counts = budget.delta > 0 or accountant.counts_epsilons
+        if counts and (mechanism == accountant.mechanism or (mechanism is None and relates)):
+            relation = neighbours_of(trusts[-1], neighbours, "--neighbours")
+            found[name] = _quote(accountant, budget, rounds, noise_multiplier, relation)
+    return found
+
+
+def _quote(
+    accountant: Accountant, budget: Budget, rounds: int, noise: float | None, relation: Neighbours
+) -> dict[str, Any]:
+    def epsilon(charge: float, number: int) -> float:
+        return accountant.epsilon_of_rounds(charge, number, budget.delta)
+
+    def readings(charge: float) -> dict[str, float | None]:
+        other = accountant.other_reading_of_rounds(charge, rounds, budget.delta, relation)
+        return {"epsilon": epsilon(charge, rounds), "epsilon_other_reading": other}
+
+    charge = accountant.even_charge(budget, rounds)
+    multiplier = float(accountant.noise_multiplier(charge))
+    scale = mechanism_named(accountant.mechanism).scale(multiplier, 1.0, relation)
+    quote: dict[str, Any] = {
+        "sound": accountant.sound,
+        "neighbours": relation,
+        "capacity": accountant.capacity(budget),
+        "charge": charge,
+        "noise_multiplier": multiplier,
+        "noise_over_clip": float(scale),
+        "epsilon_of_one_round": epsilon(charge, 1),
+        **readings(charge),
+        "epsilon_with_one_more_round": epsilon(charge, rounds + 1),
+    }
+    if noise is not None:
+        cost = float(accountant.charge(noise))
+        affordable = int(np.max(accountant.limit_ticks(budget) // accountant.sum_ticks(cost)))
+        said = {"charge": cost, "rounds_affordable": affordable, **readings(cost)}
+        quote["at_noise_multiplier"] = said
+    return quote

@@ -11,12 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.privacy.mechanisms import (
-    MECHANISMS,
-    SENSITIVITY,
-    Neighbours,
-    mechanism_named,
-)
+from bgtplanner.privacy.mechanisms import MECHANISMS, SENSITIVITY, Neighbours, mechanism_named
 from bgtplanner.registry import Registry
 
 __all__ = ["UNITS", "Choice", "Unit", "allows", "best_mechanism", "check", "neighbours_of"]
@@ -63,25 +58,14 @@ UNITS: Registry[Unit] = Registry(
 
 
 class Choice(NamedTuple):
-    """What is to be used together.
-
-    Attributes:
-        mechanism: What makes uploads private.
-        trust: ``local``: each upload carries its own noise. ``secagg``: the server sees only the
-            sum, which carries the noise once.
-        unit: What one clip covers.
-        noise: ``sum`` or ``per-client`` in a simulation, otherwise None.
-        validation: Share of the charge that pays for a second release.
-        deployed: Whether it is for real clients and a server that sees what they send.
-        neighbours: The neighbouring relation for which the noise is scaled.
-    """
+    """What is to be used together."""
 
     mechanism: str
-    trust: str = "local"
-    unit: str = "client"
-    noise: str | None = None
-    validation: float = 0.0
-    deployed: bool = False
+    trust: str = "local"  # each upload carries its noise; secagg: the sum does, once
+    unit: str = "client"  # what one clip covers
+    noise: str | None = None  # sum or per-client, in a simulation
+    validation: float = 0.0  # share of the charge that pays for a second release
+    deployed: bool = False  # for real clients, and a server that sees what they send
     neighbours: str = "replace-one"
 
 
@@ -100,8 +84,7 @@ def neighbours_of(trust: str, wanted: str | None = None, name: str = "neighbours
     """Return the neighbouring relation to use under a trust, if it is the wanted one.
 
     With None or ``auto`` it is ``replace-special`` under ``secagg`` and ``replace-one`` under
-    ``local``. A relation that does not exist, or not under this trust, is refused; `name` is the
-    name of the setting in the error.
+    ``local``. `name` is that of the setting, for the error.
     """
     if wanted in (None, "auto"):
         return "replace-special" if trust == "secagg" else "replace-one"

@@ -20,9 +20,7 @@ class Budget:
     """The (epsilon, delta) that all releases of one client together must satisfy.
 
     The pair is a promise about everything that the client ever sends under this budget, however
-    the charges are chosen. The neighbouring relation that it is for is that of the ledger: one
-    client's whole data against any other (``replace-one``), or its uploads against nothing in
-    their place (``replace-special``).
+    the charges are chosen, for the neighbouring relation of the ledger.
 
     Attributes:
         epsilon: Largest privacy loss, positive and finite.
@@ -53,9 +51,7 @@ class Budget:
 
 @dataclass(frozen=True, eq=False)
 class Budgets:
-    """Every client's budget, as a few classes of equal ones.
-
-    A thousand clients with the same budget are one class, which is stored once.
+    """Every client's budget, as a few classes of equal ones, each stored once.
 
     Attributes:
         classes: The distinct budgets.
@@ -110,11 +106,7 @@ class Budgets:
 
     @classmethod
     def shares(cls, text: str, clients: int, *, delta: float, seed: int) -> Self:
-        """Return classes by share, as in ``--budgets 1:0.2,5:0.3,10:0.5``, assigned at random.
-
-        Raises:
-            ConfigError: If the text has another form, or the shares do not sum to 1.
-        """
+        """Return classes by share, as in ``--budgets 1:0.2,5:0.3,10:0.5``, assigned at random."""
         _check_clients(clients)
         expected = "EPSILON:SHARE,... with shares that sum to 1, such as 1:0.2,5:0.3,10:0.5"
         try:

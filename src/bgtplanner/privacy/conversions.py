@@ -101,10 +101,7 @@ def gdp_capacity(epsilon: ArrayLike, delta: ArrayLike) -> Floats:
 
 
 def gdp_epsilon(spent: ArrayLike, delta: ArrayLike) -> Floats:
-    """Return the smallest epsilon that Gaussian releases of total mu^2 = `spent` have at delta.
-
-    It is infinite for delta = 0: no epsilon holds without a delta.
-    """
+    """Return the smallest epsilon that Gaussian releases of total mu^2 = `spent` have at delta."""
     spent, delta = _floats(spent, delta)
     endless = np.isinf(spent) | ((delta <= 0) & (spent > 0))
     finite = np.where(endless, 0.0, spent)
@@ -124,8 +121,7 @@ def _delta_at_most(epsilon: Floats, mu: Floats) -> Floats:
 def renyi_capacity(epsilon: ArrayLike, delta: ArrayLike, orders: Floats = ORDERS) -> Floats:
     """Return the largest rho (with Renyi divergence order * rho) that is (epsilon, delta)-private.
 
-    This is the conversion of Canonne, Kamath and Steinke (2020), as in dp-accounting, solved for
-    rho and maximised over the orders.
+    By Canonne, Kamath and Steinke (2020), as in dp-accounting, with the best of the orders.
     """
     epsilon = np.asarray(epsilon, dtype=np.float64)[..., None]
     offset, error = _renyi_offset(np.asarray(delta, dtype=np.float64)[..., None], orders)
@@ -157,8 +153,7 @@ def squares_capacity(epsilon: ArrayLike, delta: ArrayLike) -> Floats:
     """Return the largest sum of eps_t^2 of pure releases, chosen adaptively, by their zCDP.
 
     A release of pure epsilon x has Renyi divergence of at most a x^2 / 2 at every order a (Bun and
-    Steinke 2016), and such bounds add up for charges chosen along the way. So the sum may reach
-    twice the largest rho over all orders.
+    Steinke 2016), so that the sum may reach twice the largest rho over all orders.
     """
     epsilon, delta = _floats(epsilon, delta)
 
@@ -171,10 +166,7 @@ def squares_capacity(epsilon: ArrayLike, delta: ArrayLike) -> Floats:
 
 
 def squares_epsilon(spent: ArrayLike, delta: ArrayLike) -> Floats:
-    """Return the epsilon that a sum of eps_t^2 amounts to at delta, by the same argument.
-
-    It is infinite for delta = 0 and for an infinite sum, as it is at every order.
-    """
+    """Return the epsilon that a sum of eps_t^2 amounts to at delta, by the same argument."""
     spent, delta = _floats(spent, delta)
 
     def found(orders: Floats) -> Floats:
@@ -221,15 +213,9 @@ def filter_epsilon(spent: ArrayLike, delta: ArrayLike) -> Floats:
 def laplace_renyi_epsilon(
     epsilons: ArrayLike, counts: ArrayLike, delta: float, orders: Floats = ORDERS
 ) -> float:
-    """Return epsilon at delta of many Laplace releases together, by their exact Renyi curves.
+    """Return epsilon at delta of so many Laplace releases of each pure epsilon.
 
-    This is a reading of releases that have been made, not a filter: it takes the charges as fixed.
-
-    Args:
-        epsilons: Pure epsilon of each kind of release.
-        counts: How many releases there were of each kind.
-        delta: The delta of the reading.
-        orders: Renyi orders; the best one counts.
+    By their exact Renyi curves: a reading of releases with fixed charges, not a filter.
     """
     pure = np.asarray(epsilons, dtype=np.float64)[:, None]
     number = np.asarray(counts, dtype=np.float64)[:, None]

@@ -4,21 +4,17 @@ An upload is clipped *as a whole* to norm C (L2 for Gaussian, L1 for Laplace). T
 neighbours differ by at most the sensitivity: 2C for ``replace-one`` (one client's data against any
 other data), C for ``replace-special`` (one client's upload against nothing in its place; only
 where the server sees sums alone). ``noise scale = noise multiplier * sensitivity``. Every
-coordinate of a fixed, public index set carries noise; noise on the rated items alone would show
-which they are. See ``docs/concepts/neighbours.md``.
+coordinate of a fixed, public index set carries noise: noise on the rated items alone would show
+which they are. With ``trust = secagg`` the sum carries it once, with ``local`` every upload does.
 
-The last bits of a double ``upload + noise`` can reveal the upload (Mironov 2012). So what is
-released lies on a grid far coarser than those bits and far finer than the noise. The upload is cut
-to the grid towards zero, which increases no norm. The noise of a real client is drawn exactly, in
-whole steps of the grid (:mod:`bgtplanner.privacy.noise`), with a scale that is rounded up to whole
-steps. Simulated noise is drawn in doubles and rounded to the grid. Uploads are cut before they are
-summed: two sums that are cut afterwards may differ by more than their uploads.
+The last bits of a double ``upload + noise`` can reveal the upload (Mironov 2012). So a release
+lies on a grid far coarser than those bits and far finer than the noise. The upload is cut to the
+grid towards zero, which increases no norm, and before it is summed. A real client's noise is drawn
+exactly, in whole steps of the grid (:mod:`bgtplanner.privacy.noise`), with a scale that is rounded
+up to whole steps; simulated noise is drawn in doubles and rounded to the grid.
 
-With ``trust = local`` every upload carries the full noise, with ``trust = secagg`` only the sum
-does, once. ``privunit`` (:mod:`bgtplanner.privacy.privunit`) is for ``local`` only.
-
-The simulator protects all clients at once, in JAX arrays. Its part of a mechanism works on the
-arrays of any library, which it takes from the array itself, and is given a source of noise.
+The simulator protects all clients at once, in JAX arrays: its part of a mechanism works on the
+arrays of any library.
 """
 
 from __future__ import annotations
@@ -79,21 +75,13 @@ def special_of(array: Array) -> Any:
 
 
 class Limits(NamedTuple):
-    """Limits that an honest upload stays within; lengths are in units of the noise's scale.
+    """Limits that an honest upload stays within; lengths are in units of the noise's scale."""
 
-    Attributes:
-        low: Smallest norm, in the mechanism's own norm.
-        high: Largest norm.
-        coordinate: Largest coordinate.
-        shape: Largest distance of its sorted coordinates from those of typical noise.
-        agreement: Largest length along the sum of the other uploads.
-    """
-
-    low: Array
-    high: Array
-    coordinate: Array
-    shape: Array
-    agreement: Array
+    low: Array  # the smallest norm, in the mechanism's own norm
+    high: Array  # the largest
+    coordinate: Array  # the largest coordinate
+    shape: Array  # the largest distance of the sorted coordinates from those of typical noise
+    agreement: Array  # the largest length along the sum of the other uploads
 
 
 class Mechanism:
@@ -107,10 +95,9 @@ class Mechanism:
         std_of_scale: Standard deviation of noise of scale 1 in one coordinate.
         trusts: The trusts it can be used under: ``local``, ``secagg``.
         units: The units it can be used with; None for all.
-        validates: Whether a second, small release can share a round's charge, as
-            :meth:`bound_share` says.
-        has_shares: Whether clients can draw the noise of a sum in shares
-            (:mod:`bgtplanner.privacy.shares`), so that no one has to be trusted with all of it.
+        validates: Whether a second, small release can share a round's charge.
+        has_shares: Whether clients can draw the noise of a sum in shares, so that no one has to be
+            trusted with all of it (:mod:`bgtplanner.privacy.shares`).
 
     Example:
         >>> gaussian = mechanism_named("gaussian")
@@ -151,14 +138,9 @@ class Mechanism:
             return largest * length
 
     def clip(self, uploads: ArrayLike, bound: ArrayLike) -> Floats:
-        """Return every upload shortened to the bound as a whole, with its direction kept.
+        """Return every upload, one per row, shortened as a whole to the bound (or its own bound).
 
-        An upload with a NaN or an infinity becomes zero: it must neither leave the client nor
-        lengthen the upload.
-
-        Args:
-            uploads: One upload per row.
-            bound: One bound for all, or one per upload.
+        An upload with a NaN or an infinity becomes zero: neither must leave the client.
         """
         flat = _flat(uploads)
         limit = np.broadcast_to(_positive("clip", bound), len(flat)) * (1 - _MARGIN)
@@ -189,8 +171,8 @@ class Mechanism:
     ) -> Floats:
         """Return the noise scale (standard deviation, or Laplace's b) for uploads within `bound`.
 
-        It is the multiplier times the sensitivity: 2 * bound for ``replace-one``, which is also
-        what is assumed if no relation is given, and bound for ``replace-special``.
+        It is the multiplier times the sensitivity, which is that of ``replace-one`` if no relation
+        is given.
         """
         known = neighbours in SENSITIVITY
         ConfigError.unless(known, "neighbours", neighbours, " or ".join(SENSITIVITY))
@@ -209,9 +191,8 @@ class Mechanism:
         """Return the pure epsilon of a release with this noise multiplier."""
         raise NotImplementedError
 
-    def parameters(self, charges: Floats) -> Floats | None:
+    def parameters(self, charges: Floats) -> Floats | None:  # noqa: ARG002
         """Return what a release needs beside clip and scale, ``[charges, numbers]``, or None."""
-        del charges
         return None
 
     def bound_share(self, of_charge: float) -> float:
@@ -229,11 +210,7 @@ class Mechanism:
     def randomise(
         self, clipped: ArrayLike, source: NoiseSource, *, scale: float, bound: float, charge: float
     ) -> Floats:
-        """Return the releases of uploads, one per row, clipped at `bound` and paid with `charge`.
-
-        Sums of clipped uploads that are :meth:`on_grid` may be given instead. The scale is that of
-        :meth:`scale`.
-        """
+        """Return the releases of clipped uploads, one per row, or of sums of those on the grid."""
         raise NotImplementedError
 
     def on_grid(self, clipped: ArrayLike, scale: float) -> Floats:
@@ -247,13 +224,9 @@ class Mechanism:
         return np.asarray(np.rint(values / grid) * grid)
 
     def check_sums(self, clients: int, bound: float, scale: float) -> None:
-        """Refuse sums of more uploads on the grid than doubles hold exactly.
+        """Refuse sums of more uploads on the grid than doubles hold exactly, in 2^53 steps.
 
-        Rounded sums of neighbours may differ by more than their uploads do. The decision depends
-        on public numbers alone.
-
-        Raises:
-            ConfigError: If the clients' bounds add up to at least 2^53 steps of the grid.
+        Rounded sums of neighbours may differ by more than their uploads do.
         """
         most = 2**53 / (float(_positive("clip", bound)) / _grid(scale))
         expected = f"below {most:.3g}, or more noise: sums of these would not be exact"
@@ -266,9 +239,8 @@ class Mechanism:
     ) -> Sequence[Array]:
         """Return the sum of what all clients release: the rows of items, and the dense rest.
 
-        It takes clipped :class:`~bgtplanner.federation.protection.Uploads` and
-        :class:`~bgtplanner.federation.parameters.RoundParameters`, with `counts` clients per
-        class. If `common`, the sum carries the noise once.
+        It takes clipped :class:`~bgtplanner.federation.protection.Uploads` and the round's
+        parameters, with `counts` clients per class. If `common`, the sum carries the noise once.
         """
         raise NotImplementedError
 
@@ -285,9 +257,8 @@ class Mechanism:
     ) -> Limits:
         """Return limits that an honest release of `size` coordinates rarely exceeds.
 
-        Each is exceeded with probability at most exp(-rare). The reach is clip over scale. These
-        are for Gaussian noise: Laurent and Massart (2000) for norms, and
-        ``P[z > t] <= exp(-t^2 / 2) / 2`` elsewhere.
+        Each is exceeded with probability at most exp(-rare); the reach is clip over scale. For
+        Gaussian noise: norms by Laurent and Massart (2000), else P[z > t] <= exp(-t^2 / 2) / 2.
         """
         del parameters
         xp = reach.__array_namespace__()
@@ -325,10 +296,7 @@ class Additive(Mechanism):
         raise NotImplementedError
 
     def noise(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> Floats:
-        """Draw independent noise of at least this scale for every coordinate.
-
-        Exact noise lies on the scale's grid; simulated noise is rounded to it when it is added.
-        """
+        """Draw independent noise of at least this scale for every coordinate."""
         scale = float(_positive("scale", scale))
         if isinstance(source, ExactNoise):
             return np.asarray(self.draw_steps(source, _steps(scale), shape) * _grid(scale))
@@ -368,10 +336,7 @@ class Additive(Mechanism):
 
 
 class Gaussian(Additive):
-    """Normal noise: (epsilon, delta), by Gaussian differential privacy.
-
-    Sensitivity in L2: 2C for ``replace-one``, C for ``replace-special``.
-    """
+    """Normal noise, for the sensitivity in L2: Gaussian differential privacy."""
 
     __slots__ = ()
     name, order, accountant = "gaussian", 2, "gaussian/gdp"
@@ -391,10 +356,7 @@ class Gaussian(Additive):
 
 
 class Laplace(Additive):
-    """Laplace noise: pure epsilon.
-
-    Sensitivity in L1: 2C for ``replace-one``, C for ``replace-special``.
-    """
+    """Laplace noise, for the sensitivity in L1: pure epsilon."""
 
     __slots__ = ()
     name, order, accountant = "laplace", 1, "laplace/zcdp"
@@ -453,11 +415,7 @@ MECHANISMS: Registry[Mechanism] = Registry(
 
 
 def mechanism_named(name: str) -> Mechanism:
-    """Return a mechanism by its name; only registered ones are imported.
-
-    Raises:
-        ConfigError: If there is none of this name; lists them all.
-    """
+    """Return a mechanism by its name, or refuse it with a list of them all."""
     if name not in MECHANISMS:
         raise ConfigError(f"mechanism = {name!r}: expected one of {', '.join(MECHANISMS)}")
     return MECHANISMS[name]
@@ -469,10 +427,8 @@ def _grid(scale: float) -> float:
 
 
 def _steps(scale: float) -> int:
-    """Return the scale in whole steps of its grid, rounded up.
-
-    A product of floats may be half a unit in the last place too small; the next double is not.
-    """
+    """Return the scale in whole steps of its grid, rounded up."""
+    # A product of floats may be half a unit in the last place too small; the next double is not.
     return int(np.ceil(np.nextafter(float(scale), np.inf) / _grid(scale)))
 
 

@@ -41,7 +41,6 @@ Shape = tuple[int, ...]
 T = TypeVar("T", bound=np.generic)
 
 _FINE = 2**48  # steps per unit of exact draws that are returned as doubles, which hold 53 bits
-_LARGEST_SCALE = 2**50
 
 FINE_BITS = 112
 """Bits of a fine variate below the point: those of its digit, and one word."""
@@ -89,9 +88,8 @@ class SeededNoise:
 class ExactNoise:
     """Noise in whole steps of a grid, drawn without any rounding from uniform random words.
 
-    Args:
-        randomness: Returns the given number of uniform random bytes.
-        bits: Bits of a word. Fewer than 64 make ties and rejections common, for tests.
+    `randomness` returns the given number of random bytes. With words of fewer than 64 `bits`, ties
+    and rejections are common, for tests.
     """
 
     def __init__(self, randomness: Callable[[int], bytes], *, bits: int = 64) -> None:
@@ -173,12 +171,9 @@ class ExactNoise:
     def accepted(
         self, tried: Callable[[int], NDArray[T]], rate: float, shape: Shape
     ) -> NDArray[T]:
-        """Return as many accepted draws as the shape holds; they are independent.
+        """Return as many independent draws as the shape holds, of those that `tried` accepts.
 
-        Args:
-            tried: Makes the given number of tries and returns what it accepted.
-            rate: Roughly the share that it accepts; it affects only the speed.
-            shape: Shape of the draws.
+        `tried` makes a number of tries; the rate that it accepts affects only the speed.
         """
         wanted = math.prod(shape)
         parts = [tried(int(wanted / rate) + 8)]
@@ -216,12 +211,7 @@ class ExactNoise:
         return whole[self.all_heads(whole * (whole - 1), coins)]
 
     def _gaussian_heads(self, whole: Steps, part: Callable[[Steps], Bools]) -> Bools:
-        """Throw coins of probability exp(-x (2k + x) / 2).
-
-        Args:
-            whole: The number k of each coin.
-            part: Throws the coins of probability x at the given places.
-        """
+        """Throw coins of probability exp(-x (2k + x) / 2), for `whole` k; `part` throws x."""
         twice = (2 * whole).astype(np.uint64)
 
         def share(at: Steps) -> Bools:
@@ -335,7 +325,6 @@ def _big(values: list[int]) -> Big:
 
 
 def _whole(scale: int) -> int:
-    good = isinstance(scale, int) and 1 <= scale <= _LARGEST_SCALE
-    expected = f"a whole number from 1 to {_LARGEST_SCALE}"
-    ConfigError.unless(good, "scale", scale, expected)
+    good = isinstance(scale, int) and 1 <= scale <= 2**50
+    ConfigError.unless(good, "scale", scale, f"a whole number from 1 to {2**50}")
     return scale

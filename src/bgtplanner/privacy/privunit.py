@@ -56,16 +56,13 @@ _INPUT_BITS = 60  # bits of an upload's direction that are used
 class Cap(NamedTuple):
     """Which part of the sphere is preferred, and how strongly; one entry for each epsilon.
 
-    Attributes:
-        threshold: Where the cap begins: x.
-        lead: By how much a release in the cap is more likely than one outside: p - (1 - p). For a
-            small epsilon p itself is next to 1/2, where doubles are too sparse.
-        strength: Mean of the part along the upload.
+    The lead is by how much a release in the cap is more likely than one outside: p - (1 - p). For
+    a small epsilon p itself is next to 1/2, where doubles are too sparse.
     """
 
-    threshold: Floats
+    threshold: Floats  # where the cap begins: x
     lead: Floats
-    strength: Floats
+    strength: Floats  # the mean of the part along the upload
 
     @property
     def chance(self) -> Floats:
@@ -112,8 +109,7 @@ def epsilon_of(strength: ArrayLike) -> Floats:
 def _best_epsilon(threshold: Floats) -> Floats:
     """Return the epsilon for which this threshold is the best one, and then also the strength.
 
-    The strength's derivative is zero where it equals x, and solving that for epsilon gives
-    exp(epsilon) = (phi(x) + x Phi(x)) / (phi(x) - x Phi(-x)).
+    There exp(epsilon) = (phi(x) + x Phi(x)) / (phi(x) - x Phi(-x)): the derivative is zero.
     """
     near, far = np.minimum(threshold, _FAR), np.maximum(threshold, _FAR)
     density = np.exp(-0.5 * near**2 - _LOG_ROOT_TAU)
@@ -143,10 +139,7 @@ def randomise(clipped: ArrayLike, source: NoiseSource, *, bound: float, epsilon:
 def _turned(
     source: NoiseSource, toward: Array, share: Array, threshold: Array, chance: Array
 ) -> Array:
-    """Return releases over their scale, ``[n, size]``: plain noise, except along each direction.
-
-    An upload of length zero takes a random direction.
-    """
+    """Return releases over their scale, ``[n, size]``; one of length zero goes anywhere."""
     xp = toward.__array_namespace__()
     of_noise, of_direction, of_along = source.split(3)
     normal, anywhere = of_noise.normal(toward.shape), of_direction.normal(toward.shape)
@@ -202,18 +195,16 @@ def _along_exactly(cap: Cap, number: int, source: ExactNoise) -> Big:
     along = np.empty(number, dtype=object)
     above, below = int(inside.sum()), number - int(inside.sum())
 
-    def beyond(tries: int) -> Big:
+    def normal(tries: int, ahead: bool) -> Big:
         drawn = source.fine_normal((tries,))
-        return drawn[drawn >= threshold]
+        return np.asarray(drawn[(drawn >= threshold) == ahead])
 
-    def before(tries: int) -> Big:
-        drawn = source.fine_normal((tries,))
-        return drawn[drawn < threshold]
+    def tail(tries: int) -> Big:
+        return normal(tries, True) if near else _try_tail(threshold, tries, source)
 
     near = threshold < 2 ** (FINE_BITS - 1)
-    tail = beyond if near else lambda tries: _try_tail(threshold, tries, source)
     along[inside] = source.accepted(tail, 0.3 if near else 0.43, (above,))
-    along[~inside] = source.accepted(before, 0.5, (below,))
+    along[~inside] = source.accepted(lambda tries: normal(tries, False), 0.5, (below,))
     return along
 
 
@@ -292,9 +283,8 @@ class PrivUnit(Mechanism):
     ) -> Sequence[Array]:
         """Return the sum of what all clients release.
 
-        The direction is randomised within the coordinates of an upload. All others carry plain
-        noise, whose sum is drawn at once. A client with an empty upload, which would take a random
-        direction, sends plain noise here: that differs in a single coordinate.
+        The direction is randomised within the coordinates of an upload; the others carry plain
+        noise, whose sum is drawn at once. An empty upload is plain noise in all of them.
         """
         *of_noise, of_rest, of_dense_rest, of_along = source.split(5)
         clip, scale, cap = (

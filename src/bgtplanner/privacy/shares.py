@@ -48,14 +48,10 @@ _LEAST_MU = 2.0**-22  # of a charge of one tick, the smallest there is
 
 
 class Tolerance(NamedTuple):
-    """How many clients may fail, and how many may be false, for a promise to hold.
+    """How many clients may fail to answer, and how many may tell what they added.
 
-    Each is a whole number of clients, or, below 1, a share of those that were invited.
-
-    Attributes:
-        dropouts: The most clients that fail to answer. If more do, the sum is not opened.
-        colluders: The most clients that tell the server, or whoever attacks, what they added.
-            Every client knows its own share, so that 1 protects clients from one another.
+    Each is a whole number of clients, or, below 1, a share of those that were invited. If more
+    drop out, the sum is not opened. One colluder protects clients from one another.
     """
 
     dropouts: float = 0.0
@@ -79,10 +75,7 @@ class Tolerance(NamedTuple):
         return min(dropouts, invited - 1), min(colluders, invited - 1)
 
     def honest(self, invited: int) -> int:
-        """Return how many shares must be the full noise, of those invited.
-
-        A client that is protected has answered and does not collude: its own share is there.
-        """
+        """Return how many shares must be the full noise: at least the protected client's own."""
         return max(1, invited - sum(self.of(invited)))
 
 
@@ -147,11 +140,7 @@ class Shares:
         most_dropouts: int = 0,
         most_colluders: int = 0,
     ) -> Self:
-        """Return the shares with which a round costs each client this charge.
-
-        Raises:
-            ConfigError: If the accountant is for noise that has no shares.
-        """
+        """Return the shares with which a round costs each client this charge."""
         mechanism = mechanism_named(accountant.mechanism)
         expected = "gaussian: its noise can be drawn in shares, by clients of whom none holds all"
         ConfigError.unless(mechanism.has_shares, "mechanism", mechanism.name, expected)
@@ -180,8 +169,7 @@ class Shares:
     def step(self) -> float:
         """The step of the grid, a power of two.
 
-        It is so fine that cutting all uploads moves the sum by less than a thousandth of the noise
-        of as many shares, and so coarse that few bits are sent.
+        Cutting all uploads moves the sum by less than a thousandth of the noise of their shares.
         """
         finest = _FINEST * math.sqrt(self.honest) * math.sqrt(self.invited)
         return math.ldexp(1.0, math.frexp(self.scale / finest)[1] - 1)
@@ -227,10 +215,8 @@ class Shares:
     ) -> Words:
         """Return what one client sends, before it is masked: whole numbers below 2^bits.
 
-        Args:
-            upload: The upload, flat; one that is not finite counts as zero.
-            source: Where the client's share comes from; a seeded one is for simulations only.
-            clip: The client's own bound, if it is below that of the round.
+        The upload is flat, and counts as zero if it is not finite; a client may have a bound of
+        its own, below that of the round.
         """
         bound = self.clip if clip is None else float(clip)
         expected = f"a number above 0, at most {self.clip:g}"
@@ -251,15 +237,7 @@ class Shares:
     # ---- the sum
 
     def decode(self, total: ArrayLike, answered: int) -> Floats:
-        """Return the sum of uploads, with its noise, from the sum modulo 2^bits.
-
-        Args:
-            total: The sum of what clients sent, flat.
-            answered: How many clients it is of.
-
-        Raises:
-            ConfigError: If they are fewer than the promise allows for, or more than were invited.
-        """
+        """Return the sum of uploads, with its noise, from the sum of `answered` clients."""
         self.check_answers(answered)
         words = np.asarray(total, dtype=np.uint64)
         ConfigError.unless(words.ndim == 1, "total", words.shape, "one axis")
@@ -269,11 +247,7 @@ class Shares:
         return np.asarray(signed * self.step, dtype=np.float64)
 
     def check_answers(self, answered: int) -> None:
-        """Refuse a sum of too few clients: it would carry less noise than was promised.
-
-        Raises:
-            ConfigError: If it is outside what was agreed.
-        """
+        """Refuse a sum of too few clients: it would carry less noise than was promised."""
         fits = self.fewest <= answered <= self.invited
         expected = f"from {self.fewest} to {self.invited}: the noise is shared by that many"
         ConfigError.unless(fits, "answered", answered, expected)
@@ -285,15 +259,10 @@ class Shares:
 
 
 def distance_from_gaussian(share: int | float, number: int, size: int = 1) -> float:
-    """Return how far a sum of rounded shares may be from Gaussian noise.
+    """Return how far a sum of rounded shares may be from Gaussian noise, in `size` coordinates.
 
     It is a bound on the logarithm of the ratio of its probabilities to those of a function of
     Gaussian noise of variance number * share^2, whatever the upload (``docs/proofs/shares.md``).
-
-    Args:
-        share: Standard deviation of a share, in steps.
-        number: How many shares are added.
-        size: The number of coordinates.
     """
     total = 0.0
     if not _uneven(share, 1):  # then it is below what a float can tell from 0 for all of them

@@ -58,13 +58,10 @@ class Witness:
                 os.close(handle)
 
     def newest(self) -> Head | None:
-        """Return the newest head, or None if there is none. Reads only the end of the file."""
+        """Return the newest head, or None if there is none."""
         with self._errors():
             try:
-                with self.path.open("rb") as file:
-                    size = file.seek(0, os.SEEK_END)
-                    file.seek(max(0, size - 4 * _LINE))
-                    end = file.read()
+                end = self.path.read_bytes()[-4 * _LINE :]
             except FileNotFoundError:
                 return None
         found = _heads_in(end)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bgtplanner.privacy.accountants import ACCOUNTANTS
+from bgtplanner.privacy.accountants import ACCOUNTANTS, rounded_up
 from bgtplanner.privacy.mechanisms import MECHANISMS
-from bgtplanner.privacy.quotes import rounded_up
 
 __all__ = ["guarantee", "is_sound", "not_covered", "relation_in_words", "shared_noise"]
 

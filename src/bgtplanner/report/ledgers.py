@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from bgtplanner.privacy.accountants import from_ticks
+from bgtplanner.privacy.accountants import both_readings, from_ticks
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.privacy.quotes import both_readings
 from bgtplanner.report.facts import Table
 from bgtplanner.report.screen import print_table
 
