@@ -34,14 +34,7 @@ from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Head, Ledger, Spending, Ticks
 from bgtplanner.privacy.mechanisms import Neighbours, mechanism_named
 
-__all__ = [
-    "Choice",
-    "Floats",
-    "LedgerPolicy",
-    "Plan",
-    "Policy",
-    "Why",
-]
+__all__ = ["Choice", "Floats", "LedgerPolicy", "Plan", "Policy", "Why"]
 
 _TOO_LITTLE = 1e-3  # share of an even charge: with the noise of less a round can only do harm
 
