@@ -21,7 +21,7 @@ from bgtplanner.errors import BGTPlannerError, MessageError
 from bgtplanner.federation.aggregation.messages import Request as SumRequest
 from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.federation.aggregation.server import STEPS, Server
-from bgtplanner.federation.randomizer import Randomizer, SharedUpload
+from bgtplanner.federation.randomizer import Randomizer, Release
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import Request, SentModel, SumStep
@@ -214,7 +214,7 @@ class Table:
         """Note what a client puts into a sum meanwhile."""
         patch, real = pytest.MonkeyPatch(), Randomizer.share
 
-        def share(guard: Randomizer, *args: Any, **options: Any) -> SharedUpload:
+        def share(guard: Randomizer, *args: Any, **options: Any) -> Release:
             made = real(guard, *args, **options)
             self.put[place, made.reservation.number] = made.values
             return made

@@ -33,7 +33,7 @@ from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.federation.aggregation.server import STEPS as STEPS_OF_A_SUM
 from bgtplanner.federation.aggregation.server import Server
 from bgtplanner.federation.answers import Answers
-from bgtplanner.federation.randomizer import Randomizer, Release, SharedUpload
+from bgtplanner.federation.randomizer import Randomizer, Release
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import HelloRequest, Request, SentCatalogue, SumStep
@@ -294,9 +294,7 @@ def paid_releases_tell_nothing(patch: pytest.MonkeyPatch) -> None:
         made_up = np.random.default_rng(reservation.number).normal(size=release.values.shape)
         return replace(release, values=made_up)
 
-    def shares_nothing(
-        self: Randomizer, reservation: Any, upload: Any, **options: Any
-    ) -> SharedUpload:
+    def shares_nothing(self: Randomizer, reservation: Any, upload: Any, **options: Any) -> Release:
         shared, numbers = share(self, reservation, upload, **options), len(upload)
         made_up = np.random.default_rng(reservation.number).integers(2**20, size=numbers)
         return replace(shared, values=made_up.astype(np.uint64))

@@ -9,6 +9,7 @@ stored (:mod:`bgtplanner.federation.answers`) and never computed twice.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,7 +21,7 @@ from bgtplanner.privacy.mechanisms import Mechanism, mechanism_named
 from bgtplanner.privacy.noise import NoiseSource, SystemNoise
 from bgtplanner.privacy.shares import Shares
 
-__all__ = ["Randomizer", "Release", "SharedUpload"]
+__all__ = ["Randomizer", "Release"]
 
 Floats = NDArray[np.float64]
 
@@ -31,27 +32,16 @@ class Release:
 
     Attributes:
         values: With trust ``local`` one noised upload per client, zeros for refused clients; with
-            ``secagg`` one noised sum per group.
+            ``secagg`` one noised sum per group; or one client's upload with its share of the
+            noise, in whole numbers, which leaves it only under a mask: see
+            :meth:`Randomizer.share`.
         reservation: What paid for it; to be settled once the values have been sent.
         noise_scale: Scale of the noise on every coordinate.
     """
 
-    values: Floats
+    values: NDArray[Any]
     reservation: Reservation
     noise_scale: float
-
-
-@dataclass(frozen=True, eq=False)
-class SharedUpload:
-    """One client's upload with its share of the noise, which leaves it only under a mask.
-
-    Attributes:
-        values: Whole numbers below 2^bits; their sum over the clients is modulo 2^bits.
-        reservation: What paid for it; to be settled once the masked values have been sent.
-    """
-
-    values: NDArray[np.uint64]
-    reservation: Reservation
 
 
 class Randomizer:
@@ -181,9 +171,10 @@ class Randomizer:
 
     def share(
         self, reservation: Reservation, upload: ArrayLike, *, clip: float, shares: Shares
-    ) -> SharedUpload:
+    ) -> Release:
         """Return one client's upload, bounded and cut to the grid, with its share of the noise.
 
+        The values are whole numbers below 2^bits; their sum over the clients is modulo 2^bits.
         It is not private on its own: it must not leave the client except under a mask that hides
         it in a sum of at least ``shares.fewest`` clients. The upload is flat, over a fixed public
         set of coordinates.
@@ -194,9 +185,10 @@ class Randomizer:
         """
         charge = self._used(reservation)
         self.check_shares(shares, charge=charge, clip=clip)
-        return SharedUpload(shares.encode(upload, self._noise, clip=clip), reservation)
+        values = shares.encode(upload, self._noise, clip=clip)
+        return Release(values, reservation, shares.scale)
 
-    def settle(self, release: Release | SharedUpload) -> None:
+    def settle(self, release: Release) -> None:
         """Record that a release was sent."""
         self.ledger.settle(release.reservation)
 

@@ -119,11 +119,10 @@ class Simulation:
         return key, state
 
     def _run(self, program: Program, *arguments: Any) -> Any:
-        """Run a program on the devices of this simulation, compiled for its size."""
+        """Run a program on the device of this simulation, compiled for its size."""
         with jax.default_device(self._device):
             if program not in self._compiled:
-                where = self._device
-                found = program.of(self.federation, where, small=self._small)
+                found = program.of(self.federation, self._device, small=self._small)
                 self._compiled[program] = found
             return self._compiled[program](*arguments)
 
@@ -286,7 +285,7 @@ class Simulation:
 
     def popularity(self) -> NDArray[np.float32] | None:
         """Return the popularity that :meth:`explain` has, which is the same for all users."""
-        found = self._of_users(_POPULARITY, np.zeros(1))
+        found = self.explain([0]).popularity
         return None if found is None else np.asarray(found)
 
     def _of_users(self, program: Program, users: ArrayLike) -> Any:
@@ -411,10 +410,6 @@ def _scores(
     return tally(answers[0], heldout.value)
 
 
-def _popularity(federation: Federation, *asked: Any) -> Array | None:
-    return federation.model.explain(*asked).popularity
-
-
 # All are shared by runs of equal federations and shapes.
 _FIRST = Program(_first, light=True)
 _UPLOADED = Program(Federation.uploaded, static=(5,))
@@ -423,7 +418,6 @@ _SERVED = Program(Federation.served)
 _REST = Program(Federation.rest)
 _EXTRA_ITEMS = Program(_extra_items)
 _SCORES = Program(_scores)
-_POPULARITY = Program(_popularity, light=True)
 _ASKING = Program(lambda federation, *asked: federation.model.asking(*asked), light=True)
 _PERSONALISE = Program(lambda federation, *asked: federation.model.personalise(*asked), light=True)
 _PREDICT = Program(lambda federation, *asked: federation.model.predict(*asked), light=True)

@@ -41,7 +41,7 @@ from bgtplanner.federation.aggregation.client import Client as Member
 from bgtplanner.federation.aggregation.keys import public_bytes
 from bgtplanner.federation.aggregation.messages import Request as SumRequest
 from bgtplanner.federation.aggregation.server import STEPS
-from bgtplanner.federation.randomizer import Randomizer, Release, SharedUpload
+from bgtplanner.federation.randomizer import Randomizer, Release
 from bgtplanner.flower.clientfile import ClientFile, load_client
 from bgtplanner.flower.identity import identity_in, proof_of
 from bgtplanner.flower.messages import (
@@ -225,7 +225,7 @@ class Client(ClientState):
     def _done(
         self,
         guard: Randomizer,
-        released: Release | SharedUpload,
+        released: Release,
         request: Request,
         kept: dict[str, NDArray[Any]] | None,
     ) -> None:
