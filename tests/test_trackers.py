@@ -30,15 +30,15 @@ class TestTensorBoard:
         read.Reload()
         rmse = [
             (event.step, pytest.approx(float(event.tensor_proto.float_val[0])))
-            for event in read.Tensors("quality/rmse")
+            for event in read.Tensors("rmse")
         ]
         assert rmse == [(record["round"] + 1, record["rmse"]) for record in RECORDS]
-        assert "budget/epsilon_spent" in read.Tags()["tensors"]
-        (lists,) = read.Tensors("lists/ndcg_at_10")
+        assert "epsilon_spent" in read.Tags()["tensors"]
+        (lists,) = read.Tensors("ndcg_at_10")
         assert (lists.step, lists.tensor_proto.float_val[0]) == (len(RECORDS), 0.25)
         (arriving,) = read.Tensors("summary/rmse_arriving")
         assert (arriving.step, arriving.tensor_proto.float_val[0]) == (len(RECORDS), 0.5)
-        assert "lists/mrr" not in read.Tags()["tensors"], "there was nothing to find"
+        assert "mrr" not in read.Tags()["tensors"], "there was nothing to find"
 
     def test_nowhere_to_write(self, tmp_path: Path) -> None:
         (tmp_path / "tensorboard").touch()
@@ -78,7 +78,7 @@ class TestMLflow:
         assert run.data.params["planning.policy"] == "bgt"
         assert run.data.params["preset"] == "recommended"
         assert run.data.metrics["summary/rmse_final"] == 0.19
-        history = client.get_metric_history(run.info.run_id, "quality/rmse")
+        history = client.get_metric_history(run.info.run_id, "rmse")
         expected = [(record["round"] + 1, record["rmse"]) for record in RECORDS]
         assert [(entry.step, entry.value) for entry in history] == expected
 

@@ -23,7 +23,6 @@ from bgtplanner.errors import (
     StorageError,
 )
 from bgtplanner.runs import run as runs
-from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.run import load
 from explaining import genre_ratings
 
@@ -294,45 +293,6 @@ def test_nothing_learned_from_others(
     assert "Horror" in out.splitlines()[1]
     with pytest.warns(UserWarning, match="Nothing was learned"):
         assert len(done.recommend("user 01")) == 10
-
-
-class Stops:
-    """Stops a run after its third round, as a crash would."""
-
-    def started(self, *_: object) -> None: ...
-
-    def round(self, record: dict[str, Any], _: int) -> None:
-        if record["round"] == 2:
-            raise ZeroDivisionError
-
-
-def test_while_the_run_goes_on(tmp_path: Path) -> None:
-    """As of the last checkpoint, read only, though another process holds the lock."""
-    path = tmp_path / "run"
-    settings = SETTINGS | {"run.checkpoint_every": 2, "planning.policy": "uniform"}
-    with pytest.raises(ZeroDivisionError):
-        simulate("synthetic", rounds=5, epsilon=500, settings=settings, out=path, observer=Stops())
-    done = simulate("synthetic", rounds=5, epsilon=500, settings=settings)
-    before = {file.name: file.read_bytes() for file in path.iterdir()}
-    user = done.ratings.user_labels[0]
-    with RunFolder.open(path):
-        error, out = call("recommend", path, "--user", user, "--top", 2)
-        assert error is None
-        assert out.splitlines()[0] == "After round 2 of 5; the run is not finished."
-        _, out = call("recommend", path, "--user", user, "--top", 2, "--json")
-        assert json.loads(out)["unfinished"] == {"round": 2, "rounds": 5}
-        with pytest.raises(RunFolderError, match="not finished; continue with"):
-            load(path)
-        loaded = load(path, unfinished=True)
-        assert loaded.unfinished == (2, 5)
-        assert len(loaded.rounds) == 2
-        known = len(loaded.simulation.known())
-        assert known == loaded.rounds[-1]["ratings"] < len(done.simulation.known())
-    assert {file.name: file.read_bytes() for file in path.iterdir()} == before
-    (path / "checkpoint.npz").unlink()
-    error, _ = call("recommend", path, "--user", user)
-    assert isinstance(error, RunFolderError)
-    assert "after round 2" in str(error)
 
 
 def test_where_the_ratings_have_moved(tmp_path: Path) -> None:

@@ -16,12 +16,12 @@ from followed import CONFIG, RECORDS, Done, follow
 
 def test_figures_are_named_and_finite() -> None:
     found = figures_of(RECORDS[-1], CONFIG)
-    assert found["quality/rmse"] == RECORDS[-1]["rmse"]
-    assert 0 < found["budget/epsilon_spent"] <= 10
+    assert found["rmse"] == RECORDS[-1]["rmse"]
+    assert 0 < found["epsilon_spent"] <= 10
     assert all(isinstance(value, float) for value in found.values())
-    assert {"planner/level", "planner/reward", "noise/multiplier"} <= found.keys()
+    assert {"level", "reward", "noise_multiplier", "left"} <= found.keys()
     planned = [figures_of(record, CONFIG) for record in RECORDS]
-    assert any("planner/predicted_reward" in figures for figures in planned)
+    assert any("predicted_reward" in figures for figures in planned)
 
 
 def test_several() -> None:
@@ -57,7 +57,7 @@ def test_what_arrives_and_lists_of_some_rounds() -> None:
     config = load_config(settings={"privacy.mechanism": "none"})
     record = {"rmse": 0.2, "rmse_arriving": 0.3, "ndcg_at_10": 0.25}
     assert figures_of(record, config) == {
-        "quality/rmse": 0.2,
-        "quality/rmse_arriving": 0.3,
-        "lists/ndcg_at_10": 0.25,
+        "rmse": 0.2,
+        "rmse_arriving": 0.3,
+        "ndcg_at_10": 0.25,
     }

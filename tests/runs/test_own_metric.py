@@ -58,7 +58,7 @@ def test_it_is_everywhere(tmp_path: Path) -> None:
     assert summary["worst_constant"] >= summary["rmse_constant"]
     assert 0 <= summary["hits_at_10"] <= 1
     config = load_config(settings={"privacy.mechanism": "none"})
-    assert figures_of(lines[0], config)["quality/worst"] == lines[0]["worst"]
+    assert figures_of(lines[0], config)["worst"] == lines[0]["worst"]
     assert load(folder).summary["hits_at_10"] == result.summary["hits_at_10"]
 
 

@@ -246,30 +246,6 @@ class TestFolder:
             run_study(request_of(), tmp_path)
 
 
-class TestUnlike:
-    def test_whoever_has_another_model(self) -> None:
-        study = Study(
-            datasets=("demo", "synthetic"),
-            mechanisms=("gaussian", "laplace"),
-            policies=("bgt", "uniform", "unlimited"),
-            older=True,
-        )
-        found = study.unlike()
-        assert len(found) == 2 * (2 * 2 + 1)
-        for (_, mechanism, _), how in found.items():
-            assert bool(how) == (mechanism == "none")
-        how = found["demo", "none", "unlimited"]
-        assert how["model.name"] == "factorization"
-        assert how["privacy.mechanism"] == "none"
-        assert not any(key.startswith("planning.") for key in how)
-
-    def test_a_model_that_is_trained_in_another_way_without_privacy(self) -> None:
-        study = Study(policies=("bgt", "unlimited"), settings={"model.name": "factorization"})
-        how = study.unlike()["demo", "none", "unlimited"]
-        assert how["server.optimizer"] == "adam"
-        assert how["privacy.mechanism"] == "none"
-
-
 def test_what_it_has_shown() -> None:
     sweep = made("privacy.epsilon=5,20")
     outcomes = [

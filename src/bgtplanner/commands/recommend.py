@@ -69,8 +69,7 @@ def recommend(
     """Recommend items: those that a user has not rated and is expected to like best.
 
     This is computed where the user's ratings are: from the data of the simulation or, in a folder
-    with a client.toml, on this machine, with the last model received. Nothing is sent. A run that
-    is not finished is read as of its last checkpoint, and goes on undisturbed.
+    with a client.toml, on this machine, with the last model received. Nothing is sent.
 
     Example: `bgtplanner recommend runs/first --user 7 --top 10`
 
@@ -109,20 +108,15 @@ def recommend(
         known = {label: place for place, label in enumerate(labels.tolist())}
         places = list(dict.fromkeys(_place(labels, known, *one, where) for one in named))
     about: dict[str, Any] = {"export": None, "unfinished": None}
-    first = []
     if result is not None:
         about["export"] = None if export is None else str(result.export(Path(export)))
-        if result.unfinished is not None:
-            round_, rounds = result.unfinished
-            about["unfinished"] = {"round": round_, "rounds": rounds}
-            first = [f"After round {round_} of {rounds}; the run is not finished."]
     if out is not None:
         _write(source, places, top, form, Path(out), quiet or as_json)
         content = {"out": out, "users": len(places)} | about
-        answer(as_json, content, *first, f"Lists of {len(places):,} users: {out}")
+        answer(as_json, content, f"Lists of {len(places):,} users: {out}")
         return
     blocks, note = _lists(source, places, top)
-    _print(blocks, note, form, first, about, single=len(user or []) == 1)
+    _print(blocks, note, form, about, single=len(user or []) == 1)
 
 
 def predict(
@@ -178,7 +172,7 @@ def _load(folder: str, ratings: str | None, data_dir: str | None) -> Result:
     from bgtplanner.runs.run import load
 
     ConfigError.unless(folder != "", "FOLDER", folder, "a run folder")
-    return load(folder, ratings=ratings, data_dir=data_dir, unfinished=True)
+    return load(folder, ratings=ratings, data_dir=data_dir)
 
 
 def _place(labels: Any, known: dict[Any, int], what: str, text: str, where: str) -> int:
@@ -216,7 +210,6 @@ def _print(
     blocks: list[Block],
     note: str | None,
     form: str,
-    first: list[str],
     about: dict[str, Any],
     *,
     single: bool,
@@ -228,7 +221,7 @@ def _print(
         found = [user for block in blocks for user in users_as_json(block)]
         print_json((found[0] if single else {"users": found}) | {"note": note} | about)
         return
-    said = first + ([] if note is None else [note])
+    said = [] if note is None else [note]
     if form == "csv":
         if said:
             say(*said, err=True)

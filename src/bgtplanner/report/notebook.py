@@ -6,9 +6,8 @@ import base64
 import contextlib
 from html import escape
 
-from bgtplanner.errors import BGTPlannerError
 from bgtplanner.report.facts import Facts, Table
-from bgtplanner.report.run import facts_of_result, read_facts
+from bgtplanner.report.run import facts_of_result
 from bgtplanner.report.study import facts_of_comparison
 from bgtplanner.report.style import as_file
 from bgtplanner.runs.result import Result
@@ -20,9 +19,6 @@ __all__ = ["run_as_html", "study_as_html"]
 
 def run_as_html(result: Result) -> str:
     """Return the headline of a run, its scores beside the references, and its error by round."""
-    if result.unfinished is not None and result.folder is not None:
-        with contextlib.suppress(BGTPlannerError):  # it may have been moved or deleted since
-            return _shown(read_facts(result.folder, state="running"))
     return _shown(facts_of_result(result))
 
 

@@ -117,11 +117,10 @@ def read_facts(path: Path | str, *, state: str = "finished") -> Facts:
 
 
 def facts_of_result(result: Result) -> Facts:
-    """Return the facts of a result; of a run that is not finished, those before its rounds."""
-    finished = result.unfinished is None
-    rounds = result.rounds if finished else []
-    state = "finished" if finished else "running"
-    return _facts(_Run(summary=result.summary, rounds=rounds, config=result.config, state=state))
+    """Return the facts of a result."""
+    return _facts(
+        _Run(summary=result.summary, rounds=result.rounds, config=result.config, state="finished")
+    )
 
 
 def _so_far(

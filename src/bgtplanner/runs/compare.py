@@ -133,8 +133,6 @@ def compare(
     own, model_of_all = model_given(model)
     single = {"privacy.epsilon": epsilon, "federation.rounds": rounds}
     own |= {key: of for key, of in single.items() if of is not None} | as_settings(settings)
-    fits = observer is None or all(hasattr(observer, of) for of in ("study_started", "cell_round"))
-    refuse_unless(fits, "observer", observer, "an object that inherits from StudyObserver")
     every = _several("ratings", ratings, Ratings | str, runner.RATINGS)
     names = [one if isinstance(one, str) else one.name for one in every]
     objects = {one.name: one for one in every if isinstance(one, Ratings)}

@@ -10,7 +10,6 @@
     summary.json      the result, once the run is done
     examples.json     the lists of a few users, for the report of a simulation
     clients.json      for a run on real machines: its name, and a hash of each client's name
-    ratings.npz       the ratings, only in what :meth:`Result.save` writes
     report.html       the report, once it was requested
     .lock             locked while a process writes here
 
@@ -117,7 +116,7 @@ class RunFolder:
             said = {"deployed": deployed, "given": list(given), "saved": saved}
             notes |= {name: value for name, value in said.items() if value}
             paths = map(Path, config.data.paths.values())
-            if not saved and not all(path.expanduser().is_absolute() for path in paths):
+            if not all(path.expanduser().is_absolute() for path in paths):
                 here = Path.cwd()
                 notes["began_in"] = [str(here), os.path.relpath(here, folder.path.absolute())]
             folder._write("config.toml", to_toml(config, notes).encode())

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from bgtplanner.data.split import Split
-from bgtplanner.models.metrics import of_lists, of_ratings
 from bgtplanner.runs.assembly import accountant_of
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.result import Result
@@ -110,38 +109,27 @@ class Tracker(Observer):
 
 
 def figures_of(record: Mapping[str, Any], config: Config) -> dict[str, float]:
-    """The finite figures of a round, under the names that trackers show.
+    """The finite figures of a round, by their names in ``rounds.jsonl``.
+
+    Further ones are ``epsilon_spent``, ``left`` of the class that has most, and what the policy
+    had predicted for the level that it chose.
 
     Example:
         >>> from bgtplanner.runs.config import load_config
         >>> config = load_config(settings={"privacy.mechanism": "none"})
         >>> figures_of({"rmse": 0.2, "loss": float("nan")}, config)
-        {'quality/rmse': 0.2}
+        {'rmse': 0.2}
     """
-    why, level = record.get("why") or {}, record.get("level")
-
-    def chosen(name: str) -> float | None:
-        values = why.get(name) or ()
-        return values[level] if level is not None and level < len(values) else None
-
-    groups = {
-        "quality": (*of_ratings(), "rmse_arriving"),
-        "lists": of_lists(),  # of a few rounds
-        "training": ("loss", "ratings", "seconds"),
-        "clients": ("clients", "paid", "late", "dropped"),
-        "budget": ("charge",),
-        "noise": ("released_norm", "noise_norm"),
-        "planner": ("level", "reward"),
-    }
-    named = {f"{group}/{name}": record.get(name) for group, of in groups.items() for name in of}
-    named |= {
-        "budget/left": max(record.get("left") or [], default=None),
-        "noise/multiplier": record.get("noise_multiplier"),
-        "planner/predicted_reward": chosen("predicted"),
-        "planner/price": chosen("price"),
-    }
+    figures = {name: of for name, of in record.items() if name != "round"}
+    figures["left"] = max(record.get("left") or [], default=None)
+    predicted, level = (record.get("why") or {}).get("predicted") or (), record.get("level")
+    if level is not None and level < len(predicted):
+        figures["predicted_reward"] = predicted[level]
     if config.privacy.mechanism != "none":
         read = readings(accountant_of(config).name, config.privacy.delta, [record])
-        named["budget/epsilon_spent"] = None if read is None else float(read.max())
-    known = {name: value for name, value in named.items() if value is not None}
-    return {name: float(value) for name, value in known.items() if math.isfinite(value)}
+        figures["epsilon_spent"] = None if read is None else float(read.max())
+    return {
+        name: float(value)
+        for name, value in figures.items()
+        if isinstance(value, int | float) and math.isfinite(value)
+    }

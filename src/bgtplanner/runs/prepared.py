@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 
@@ -17,9 +18,10 @@ from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import ConfigError, DataError
 from bgtplanner.models.references import References, references
 from bgtplanner.runs.config import Config
+from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.summary import alone_by_round, rankings_beside
 
-__all__ = ["Prepared", "fingerprint_of", "ratings_of", "split_of"]
+__all__ = ["Prepared", "fingerprint_of", "found_again", "ratings_of", "split_of"]
 
 
 class Prepared:
@@ -32,6 +34,11 @@ class Prepared:
     def __init__(self, config: Config, ratings: Ratings) -> None:
         self.ratings, self.split = ratings, split_of(config, ratings)
         self._alone: dict[int, list[float] | None] = {}
+
+    @classmethod
+    def of(cls, config: Config, ratings: Ratings | None = None) -> Self:
+        """The data of a run: the given ratings, or those that the config names."""
+        return cls(config, ratings_of(config) if ratings is None else ratings)
 
     @functools.cached_property
     def mark(self) -> str:
@@ -88,6 +95,23 @@ def ratings_of(config: Config) -> Ratings:
     if data.clients is not None:
         ratings = deal_users(ratings, data.clients, seed=config.run.seed)
     return ratings
+
+
+def found_again(config: Config, folder: RunFolder) -> Config:
+    """Return the config with relative paths of data as they are found from here.
+
+    A path is tried in the current folder, then in the one where the run began, then in the same
+    place beside the run folder, in case both have moved together.
+    """
+    found: dict[str, str] = {}
+    for key, path in config.data.paths.items():
+        relative = Path(path).expanduser()
+        places = [folder.path.absolute() / place / relative for place in folder.began_in]
+        there = [place.resolve() for place in places if place.exists()]
+        if there and not relative.is_absolute() and not relative.exists():
+            kind = config.data.dataset.partition(":")[0]
+            found[key] = f"{kind}:{there[0]}" if key == "dataset" else str(there[0])
+    return config.model_copy(update={"data": config.data.model_copy(update=found)})
 
 
 def split_of(config: Config, ratings: Ratings) -> Split:

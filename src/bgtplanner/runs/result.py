@@ -19,6 +19,8 @@ from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.metrics import HEADLINE, METRICS
 from bgtplanner.models.recommending import Recommender, pairs_of
 from bgtplanner.runs.config import Config
+from bgtplanner.runs.folder import RunFolder
+from bgtplanner.runs.prepared import fingerprint_of, split_of
 from bgtplanner.runs.recommending import Recommendations, recommendations_of, recommender_of
 from bgtplanner.text import visible
 
@@ -38,8 +40,6 @@ class Result:
         ratings: The ratings that were trained and tested on.
         folder: The run folder, if there is one.
         simulation: The trained federation.
-        unfinished: How many rounds are done and how many there will be, if the run is not
-            finished; its summary then has only what was known before the first round.
         config: The settings.
         given: What was given as objects that the settings do not determine: ``model``, ``policy``.
 
@@ -53,7 +53,6 @@ class Result:
     folder: Path | None
     simulation: Simulation = field(repr=False)
     config: Config = field(repr=False)
-    unfinished: tuple[int, int] | None = None
     given: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -61,14 +60,13 @@ class Result:
         parts = [f"{known.get('model')} by {known.get('policy')}"]
         if known.get("epsilon") is not None:
             parts.append(f"epsilon {known['epsilon']:g}")
-        done, total = self.unfinished or (len(self.rounds), None)
-        parts.append(f"{done} rounds" if total is None else f"round {done} of {total}")
+        parts.append(f"{len(self.rounds)} rounds")
         if (error := known.get("rmse_objective", known.get("rmse_final"))) is not None:
             parts.append(f"RMSE {error:.4f}")
         lists = known.get(HEADLINE)
         if known.get("objective") == "served":
             lists = known.get(f"{HEADLINE}_served", lists)
-        parts += [] if lists is None else [f"{METRICS['ndcg_at_10'].label} {lists:.3f}"]
+        parts += [] if lists is None else [f"{METRICS[HEADLINE].label} {lists:.3f}"]
         parts += [] if self.folder is None else [f"in {self.folder}"]
         return f"Result({visible(known.get('dataset', '?'))}: {', '.join(parts)})"
 
@@ -78,24 +76,33 @@ class Result:
         return run_as_html(self)
 
     def save(self, path: Path | str, *, overwrite: bool = False) -> Path:
-        """Write the result to a folder from which ``bgtplanner.load`` reads it anywhere.
+        """Write the result to a folder from which ``bgtplanner.load`` reads it.
 
-        The folder has the ratings, too, so that nothing else is needed; treat it like them. It
-        has no ledger: that of a run exists once, in the folder that was given as ``out``.
+        It holds what ``out`` would have written, without a ledger: that of a run exists once, or
+        each of two would grant what the other has spent. The ratings stay where they are; if they
+        were given in Python, ``load`` needs them again.
 
         Args:
             path: The folder, new or empty.
             overwrite: Whether to replace a run in that folder.
 
         Raises:
-            RunFolderError: If the folder is in use, or the run is not finished.
+            RunFolderError: If the folder is in use.
             StorageError: If it cannot be written.
         """
-        from bgtplanner.runs.run import fingerprint_of, split_of
-        from bgtplanner.runs.saving import save
-
-        mark = fingerprint_of(split_of(self.config, self.ratings))
-        return save(self, path, fingerprint=mark, overwrite=overwrite)
+        with RunFolder.create(
+            as_path("path", path),
+            self.config,
+            fingerprint=fingerprint_of(split_of(self.config, self.ratings)),
+            overwrite=overwrite,
+            given=[name for name in self.given if name == "model"],
+            saved=True,
+        ) as folder:
+            for record in self.rounds:
+                folder.append_round(record)
+            folder.write_checkpoint(self.simulation.arrays())
+            folder.write_summary(self.summary)
+        return folder.path
 
     @overload
     def predict(self, user: Label, item: Label) -> float: ...  # type: ignore[overload-overlap]

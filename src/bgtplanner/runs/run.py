@@ -20,10 +20,9 @@ from bgtplanner.errors import ConfigError, DataError, RunFolderError, TrainingDi
 from bgtplanner.federation.compilation import use_compilation_cache
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.simulation import Simulation
-from bgtplanner.models.learner import MODELS, Learner
+from bgtplanner.models.learner import Learner
 from bgtplanner.models.metrics import HEADLINE, METRICS, lists_of, shown
 from bgtplanner.planning.policy import Policy
-from bgtplanner.planning.registry import POLICIES
 from bgtplanner.runs.assembly import (
     Given,
     check_planning,
@@ -38,10 +37,15 @@ from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.gains import gains_of
 from bgtplanner.runs.loop import Run
 from bgtplanner.runs.observers import Observer
-from bgtplanner.runs.prepared import Prepared, fingerprint_of, ratings_of, split_of
+from bgtplanner.runs.prepared import (
+    Prepared,
+    fingerprint_of,
+    found_again,
+    ratings_of,
+    split_of,
+)
 from bgtplanner.runs.recommending import example_users, examples_of, number_of_examples
 from bgtplanner.runs.result import Result
-from bgtplanner.runs.saving import found_again, saved_ratings
 from bgtplanner.runs.summary import (
     about_ratings,
     as_served,
@@ -113,8 +117,6 @@ def simulate(
         True
     """
     refuse_unless(isinstance(ratings, Ratings | str), "ratings", ratings, RATINGS)
-    fits = observer is None or (hasattr(observer, "started") and hasattr(observer, "round"))
-    refuse_unless(fits, "observer", observer, "an object that inherits from Observer")
     said, given = model_given(model)
     named: dict[str, Any] = said | {
         "data.dataset": ratings.name if isinstance(ratings, Ratings) else ratings,
@@ -159,8 +161,7 @@ def execute(
     Args:
         config: The settings.
         ratings: The ratings, if not those that the config names.
-        data: Instead of them, returns what runs with the same data, seed and number of rounds
-            share.
+        data: Returns, instead of them, what runs with the same data, seed and rounds share.
         given: Objects in place of names.
         out: Run folder to write; by default nothing is written.
         overwrite: Whether to replace a run in that folder.
@@ -172,28 +173,18 @@ def execute(
         RunFolder(Path(out)).check_free(overwrite)  # before minutes are spent on loading
     use_compilation_cache()
     given = given or Given()
-    if data is not None:
-        prepared = data(config)
-    else:
-        prepared = Prepared(config, ratings_of(config) if ratings is None else ratings)
+    prepared = Prepared.of(config, ratings) if data is None else data(config)
     run = _Run(config, prepared, observer, given, lists=lists, stop=stop)
     if out is None:
-        run.open_ledger(None)
         return run.train()
     if config.privacy.mechanism != "none":
         clients = prepared.ratings.n_clients
         check_planning(config, clients, given.policy)  # before there is a folder
+    mark, names = prepared.mark, given.names
     with RunFolder.create(
-        out,
-        config,
-        fingerprint=prepared.mark,
-        facts=run.facts,
-        overwrite=overwrite,
-        given=given.names,
+        out, config, fingerprint=mark, facts=run.facts, overwrite=overwrite, given=names
     ) as folder:
-        run.open_ledger(folder)
-        with contextlib.closing(run):
-            return run.train(folder)
+        return run.train(folder)
 
 
 def resume(
@@ -219,9 +210,6 @@ def resume(
         RunFolderError: If the folder, its checkpoint or the ratings do not fit together, or if
             its policy no longer exists.
     """
-    use_compilation_cache()
-    fits = ratings is None or isinstance(ratings, Ratings)
-    refuse_unless(fits, "ratings", ratings, "Ratings")
     with RunFolder.open(as_path("path", path)) as folder:
         if folder.saved:
             raise RunFolderError(f"{path}: a finished run, saved without its ledger; load it")
@@ -229,7 +217,7 @@ def resume(
             raise RunFolderError(
                 f"{path}: a run on real machines; continue with: {folder.resume_command}"
             )
-        run = _opened(folder, "resume", ratings, model, policy)
+        run = _opened(folder, "resume", Given(model, policy), ratings)
         try:
             check_policy(run.config.planning.policy)
         except ConfigError as error:
@@ -237,13 +225,7 @@ def resume(
                 f"{path}: cannot be resumed; start a new run ({error})"
             ) from error
         run.observer, run.stop = observer, stop
-        run.open_ledger(folder)
-        with contextlib.closing(run):
-            checkpoint = folder.checkpoint()
-            if checkpoint is not None:
-                run.restore(checkpoint)
-            run.records = folder.keep_rounds(run.simulation.next_round)
-            return run.train(folder)
+        return run.train(folder, go_on=True)
 
 
 def load(
@@ -252,7 +234,6 @@ def load(
     ratings: Ratings | str | None = None,
     data_dir: str | None = None,
     model: Learner | None = None,
-    unfinished: bool = False,
 ) -> Result:
     """Load a finished run, to predict, recommend or export. Nothing in the folder is changed.
 
@@ -265,21 +246,15 @@ def load(
             they are now, such as ``csv:PATH``, if the file has moved.
         data_dir: The folder where data sets are now, if it has moved.
         model: The learner, if it was given in Python.
-        unfinished: Whether a run that is not finished may be loaded, as of its last checkpoint.
-            It can go on at the same time.
 
     Raises:
         RunFolderError: If the run is not finished, or was started with other ratings.
     """
-    fits = ratings is None or isinstance(ratings, Ratings | str)
-    refuse_unless(fits, "ratings", ratings, "Ratings, or where they are, such as csv:PATH")
-    data_dir = None if data_dir is None else str(as_path("data_dir", data_dir))
-    use_compilation_cache()
     folder = RunFolder(as_path("path", path))
     if (folder.path / "study.json").exists():
         raise RunFolderError(f"{path}: holds a study; read it with bgtplanner.load_study")
     summary, checkpoint = folder.summary(whole=True), folder.checkpoint()
-    if summary is None and not unfinished:
+    if summary is None:
         raise RunFolderError(f"{path}: not finished; continue with: {folder.resume_command}")
     if folder.deployed:
         raise RunFolderError(
@@ -287,22 +262,18 @@ def load(
             "bgtplanner recommend CLIENT_FOLDER"
         )
     if checkpoint is None:
-        raise RunFolderError(
-            f"{path}: has no checkpoint (yet); if it is going on, try again later, otherwise "
-            f"continue with: {folder.resume_command}"
-        )
-    run = _opened(folder, "load", ratings, model, data_dir=data_dir)
+        raise RunFolderError(f"{path}: has no checkpoint; bring it back, or run it again")
+    data_dir = None if data_dir is None else str(as_path("data_dir", data_dir))
+    run = _opened(folder, "load", Given(model), ratings, data_dir)
     # What the server remembers is for training alone; earlier versions remembered less.
     fresh = run.simulation.arrays().items()
     run.restore({name: of for name, of in fresh if name.startswith("memory/")} | checkpoint)
-    done = run.simulation.next_round
     return Result(
-        summary=folder.notes().get("facts", {}) if summary is None else summary,
-        rounds=folder.rounds(done) if summary is None else folder.rounds(whole=True),
+        summary=summary,
+        rounds=folder.rounds(whole=True),
         ratings=run.prepared.ratings,
         folder=folder.path,
         simulation=run.simulation,
-        unfinished=(done, run.config.federation.rounds) if summary is None else None,
         config=run.config,
         given=folder.given,
     )
@@ -311,39 +282,13 @@ def load(
 def _opened(
     folder: RunFolder,
     call: str,
+    given: Given,
     ratings: Ratings | str | None,
-    model: Learner | None,
-    policy: Policy | None = None,
     data_dir: str | None = None,
 ) -> _Run:
-    """The run of a folder, with the ratings that it was started with, from its first round."""
+    """The run of a folder, from its first round, after checking that all of it is the same."""
+    use_compilation_cache()
     config = folder.config()
-    given = _given_again(folder, config, call, model, policy)
-    if not isinstance(ratings, Ratings):
-        places = (("dataset", ratings), ("data_dir", data_dir))
-        moved = {name: place for name, place in places if place is not None}
-        now = config.model_copy(update={"data": config.data.model_copy(update=moved)})
-        own = saved_ratings(folder) if folder.saved and not moved else None
-        ratings = _ratings_of_folder(folder, now, call) if own is None else own
-    data = Prepared(config, ratings)
-    run = _Run(config, data, None, given)
-    if data.mark != folder.notes().get("data"):
-        raise RunFolderError(
-            f"{folder.path}: the ratings of '{ratings.name}' are not those it was started with; "
-            "bring them back, or start a new run"
-        )
-    return run
-
-
-def _given_again(
-    folder: RunFolder,
-    config: Config,
-    call: str,
-    model: Learner | None,
-    policy: Policy | None = None,
-) -> Given:
-    """The objects given now, after checking that none is missing and the model is the same."""
-    given = Given(model, policy)
     needed = [name for name in folder.given if (call, name) != ("load", "policy")]
     if missing := [name for name in needed if getattr(given, name) is None]:
         arguments = ", ".join(f"{name}=..." for name in missing)
@@ -351,29 +296,36 @@ def _given_again(
             f"{folder.path}: its {' and '.join(missing)} was given in Python; continue there: "
             f"{call}(path, {arguments})"
         )
-    if policy is not None:
-        POLICIES.named(type(policy))
-    if model is not None:
-        MODELS.named(type(model))
+    if given.policy is not None:
+        policy_named(given.policy)
+    if given.model is not None:
         there: dict[str, Any] = config.model_dump()
-        for key, value in described(model)[0].items():
+        for key, value in described(given.model)[0].items():
             section, _, name = key.partition(".")
             if there[section].get(name, {}) != value:
                 raise RunFolderError(
                     f"{folder.path}: it was started with another model; give that one"
                 )
-    return given
-
-
-def _ratings_of_folder(folder: RunFolder, config: Config, call: str) -> Ratings:
-    try:
-        return ratings_of(found_again(config, folder))
-    except (ConfigError, DataError) as error:
-        moved = " If the file has moved, give it with --ratings csv:PATH." * (call == "load")
+    if not isinstance(ratings, Ratings):
+        refuse_unless(ratings is None or isinstance(ratings, str), "ratings", ratings, RATINGS)
+        places = (("dataset", ratings), ("data_dir", data_dir))
+        moved = {name: place for name, place in places if place is not None}
+        now = config.model_copy(update={"data": config.data.model_copy(update=moved)})
+        try:
+            ratings = ratings_of(found_again(now, folder))
+        except (ConfigError, DataError) as error:
+            hint = " If the file has moved, give it with --ratings csv:PATH." * (call == "load")
+            raise RunFolderError(
+                f"{folder.path}: its data cannot be loaded by name ({error}).{hint} If they were "
+                f"given in Python, continue there: {call}(path, ratings=...)"
+            ) from error
+    data = Prepared(config, ratings)
+    if data.mark != folder.notes().get("data"):
         raise RunFolderError(
-            f"{folder.path}: its data cannot be loaded by name ({error}).{moved} If they were "
-            f"given in Python, continue there: {call}(path, ratings=...)"
-        ) from error
+            f"{folder.path}: the ratings of '{ratings.name}' are not those it was started with; "
+            "bring them back, or start a new run"
+        )
+    return _Run(config, data, None, given)
 
 
 class _Run(Run):
@@ -433,8 +385,17 @@ class _Run(Run):
         played = self.simulation.rest() if self.reached() else self.simulation.step()
         return replace(played, seconds=time.perf_counter() - begun)
 
-    def train(self, folder: RunFolder | None = None) -> Result:
-        """Play all remaining rounds, and return what came of them."""
+    def train(self, folder: RunFolder | None = None, *, go_on: bool = False) -> Result:
+        """Play all rounds, or all after the checkpoint, and return what came of them."""
+        self.open_ledger(folder)
+        with contextlib.closing(self):
+            if folder is not None and go_on:
+                if (checkpoint := folder.checkpoint()) is not None:
+                    self.restore(checkpoint)
+                self.records = folder.keep_rounds(self.simulation.next_round)
+            return self._trained(folder)
+
+    def _trained(self, folder: RunFolder | None) -> Result:
         if self.observer is not None:
             self.observer.started(self.config, self.split, self.simulation.next_round)
         seconds, ratings = self.carry_out(folder), self.prepared.ratings

@@ -47,7 +47,6 @@ _COLUMNS = (
 )
 _Summaries = Mapping[int, Mapping[str, Any]]  # by seed
 _Place = tuple[str, str, str]  # data set, mechanism, policy
-_Unlike = Mapping[_Place, Mapping[str, Any]]
 
 
 def compared() -> list[str]:
@@ -167,7 +166,6 @@ class Row:
         asked: Number of seeds requested.
         paper: What the paper reports, if that can be compared.
         baseline: The policy whose figures were subtracted, seed by seed; empty if none was.
-        unlike: The settings, besides those of the policy, in which it differs from most others.
     """
 
     dataset: str
@@ -179,7 +177,6 @@ class Row:
     asked: int = 0
     paper: Published | None = None
     baseline: str = ""
-    unlike: Mapping[str, Any] = field(default_factory=dict)
 
     def minus_paper(self, key: str) -> float | None:
         """Our mean minus the paper's figure. The paper reports the best round."""
@@ -351,10 +348,10 @@ def summed_up(study: Study, outcomes: Sequence[Outcome]) -> Comparison:
     rows: list[Row] = []
     differences: list[Row] = []
     for point in study.points():
-        here, unlike = values.get(point.name, {}), point.study.unlike()
+        here = values.get(point.name, {})
         for dataset in dict.fromkeys(study.datasets):
-            rows += _rows(point, dataset, here, unlike)
-            differences += _differences(point, dataset, here, unlike)
+            rows += _rows(point, dataset, here)
+            differences += _differences(point, dataset, here)
     return Comparison(study=study, outcomes=outcomes, rows=rows, differences=differences)
 
 
@@ -378,9 +375,7 @@ def _all_have(summaries: Sequence[Mapping[str, Any]], key: str) -> bool:
     return all(summary.get(key) is not None for summary in summaries)
 
 
-def _rows(
-    point: Point, dataset: str, values: Mapping[_Place, _Summaries], unlike: _Unlike
-) -> Iterator[Row]:
+def _rows(point: Point, dataset: str, values: Mapping[_Place, _Summaries]) -> Iterator[Row]:
     """Rows of the policies, then of the predictors that share nothing."""
     common: dict[str, Any] = {
         "dataset": dataset,
@@ -392,10 +387,8 @@ def _rows(
         done = values.get((dataset, mechanism, policy), {})
         by_seed = {**done, **by_seed}
         paper = _published(point.study, dataset, mechanism, policy)
-        yield Row(
-            mechanism=mechanism, policy=policy, figures=_means(done.values()), paper=paper,
-            unlike=unlike[dataset, mechanism, policy], **common,
-        )  # fmt: skip
+        figures = _means(done.values())
+        yield Row(mechanism=mechanism, policy=policy, figures=figures, paper=paper, **common)
     # For a seed these are the same in every cell, so any cell will do.
     for name in REFERENCES:
         figures = _means((by_seed[seed] for seed in sorted(by_seed)), name)
@@ -404,9 +397,7 @@ def _rows(
         yield Row(mechanism="none", policy=name, figures=figures, reference=True, **common)
 
 
-def _differences(
-    point: Point, dataset: str, values: Mapping[_Place, _Summaries], unlike: _Unlike
-) -> Iterator[Row]:
+def _differences(point: Point, dataset: str, values: Mapping[_Place, _Summaries]) -> Iterator[Row]:
     """Every policy minus the baseline; a policy without a mechanism is compared in each."""
     baseline = point.study.against
     if baseline is None:
@@ -422,7 +413,7 @@ def _differences(
             apart = [_minus(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
             yield Row(
                 dataset=dataset, mechanism=mechanism, policy=policy, baseline=baseline,
-                figures=_means(apart), varied=point.values, unlike=unlike[place],
+                figures=_means(apart), varied=point.values,
             )  # fmt: skip
 
 

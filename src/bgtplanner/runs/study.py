@@ -282,27 +282,6 @@ class Study:
         turn = {seed: number for number, seed in enumerate(dict.fromkeys(self.seeds))}
         return dict(sorted(found.items(), key=lambda entry: turn[entry[0].seed]))
 
-    def unlike(self) -> dict[tuple[str, str, str], dict[str, Any]]:
-        """How runs differ from most others in more than the policy.
-
-        Returns:
-            For each data set, mechanism and policy, the settings by key: model, mechanism, clip
-            and so on. Whatever needs no mechanism is compared with the first that adds noise.
-        """
-        configs = replace(self, seeds=self.seeds[:1], variations=())._configs()
-        found = {}
-        for cell, config in configs.items():
-            kind = cell.mechanism if cell.mechanism != "none" else (self.noisy or ["none"])[0]
-            others = [
-                _apart(theirs, config)
-                for other, theirs in configs.items()
-                if (other.dataset, other.mechanism) == (cell.dataset, kind) and other != cell
-            ]
-            # The most frequent difference, which is none for most.
-            often = max(others, key=others.count, default={})
-            found[cell.dataset, cell.mechanism, cell.policy] = often
-        return found
-
     def _configs(self, variant: str = "") -> dict[Cell, Config]:
         """The cells of one combination, with their settings."""
         found = {}
@@ -400,13 +379,3 @@ def _unreadable(file: Path, error: object) -> RunFolderError:
     return RunFolderError(
         f"{file}: cannot be read: {error}; delete it, and request the study again"
     )
-
-
-def _apart(one: Config, other: Config) -> dict[str, Any]:
-    """Where another config differs in more than the policy; without privacy, not in its terms."""
-    own = ("planning.",) if other.privacy.mechanism != "none" else ("planning.", "privacy.")
-    return {
-        key: value
-        for key, value in differences(one, other).items()
-        if key == "privacy.mechanism" or not key.startswith(own)
-    }

@@ -99,15 +99,14 @@ def _means(found: Comparison, variation: Variation, metrics: Sequence[str]) -> T
     table = Table(
         title=f"{' x '.join(keys) or ' and '.join(labels)} ({when(metrics[0])})",
         columns=("policy", *(key.rpartition(".")[2] for key in keys), "n", *heads),
-        note=f"n: seeds finished of those requested; {meaning}."
-        + (_unlike(found.rows) if metrics[0] == found.reported[0] else ""),
+        note=f"n: seeds finished of those requested; {meaning}.",
     )
     for row in found.rows_of(variation) if keys else found.rows:
         keys_of = metrics if row.reference else ["rmse_final"]
         ours = next((of for key in keys_of if (of := row.figures[key]) is not None), None)
         if row.reference and ours is None:
             continue  # it does not rank, or only ranks
-        cells = [REFERENCES[row.policy] if row.reference else _marked(row)]
+        cells = [REFERENCES[row.policy] if row.reference else row.policy]
         cells += [in_words(row.varied[key]) for key in keys]
         cells.append(f"{_seeds(ours)}/{row.asked}")
         for key in metrics:
@@ -132,11 +131,10 @@ def _differences(found: Comparison, keys: Sequence[str]) -> Table:
         title=f"Difference from {found.study.against}, paired by seed ({when(keys[0])})",
         columns=("policy", "n", *(head for label in labels for head in (label, "±95 %"))),
         note=f"A {better} {'are' if len(keys) > 1 else 'is'} better. "
-        "* marks an interval that excludes zero."
-        + (_unlike(found.differences) if keys[0] == found.reported[0] else ""),
+        "* marks an interval that excludes zero.",
     )
     for row in found.differences:
-        cells = [_marked(row), _seeds(row.figures[keys[0]])]
+        cells = [row.policy, _seeds(row.figures[keys[0]])]
         for key in keys:
             cells += _difference(row.figures[key], _form(key))
         table.add(_group(row), cells)
@@ -166,21 +164,6 @@ def _beside_the_paper(found: Comparison) -> Table:
 
 def _group(row: Row) -> str:
     return group_name(row.dataset, row.mechanism)
-
-
-def _marked(row: Row) -> str:
-    return f"{row.policy} †" if row.unlike else row.policy
-
-
-def _unlike(rows: Iterable[Row]) -> str:
-    """What the mark at a policy means: in what it differs from most others."""
-    how = {
-        row.policy: ", ".join(f"{key} {in_words(of)}" for key, of in row.unlike.items())
-        for row in rows
-        if row.unlike
-    }
-    every = "; ".join(f"{policy} has {settings}" for policy, settings in how.items())
-    return f" † differs in more than the policy: {every}." if every else ""
 
 
 def _seeds(found: Estimate | None) -> str:
