@@ -60,7 +60,7 @@ class TensorBoardTracker(Tracker):
 
     def end(self, summary: Mapping[str, Any]) -> None:
         # Its other figures are those of the last round.
-        named = {f"lists/{name}": summary.get(name) for name in of_lists()}
+        named = {name: summary.get(name) for name in of_lists()}
         named |= {f"summary/{name}": summary.get(name) for name in _OF_ALL_ROUNDS}
         known = {name: float(of) for name, of in named.items() if of is not None}
         self.note(known, summary["rounds_run"])
