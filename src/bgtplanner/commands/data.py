@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any
@@ -91,7 +92,8 @@ def data_info(
     )
     lines = [f"{facts['dataset']}: {held}", *facts["notes"]]
     lines += [f"{name:<18} {_in_words(facts[name])}" for name in shown]
-    answer(as_json, facts, *(textwrap.fill(of, 79, subsequent_indent="  ") for of in lines))
+    broken = (textwrap.wrap(line, 79, subsequent_indent=" " * 19) for line in lines)
+    answer(as_json, facts, *itertools.chain(*broken))
 
 
 @data_app.command("fetch")
@@ -156,7 +158,7 @@ def _in_words(fact: Any) -> str:
     if isinstance(fact, dict):
         return ", ".join(f"{name}: {_in_words(of)}" for name, of in fact.items())
     if isinstance(fact, list):
-        return ", ".join(map(_in_words, fact))
+        return ", ".join(map(_in_words, fact)) or "none"
     return f"{fact:.4g}" if isinstance(fact, float) else "none" if fact is None else str(fact)
 
 
