@@ -222,20 +222,18 @@ class TestExpansions:
         assert (config.model.expansions, config.model.max_neighbours) == (3, 100)
 
     @pytest.mark.parametrize(
-        ("preset", "key", "value", "expected"),
+        ("preset", "key", "value"),
         [
-            ("recommended", "model.name", "fedgnn", "0 with --preset recommended"),
-            ("recommended", "privacy.mechanism", "none", "0 with --preset recommended"),
-            ("paper", "model.name", "factorization", "--model (model.name) is fedgnn"),
-            ("paper", "privacy.trust", "secagg", "--trust (privacy.trust) is local"),
-            ("paper", "privacy.mechanism", "privunit", "--mechanism (privacy.mechanism) adds"),
-            ("paper", "federation.rounds", 3, "fewer than --rounds (federation.rounds) = 3"),
+            ("recommended", "model.name", "fedgnn"),
+            ("paper", "model.name", "factorization"),
+            ("paper", "privacy.trust", "secagg"),
+            ("paper", "privacy.mechanism", "privunit"),
+            ("paper", "federation.rounds", 3),
         ],
     )
-    def test_refused(self, preset: str, key: str, value: Any, expected: str) -> None:
+    def test_refused(self, preset: str, key: str, value: Any) -> None:
         message = message_of(preset=preset, settings={"model.expansions": 3, key: value})
-        assert message.startswith("model.expansions = 3: expected ")
-        assert expected in message
+        assert message.startswith("model.expansions = 3: expected 0, unless with --preset paper")
 
 
 class TestFiles:

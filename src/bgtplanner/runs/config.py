@@ -263,28 +263,19 @@ def check_policy(name: str) -> None:
 
 
 def _check_expansions(config: Config) -> None:
-    """Refuse graph expansion where it is not possible, and with the preset recommended."""
+    """Refuse graph expansion wherever it would break a promise, or is not possible."""
     times, mechanism = config.model.expansions, config.privacy.mechanism
     noisy = mechanism == "none" or isinstance(MECHANISMS[mechanism], Additive)
-    rounds = config.federation.rounds
-    for fits, name in (
-        (
-            config.preset != "recommended",
-            "0 with --preset recommended: the third party that matches users sees which of them "
-            "rated the same items, and no noise hides that",
-        ),
-        (
-            noisy,
-            "0, unless --mechanism (privacy.mechanism) adds noise: embeddings are uploaded, too",
-        ),
-        (config.model.name == "fedgnn", "0, unless --model (model.name) is fedgnn"),
-        (
-            config.privacy.trust == "local",
-            "0, unless --trust (privacy.trust) is local: the third party sees embeddings",
-        ),
-        (times < rounds, f"fewer than --rounds (federation.rounds) = {rounds}"),
-    ):
-        ConfigError.unless(fits or not times, "model.expansions", times, name)
+    fits = config.preset == "paper" and config.model.name == "fedgnn" and noisy
+    fits = fits and config.privacy.trust == "local" and times < config.federation.rounds
+    ConfigError.unless(
+        fits or not times,
+        "model.expansions",
+        times,
+        "0, unless with --preset paper, --model fedgnn, --trust local, a --mechanism that adds "
+        "noise (or none) and more --rounds: the third party that matches users sees which of them "
+        "rated the same items",
+    )
 
 
 def _tree(settings: Mapping[str, Any]) -> dict[str, Any]:
