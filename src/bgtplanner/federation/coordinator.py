@@ -88,10 +88,7 @@ class Coordinator:
 
     Args:
         engine: What carries the rounds out; its protection says how uploads are made private.
-        policy: The policy, which plans on this ledger.
-        ledger: The ledger of the run.
-        trust: ``local`` or ``secagg``.
-        run: Name of the run in the ledger.
+        policy: Plans on this ledger.
         mark: Identifies all inputs of the run; with the number of a round, those of the round.
         context: What the policy may look at, by its name in :data:`CONTEXTS`.
         reward: What the policy is told. ``test``: by how much the RMSE on the test ratings fell
@@ -100,7 +97,6 @@ class Coordinator:
             the first one, at no further charge; a policy that plans by forecasts is not told,
             since it says nothing about the error. ``validation``: by how much the RMSE on the
             clients' validation sets fell, paid for by a share of the round's charge.
-        values: The length of the context, where that can be chosen.
         participation: Share of the clients that are invited to a round.
         dropout: Share of the clients that pay and then fail to answer.
         stragglers: Share of the clients that pay and answer too late; mostly the same ones.
@@ -108,7 +104,6 @@ class Coordinator:
             sum is not opened: the charge is spent, and nothing is learned.
         stops: Whether the run ends with the budget. Otherwise ratings keep arriving, and each
             client learns from its own.
-        seed: Seeds who is invited and who fails.
     """
 
     everyone_joins: ClassVar[bool] = True

@@ -150,11 +150,9 @@ class Programme:
     """What the rest of the budget is worth, by forecast, and how it is best spent.
 
     Args:
-        forecast: What the learner expects.
         left: The charge that is left to plan with, for each class of budgets.
         now: The present round.
         rounds: The number of rounds in total.
-        objective: What is to be small.
         paid: The payments that were made before.
         growth: By which factor the ratings are expected to grow over all rounds.
         stride: The number of rounds that a payment takes, where not everyone is invited to each.
@@ -299,11 +297,9 @@ class Programme:
 
 @lru_cache(maxsize=512)
 def _schedules(rounds: int, begins: int) -> Schedules:
-    """Return the schedules among which the best is sought, for this many rounds.
+    """Return the schedules among which the best is sought, for this many rounds that are left.
 
-    Args:
-        rounds: The number of rounds that are left.
-        begins: The first of them in which people are served.
+    The first of them in which people are served is `begins`.
     """
     few = min(rounds, _POINTS // 2)
     moments = np.unique(
