@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.plan import Floats, Plan, Why
+from bgtplanner.planning.plan import Explanation, Floats, Plan
 from bgtplanner.planning.policy import Choice, LedgerPolicy
 from bgtplanner.planning.schedules import Schedule
 from bgtplanner.privacy.mechanisms import SENSITIVITY
@@ -41,7 +41,7 @@ class Adpml(Schedule):
     rate: float = 0.9
     shape: Literal["geometric", "saturating"] = "geometric"
     mode: Literal["literal", "normalised"] = "literal"
-    _why = Why("by a growing curve")
+    _why = Explanation("by a growing curve")
 
     def weights_of_rounds(self) -> Floats:
         """Return each round's epsilon as a charge.
@@ -124,7 +124,7 @@ class Adap(LedgerPolicy):
         sensitivity = SENSITIVITY[self.ledger.neighbours]  # in units of the clip
         charge = float(self.accountant.charge(self._sigma / sensitivity))
         every = np.full(len(self.budgets.classes), charge)
-        why = Why(f"noise {self._sigma:.4g} over the clip")
+        why = Explanation(f"noise {self._sigma:.4g} over the clip")
         return Choice(every, clip=self.clip, own_clip=self._own, why=why)
 
     def learn(self, plan: Plan, reward: float | None) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.plan import Floats, Why
+from bgtplanner.planning.plan import Explanation, Floats
 from bgtplanner.planning.policy import Choice, LedgerPolicy
 
 __all__ = ["LevelPolicy", "gamma_growing", "probabilities", "said"]
@@ -50,9 +50,9 @@ def gamma_growing(levels: int, round: int, rate: float = 64.0) -> float:  # noqa
     return rate * levels * math.sqrt(round + 1.0)
 
 
-def said(note: str, **numbers: Floats) -> Why:
+def said(note: str, **numbers: Floats) -> Explanation:
     """Return the reason for a choice, with the numbers behind it."""
-    return Why(note, **{name: tuple(values.tolist()) for name, values in numbers.items()})
+    return Explanation(note, **{name: tuple(values.tolist()) for name, values in numbers.items()})
 
 
 class LevelPolicy(LedgerPolicy):

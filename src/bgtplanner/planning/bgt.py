@@ -37,7 +37,7 @@ from bgtplanner.planning.arguments import number
 from bgtplanner.planning.constrainer import Constrainer
 from bgtplanner.planning.forecasting import Agenda, Forecast, Programme
 from bgtplanner.planning.objective import Kind, Objective
-from bgtplanner.planning.plan import Floats, Plan, Why
+from bgtplanner.planning.plan import Explanation, Floats, Plan
 from bgtplanner.planning.policy import Choice
 from bgtplanner.planning.predictor import Predictor
 from bgtplanner.planning.schedules import fitted
@@ -224,9 +224,9 @@ class BGTPlanner(LevelPolicy):
         """Charge an even share, or one that grows if the last round is what counts."""
         rest = self.rounds - self.round
         if self.objective == "served":
-            why = Why("an even share: nothing is known about the rounds")
+            why = Explanation("an even share: nothing is known about the rounds")
             return Choice(self._even, why=why, own_charges=self.own_part(self.expected(rest)))
-        why = Why("a growing share: nothing is known about the rounds")
+        why = Explanation("a growing share: nothing is known about the rounds")
         charges = self._growing[self.round]
         grown = self.accountant.sum_ticks(self._growing[self.round :, 0])[self._binding]
         parts = max(1, math.ceil(self.participation * grown.sum() / grown[0] - 1e-9))
@@ -249,13 +249,13 @@ class BGTPlanner(LevelPolicy):
         nothing = np.zeros(len(self.budgets.classes))
         if now < agenda.until:  # a payment takes several rounds if not all clients are invited
             charges, own = np.array(agenda.charges), self._own(forecast, agenda.share)
-            why = Why("the same payment, by other clients")
+            why = Explanation("the same payment, by other clients")
             return Choice(charges, why=why, own_charges=own)
         if now < agenda.next:
-            return Choice(nothing, why=Why(self._saving(agenda.next)))
+            return Choice(nothing, why=Explanation(self._saving(agenda.next)))
         left = np.minimum(left, forecast.left())
         if not left.any():
-            return Choice(nothing, why=Why("no one who can be asked has any budget left"))
+            return Choice(nothing, why=Explanation("no one who can be asked has any budget left"))
         stride = math.ceil(min(1.0 / self.participation - 1e-9, self.rounds))
         programme = Programme(
             forecast, left, now=now, rounds=self.rounds, objective=self._goal,
@@ -269,11 +269,13 @@ class BGTPlanner(LevelPolicy):
                 return None
         if not begun:
             agenda.promised = promised
-        share, level, why = _PROBE, None, Why("a probe", forecast=(promised,))
+        share, level, why = _PROBE, None, Explanation("a probe", forecast=(promised,))
         if begun or (agenda.decided and self.objective == "served") or self.rounds == 1:
             if programme.gain < _NEGLIGIBLE * self.worthwhile:
                 agenda.next = now + max(1, self.rounds // 20)
-                return Choice(nothing, why=Why("what is left would bring next to nothing now"))
+                return Choice(
+                    nothing, why=Explanation("what is left would bring next to nothing now")
+                )
             share, level, why = self._draw(programme, context, float(left.max()))
         if not share:
             return Choice(nothing, level, why=why)
@@ -297,7 +299,9 @@ class BGTPlanner(LevelPolicy):
             return None
         return share * np.minimum(left, forecast.left()[self.budgets.class_of_client])
 
-    def _draw(self, programme: Programme, context: Floats, left: float) -> tuple[float, int, Why]:
+    def _draw(
+        self, programme: Programme, context: Floats, left: float
+    ) -> tuple[float, int, Explanation]:
         """Return the share of what is left that is paid now, as a level, and why."""
         agenda, promised = self._agenda, programme.promised
         # What is known about the rounds to come has hardly changed: a plan that was made is kept.

@@ -25,10 +25,10 @@ from bgtplanner.privacy.mechanisms import Neighbours, mechanism_named
 __all__ = [
     "GROUPS",
     "ClientPlan",
+    "Explanation",
     "Floats",
     "Noise",
     "Plan",
-    "Why",
     "in_groups",
     "noise_of",
     "reserved",
@@ -44,7 +44,7 @@ GROUPS = 63
 _LEAST = 1 / 1024  # of the largest charge: a smaller one would add next to nothing
 
 
-class Why(NamedTuple):
+class Explanation(NamedTuple):
     """Why a plan is what it is: a note in words, and numbers level by level.
 
     Attributes:
@@ -210,7 +210,7 @@ class Plan:
     neighbours: Neighbours = "replace-one"
     own_clip: Floats | None = None
     level: int | None = None
-    why: Why = field(default=Why())
+    why: Explanation = field(default=Explanation())
     reservation: Reservation | None = None
     token: str = field(default_factory=lambda: secrets.token_hex(16))
 

@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.arguments import Floats, context_of, number, reward_of, whole
 from bgtplanner.planning.forecasting import Forecast
-from bgtplanner.planning.plan import Mask, Plan, Trust, Why, in_groups, reserved
+from bgtplanner.planning.plan import Explanation, Mask, Plan, Trust, in_groups, reserved
 from bgtplanner.planning.states import STATE_VERSION, reading_state, sealed
 from bgtplanner.privacy.accountants import TICK, Accountant, accountant_named, default_accountant
 from bgtplanner.privacy.allowed import neighbours_of
@@ -34,7 +34,7 @@ from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Head, Ledger, Spending, Ticks
 from bgtplanner.privacy.mechanisms import Neighbours, mechanism_named
 
-__all__ = ["Choice", "Floats", "LedgerPolicy", "Plan", "Policy", "Why"]
+__all__ = ["Choice", "Explanation", "Floats", "LedgerPolicy", "Plan", "Policy"]
 
 _TOO_LITTLE = 1e-3  # share of an even charge: with the noise of less a round can only do harm
 
@@ -54,7 +54,7 @@ class Choice(NamedTuple):
     level: int | None = None
     clip: float | None = None
     own_clip: Floats | None = None
-    why: Why = Why()
+    why: Explanation = Explanation()
     own_charges: Floats | None = None
 
 
@@ -301,7 +301,7 @@ class LedgerPolicy(Policy):
                 left = self._most(own, clients)
             choice = self.choose(context, left)
         else:  # others may join, or come back
-            why = Why("no one who can be reached has any budget left")
+            why = Explanation("no one who can be reached has any budget left")
             choice = Choice(0.0 * left, why=why)
         if choice is None:
             return None

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.allocator import LevelPolicy
 from bgtplanner.planning.arguments import whole
-from bgtplanner.planning.plan import Floats, Mask, Plan, Why
+from bgtplanner.planning.plan import Explanation, Floats, Mask, Plan
 from bgtplanner.planning.policy import Choice, LedgerPolicy, Policy
 from bgtplanner.planning.states import STATE_VERSION, reading_state, sealed
 from bgtplanner.privacy.budget import Budget, Budgets
@@ -97,7 +97,7 @@ class Unlimited(Policy):
             charge_by_class=np.zeros(1),
             class_of_client=np.zeros(self.clients, dtype=np.int32),
             participants=everybody if clients is None else clients,
-            why=Why("no privacy"),
+            why=Explanation("no privacy"),
         )
 
     def learn(self, plan: Plan, reward: float | None) -> None:
@@ -131,14 +131,14 @@ class Uniform(LedgerPolicy):
     def choose(self, context: Floats, left: Floats) -> Choice | None:
         """Charge an even share of the whole budget."""
         del context, left
-        return Choice(self._even, why=Why("an even share"))
+        return Choice(self._even, why=Explanation("an even share"))
 
 
 class Schedule(LedgerPolicy):
     """A curve that is known in advance: the budget is divided in its proportions."""
 
     learns = False
-    _why = Why("by schedule")
+    _why = Explanation("by schedule")
 
     def __post_init__(self) -> None:
         super().__post_init__()
