@@ -73,19 +73,6 @@ def test_lists_and_embeddings() -> None:
     assert made.features.tolist() == [[1, 0.25, -0.5], [1, 0.125, 0], [0, 0, 1]]
 
 
-def test_years_are_taken_once() -> None:
-    """A year in the titles says nothing new where a column has it."""
-    titles, kinds = ["A (1990)", "B (1991)", "C (1999)", "D (2001)"], ["x", "x", "y", "y"]
-    dates = ["01-Jan-1990", "02-May-1991", "", "31-Dec-2001"]
-    frame = {"item": list("abcd"), "title": titles, "kind": kinds}
-    for column in ({"released": dates}, {"premiere": [1990, 1991, None, 2001]}):
-        made = Catalogue.from_frame(frame | column)
-        assert not [name for name in made.names if name.startswith("year: ")]
-        assert [name for name in made.names if name.startswith(f"{next(iter(column))}: 199")]
-    longer = Catalogue.from_frame(frame | {"minutes": [90, 100, 110, 120]})
-    assert [name for name in longer.names if name.startswith("year: ")]
-
-
 def test_cells_of_many_kinds() -> None:
     made = Catalogue.from_frame(
         {"item": [1.0, 2.0, 3.0], "new": [True, False, None], "tags": [["a"], None, ["a", ""]]}
@@ -105,13 +92,6 @@ def test_many_categories_leave_room_for_others() -> None:
     made = Catalogue.from_frame(frame)
     assert (len(made.names), made.names[-1]) == (257, "long")
     assert made.left_out[0].startswith("94 features: at most 256 categories of a column")
-
-
-@pytest.mark.parametrize("library", ["pandas", "polars"])
-def test_frames_of_other_libraries(library: str) -> None:
-    frames = pytest.importorskip(library)
-    frame = frames.DataFrame({"item": ["a", "b", "c"], "kind": ["x", "x", "y"]})
-    assert Catalogue.from_frame(frame).names == ("kind: x",)
 
 
 def written(path: Path, delimiter: str) -> Path:

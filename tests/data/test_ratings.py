@@ -114,11 +114,6 @@ class TestFromArrays:
         with pytest.raises(ConfigError, match=problem):
             Ratings.from_arrays(**(good | options))
 
-    def test_a_structured_array(self) -> None:
-        table = np.array([(1, 2, 3.0), (2, 2, 4.0)], dtype="i8,i8,f8")
-        table.dtype.names = ("user", "item", "rating")
-        assert len(Ratings.from_frame(table)) == 2
-
     @pytest.mark.parametrize(
         ("columns", "problem"),
         [
@@ -154,14 +149,6 @@ class TestFromArrays:
         good: dict[str, Any] = {"user": [1, 2], "item": [1, 2], "value": [1, 5], "scale": (0, 5)}
         with pytest.raises(DataError, match=problem):
             Ratings.from_arrays(**(good | columns))
-
-    def test_scale_max_needs_a_positive_value(self) -> None:
-        with pytest.raises(DataError, match="positive"):
-            Ratings.from_arrays([1], [1], [0], scale="max")
-
-    def test_conflicting_client_on_a_dropped_duplicate_is_seen(self) -> None:
-        with pytest.raises(DataError, match="more than one client"):
-            build([(1, 1, 1), (1, 1, 5)], client=["a", "b"])
 
     @given(triples)
     def test_sorted_distinct_and_nothing_lost(self, rows: list[tuple[int, int, int]]) -> None:
@@ -204,13 +191,6 @@ class TestClicks:
         assert not Ratings.from_arrays([1, 2], [1, 1], [1, 1], scale=(0, 1)).implicit
         assert not Ratings.from_arrays([1, 2], [1, 1], [4, 5]).implicit
         assert not Ratings.from_arrays([1], [1], [4]).implicit
-
-    @pytest.mark.parametrize("value", [0, -2])
-    def test_the_same_value_that_is_no_click(self, value: int) -> None:
-        with pytest.raises(DataError, match="all 2 values are the same and not above 0"):
-            Ratings.from_arrays([1, 2], [1, 1], [value, value])
-        constant = Ratings.from_arrays([1, 2], [1, 1], [value, value], scale=(-5, 5))
-        assert "nothing to learn" in constant.notes[0]
 
 
 class TestWithCatalogue:
@@ -358,10 +338,6 @@ class TestSplitRatings:
             by_round = np.bincount(late, minlength=rounds)[1:]
             pace = len(late) / (rounds - 1)
             assert np.abs(np.cumsum(by_round) - pace * np.arange(1, rounds)).max() <= 1
-
-    def test_one_round_has_everything(self) -> None:
-        split = split_ratings(build([(1, item, 3) for item in range(9)]), seed=0, rounds=1)
-        assert split.present(0).all()
 
     @pytest.mark.parametrize(
         "options",

@@ -19,7 +19,6 @@ from bgtplanner.data.datasets import (
     dataset_info,
     find_files,
     load_ratings,
-    parse_scale,
 )
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import ConfigError, DataError
@@ -65,14 +64,6 @@ class TestRegistry:
             "ml-1m-users": (*movies, 400, "ml-1m"),
             "ml-1m-merged": (*movies, 400, "ml-1m"),
         }
-
-    def test_csv(self) -> None:
-        info = dataset_info("csv:some/where.csv")
-        assert (info.name, info.split_within, info.pseudo_items) == (
-            "csv:some/where.csv",
-            "user",
-            50,
-        )
 
     @pytest.mark.parametrize(
         ("name", "hint"),
@@ -146,24 +137,11 @@ class TestNamedSets:
         assert np.array_equal(dealt.client_of_user, again.client_of_user)
         assert not np.array_equal(dealt.client_of_user, other.client_of_user)
 
-    def test_ml_1m_with_the_users_of_a_client_taken_as_one(self, folder: Path) -> None:
-        dealt, merged = (load_ratings(name, data_dir=folder) for name in ("ml-1m", "ml-1m-merged"))
-        assert (merged.n_users, merged.n_clients) == (605, 605)
-        assert np.array_equal(merged.user, dealt.client)
-        assert np.array_equal(merged.item, dealt.item)
-        assert np.array_equal(merged.value, dealt.value)
-        assert np.array_equal(merged.client, dealt.client)
-
     def test_filmtrust_keeps_who_is_in_the_trust_network(self, folder: Path) -> None:
         ratings = load_ratings("filmtrust", data_dir=folder)
         assert ratings.user_labels.tolist() == [1, 2, 9]
         assert (len(ratings), ratings.n_items, ratings.n_clients) == (3, 2, 3)
         np.testing.assert_allclose(ratings.value, [2 / 3.5, 1.0, 0.0], rtol=1e-6)
-
-    def test_made_up_sets(self) -> None:
-        assert np.array_equal(load_ratings("demo").value, load_ratings("demo", seed=9).value)
-        one, other = load_ratings("synthetic", seed=1), load_ratings("synthetic", seed=2)
-        assert not np.array_equal(one.value, other.value)
 
     @pytest.mark.parametrize(
         ("name", "file", "row", "line", "problem"),
@@ -277,13 +255,6 @@ class TestCatalogues:
         with pytest.raises(ConfigError, match="'x': expected one of item, title"):
             load_ratings("demo", items=table, items_format=ItemsFormat(item="x"))
 
-    def test_made_up_sets(self) -> None:
-        with_items, plain = load_ratings("demo"), load_ratings("demo", items="none")
-        assert np.array_equal(with_items.value, plain.value)
-        assert with_items.public == plain.public
-        assert (with_items.features.shape, plain.catalogue) == ((300, 8), None)
-        assert with_items.notes == ("Catalogue: 300 items, 8 features, titles.",)
-
 
 class TestCsv:
     @pytest.fixture
@@ -306,23 +277,6 @@ class TestCsv:
     )
     def test_scale(self, load: Any, scale: Any, expected: list[float]) -> None:
         assert load("1,1,2\n1,2,4\n", scale=scale).value.tolist() == expected
-
-    @pytest.mark.parametrize("scale", ["1", "5:1", "a:b", "1:2:3", "nan:5", "maximum"])
-    def test_bad_scale(self, load: Any, scale: str) -> None:
-        with pytest.raises(ConfigError, match="scale="):
-            load("1,1,2\n", scale=scale)
-        with pytest.raises(ConfigError, match="LOW:HIGH"):
-            parse_scale(scale)
-
-    def test_out_of_range_names_the_line(self, load: Any) -> None:
-        with pytest.raises(DataError, match="line 2: column 3 is out of range"):
-            load("1,1,2\n1,2,-4\n")
-        with pytest.raises(DataError, match="line 1: column 3 is out of range"):
-            load("1,1,9\n", scale="1:5")
-
-    def test_missing_file(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=r"none\.csv: no such file"):
-            load_ratings(f"csv:{tmp_path / 'none.csv'}")
 
     def test_parquet_is_the_same(self, load: Any, tmp_path: Path) -> None:
         text = "user,item,rating,timestamp,client\n1,a,4,9,x\n1,a,2,5,x\n2,b,4,5,y\n"

@@ -144,7 +144,6 @@ def test_chunks_without_protection() -> None:
 def test_every_rating_has_one_place(clients: int | None) -> None:
     ratings, arrival = some_ratings(clients)
     found = laid_out(ratings, arrival, block=8, chunk=96)
-    assert found.layout is not None
     real = np.asarray(found.arrival) < np.iinfo(np.int32).max
     assert real.sum() == len(ratings)
     for name in ("user", "item", "value"):
@@ -165,7 +164,7 @@ def test_every_rating_has_one_place(clients: int | None) -> None:
 
 def test_small_data_and_single_rows_stay_as_they_are() -> None:
     ratings, arrival = some_ratings(None)
-    assert laid_out(ratings, arrival).layout is None
+    assert laid_out(ratings, arrival).layout.block == 1
     model, server = LEARNERS["factorization"]
     rows = Protection(mechanism="gaussian", unit="row")
     assert not Federation(model=model, server=server, protection=rows).adds_up
@@ -174,7 +173,7 @@ def test_small_data_and_single_rows_stay_as_they_are() -> None:
     assert Federation(model=model, server=server, protection=LOCAL).adds_up
     for single in (rows, each, TURNED):
         alone = Federation(model=model, server=server, protection=single)
-        assert alone.lay_out(large_ratings(), None).layout is None
+        assert alone.lay_out(large_ratings(), None).layout.block == 1
 
 
 def large_ratings() -> Ratings:

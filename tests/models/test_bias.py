@@ -159,19 +159,6 @@ class TestPredictions:
         assert got.min() == 0
         assert got.max() == 1
 
-    @pytest.mark.parametrize("several", [False, True])
-    def test_nothing_rated_at_all(self, several: bool) -> None:
-        """As a split may leave it before the first ratings come in."""
-        ratings = some_ratings(several)
-        interactions, shared = (
-            Interactions.of(ratings, np.ones(len(ratings), np.int32)),
-            some_shared(0.1),
-        )
-        local = personalise(MODEL, shared, None, interactions)
-        assert not np.asarray(local).any()
-        upload = train(MODEL, shared, local, interactions).upload
-        assert not np.asarray(upload.rows).any()
-
 
 class TestUploads:
     @pytest.mark.parametrize("several", [False, True])
@@ -199,30 +186,6 @@ class TestUploads:
         assert gradients.upload.dense.shape == (ratings.n_clients, 0)
         counts = np.maximum(np.bincount(ratings.client, minlength=ratings.n_clients), 1)
         np.testing.assert_allclose(gradients.loss, squares / counts / 2, atol=1e-5)
-
-    @pytest.mark.parametrize("several", [False, True])
-    @settings(max_examples=25, deadline=None, derandomize=True)
-    @given(
-        values=st.lists(st.integers(0, 5), min_size=15, max_size=15),
-        spread=st.sampled_from([0.0, 0.1, 1.0]),
-    )
-    def test_never_shorter_than_the_clip(
-        self, several: bool, values: list[int], spread: float
-    ) -> None:
-        """So that all clients' count the same: the count alone makes up a tenth."""
-        ratings = some_ratings(several)
-        ratings.value[:] = np.asarray(values) / 5
-        interactions = Interactions.of(ratings)
-        shared = some_shared(spread)
-        local = personalise(Biases(), shared, None, interactions)
-        rows = train(Biases(), shared, local, interactions).upload.rows
-        of_client = np.asarray(interactions.pair_client)
-        for norm in (1, 2):
-            lengths = [
-                np.linalg.norm(np.asarray(rows, float)[of_client == client].ravel(), norm)
-                for client in set(ratings.client.tolist())
-            ]
-            assert min(lengths) >= COUNT_WEIGHT * (1 - 1e-6)
 
 
 class TestPairs:

@@ -23,7 +23,6 @@ from bgtplanner.models.learner import (
     Gradients,
     Interactions,
     Shared,
-    Size,
     client_gradients,
     copies,
 )
@@ -321,23 +320,6 @@ class TestArrival:
 
 
 class TestExtremes:
-    @some_models
-    def test_no_rating_one_rating_all_items(self, model: Any) -> None:
-        ratings = some_ratings()
-        shared, local = some_point(model)
-        interactions = Interactions.of(ratings)
-        gradients = gradients_of(model, shared, local, interactions)
-        for leaf in jax.tree.leaves(gradients):
-            assert np.isfinite(leaf).all()
-        assert gradients.loss[6] == 0
-        assert not np.asarray(gradients.upload.dense)[6].any()
-        assert not users_of(gradients.local)[6].any()
-        for user in range(6):
-            assert gradients.loss[user] > 0
-            assert users_of(gradients.local)[user].any()
-            rows = full_table(gradients, interactions, user)
-            assert rows.any(axis=1).sum() == (ratings.user == user).sum()
-
     def test_rmse_at_zero_error(self) -> None:
         """The root has no derivative at zero; the client rests, and no NaN spreads to others."""
         decay = 0.1
@@ -366,27 +348,6 @@ class TestExtremes:
 
 class TestDefaults:
     """What a learner does that says nothing about features, sizes and rankings."""
-
-    @some_models
-    @pytest.mark.parametrize("clients", [None, 3])
-    def test_ranked_by_predicted_ratings(self, model: Any, clients: int | None) -> None:
-        shared, local = some_point(model)
-        interactions = Interactions.of(some_ratings(clients))
-        users = jnp.array([5, 0, 6])
-        ranking = model.rank(shared, local, interactions, users)
-        assert ranking.shape == (3, N_ITEMS)
-        for place, user in enumerate(users.tolist()):
-            of_user = jnp.full(N_ITEMS, user), jnp.arange(N_ITEMS)
-            predicted = model.predict(shared, local, interactions, *of_user)
-            np.testing.assert_allclose(ranking[place], predicted, rtol=1e-9)
-
-    @some_models
-    def test_features_and_sizes_change_nothing_and_nothing_is_explained(self, model: Any) -> None:
-        shared, local = some_point(model)
-        assert model.with_features(shared, local, jnp.ones((N_ITEMS, 2))) == (shared, local)
-        assert model.suited(Size(10, 10, 1.0)) is model
-        said = model.explain(shared, local, Interactions.of(some_ratings()), jnp.arange(2))
-        assert all(part is None for part in said)
 
     def test_features_are_those_of_the_catalogue_in_the_order_of_the_items(self) -> None:
         ratings = Ratings.from_arrays([1, 1], ["b", "a"], [1, 2], items=["b", "a"], scale=(0, 2))

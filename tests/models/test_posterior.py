@@ -268,18 +268,6 @@ class TestRounds:
         # the spread has had twice the steps to settle
         np.testing.assert_allclose(got.items[:, 0], expected.items[:, 0], atol=5e-3)
 
-    def test_what_was_sent_out_is_not_told_again(self) -> None:
-        """Clients tell what is left: it comes on top of what they were sent."""
-        uploads = self.uploads(1)
-        shared, start = nothing_known(ITEMS)
-        got, known = after(start, shared, single(uploads), 0.002, CLIP, "l2")
-        weight = np.asarray(known.weight, float)
-        sent = Shared(shared.items.at[:, 0].set(0.05), shared.dense)
-        uploads[:, 0] -= 0.05 * weight
-        again, _ = after(start, sent, single(uploads), 0.002, CLIP, "l2")
-        assert np.asarray(got.items).all()
-        np.testing.assert_allclose(again.items, got.items, atol=1e-4)
-
     @pytest.mark.parametrize("norm", ["l1", "l2"])
     def test_noise_alone_teaches_nothing(self, norm: str) -> None:
         """Mostly nothing is sent at all, and never much."""
@@ -412,25 +400,6 @@ class TestFeatures:
         off = np.log((share + 1e-4) / (true + 1e-4))
         return np.array([off.std(), np.sqrt(world.squared_error(sent).mean())])
 
-    def test_an_item_that_nobody_rated_is_expected_to_be_as_others_of_its_kind(self) -> None:
-        """One item of each kind gets no rating: its upload is noise of exactly zero."""
-        (world, genres), std = self.world(0), 1e-3
-        cold = np.array([np.flatnonzero(genres[:, kind])[0] for kind in range(self.GENRES)])
-        uploads = self.told(world, std, 0).at[cold].set(0.0)
-        shared, start = nothing_known(self.ITEMS)
-        sent, known = after(start, shared, uploads, std, CLIP, "l2", single(genres))
-        weight, quality, popularity = (
-            np.asarray(part, float)[cold]
-            for part in (known.weight, sent.items[:, 0], sent.items[:, 1])
-        )
-        assert weight[0] > 1.1 * weight[2:].max()
-        assert weight[1] < 0.97 * weight[2:].min()
-        assert popularity[1] < popularity[2:].min() <= popularity[2:].max() < popularity[0]
-        assert quality[0] > quality[1:].max() + 0.03
-        sent, known = after(start, shared, uploads, std, CLIP, "l2")  # alike without features
-        assert np.ptp(np.asarray(known.weight)[cold]) < 1e-6
-        assert np.ptp(np.asarray(sent.items)[cold, 0]) < 1e-6
-
     def test_the_scale_is_a_ridge_regression_of_log_popularity(self) -> None:
         """By LAPACK on an extended system, with an intercept that is not shrunk."""
         world, genres = self.world(3)
@@ -442,15 +411,6 @@ class TestFeatures:
         slopes = np.linalg.lstsq(np.vstack([centred, prior]), right)[0]
         np.testing.assert_allclose(found, np.exp(centred @ slopes), rtol=1e-3)
         assert found.max() > 2 * found.min()
-
-    def test_columns_of_zeros_change_nothing(self) -> None:
-        uploads, (shared, start) = self.told(self.world(1)[0], 1e-3, 1), nothing_known(self.ITEMS)
-        without = after(start, shared, uploads, 1e-3, CLIP, "l2")
-        zeros = after(
-            start, shared, uploads, 1e-3, CLIP, "l2", jnp.zeros((self.ITEMS, self.GENRES))
-        )
-        assert np.asarray(without[0].items)[:, :2].all()
-        np.testing.assert_allclose(zeros[0].items, without[0].items, atol=1e-4)
 
 
 # ---- a few clients and items, with all that belongs to a round
@@ -520,11 +480,6 @@ class TestFederation:
 
 
 class TestForecast:
-    def test_nothing_from_nothing(self) -> None:
-        _, start = nothing_known(100)
-        for norm in ("l1", "l2"):
-            assert promised(start, 0.0, norm) == 0
-
     def counted(self, total: float, items: int, precision: float) -> Posterior:
         """All that was released is counts, and what stands out is their sum."""
         start = nothing_known(items)[1]

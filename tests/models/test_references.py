@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import deal_users, split_ratings
 from bgtplanner.data.synthetic import synthetic_ratings
-from bgtplanner.models.metrics import Metrics, metrics
+from bgtplanner.models.metrics import metrics
 from bgtplanner.models.references import PRIOR_MEAN, PRIOR_RATINGS, references
 
 
@@ -52,23 +49,6 @@ def own_predictor(train: Ratings, test: Ratings) -> NDArray[np.float64]:
             if place.size:
                 predicted[k] += biases[len(users) + place[0]]
     return np.clip(predicted, 0, 1)
-
-
-class TestUserMean:
-    @settings(max_examples=30, deadline=None)
-    @given(seed=st.integers(0, 1000))
-    def test_loop(self, seed: int) -> None:
-        ratings = synthetic_ratings(clients=8, items=10, ratings_per_client=4, seed=seed)
-        split = split_ratings(ratings, seed=seed, rounds=1)
-        train, test = split.train, split.test
-        predicted = []
-        for user in test.user:
-            own = train.value[train.user == user].astype(float)
-            predicted.append((own.sum() + 5 * 0.7) / (len(own) + 5))
-        expected = metrics(predicted, test.value)
-        got = references(train, test)
-        assert got.user_mean == pytest.approx(expected, abs=1e-9, nan_ok=True)
-        assert got.client_alone == pytest.approx(expected, abs=1e-9, nan_ok=True)
 
 
 class TestClientAlone:
@@ -112,10 +92,3 @@ class TestEdgeCases:
         expected = metrics([0.7, 0.7], [1.0, 0.5])
         for scores in references(nothing, ratings)[:3]:
             assert scores == pytest.approx(expected, abs=1e-6)
-
-    def test_nothing_to_test_on(self) -> None:
-        ratings = table([(0, 0, 1.0), (1, 1, 0.5)])
-        nothing = ratings.take(np.zeros(2, bool))
-        for scores in references(ratings, nothing)[:3]:
-            assert isinstance(scores, Metrics)
-            assert all(math.isnan(score) for score in scores.values())

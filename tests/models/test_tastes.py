@@ -347,16 +347,6 @@ def whole_uploads(shared: Shared, interactions: Interactions, model: Tastes = MO
 
 @pytest.mark.parametrize("several", [False, True])
 class TestUploads:
-    def test_every_length_is_one_in_public_shares(self, several: bool) -> None:
-        ratings = some_ratings(several)
-        found = whole_uploads(some_shared(), Interactions.of(ratings))
-        squares = (found**2).sum(axis=1)
-        rated = np.bincount(ratings.client, minlength=ratings.n_clients) > 0
-        np.testing.assert_allclose(squares.sum(axis=1), rated, atol=1e-5)
-        np.testing.assert_allclose(squares[:, :2].sum(axis=1), 0.6 * rated, atol=1e-5)
-        np.testing.assert_allclose(squares[:, 2:].sum(axis=1), 0.4 * rated, atol=1e-5)
-        assert not rated.all()
-
     def test_what_a_client_tells_about_tastes(self, several: bool) -> None:
         """``x_u (Q' x_u)'``, user by user, and then of length 1."""
         ratings, shared = some_ratings(several), some_shared()
@@ -577,20 +567,6 @@ class TestSubspaceIteration:
             )
         assert shrunk.min() < 0.95  # some items are shrunk
 
-    def test_no_axes_before_popularity_is_known(self, world: tuple[Ratings, Float]) -> None:
-        """Then they begin, from the features, or at random if there are none."""
-        interactions = Interactions.of(world[0])
-        for seed in range(5):
-            known = play(FREE, interactions, 2, std=10.0, seed=seed)
-            for each in known:
-                axes = each.axes(FREE)
-                there = bool(np.asarray(each.shared.items)[:, 3].any())
-                assert there == axes.any()
-                assert there == (float(each.memory.posterior.varied("l2", 0.2)) > 0)
-        clear = play(FREE, interactions, 1, std=1e-5)[0]
-        assert clear.axes(FREE).any()
-        assert float(clear.memory.precision) == 0  # nobody has told anything about them yet
-
     def test_a_round_that_nobody_answers_changes_nothing(
         self, world: tuple[Ratings, Float]
     ) -> None:
@@ -759,11 +735,6 @@ class TestSettings:
     def test_what_cannot_be(self, wrong: dict[str, Any]) -> None:
         with pytest.raises(ConfigError, match=f"^{next(iter(wrong))} = "):
             Tastes(**wrong)
-
-    def test_a_posterior_is_the_only_optimizer(self) -> None:
-        shared, _ = FREE.initial(jax.random.key(0), 2, 3)
-        with pytest.raises(ConfigError, match=r"^server.optimizer = '?adam"):
-            FREE.server_initial(shared, Server())
 
 
 # ---- whole runs

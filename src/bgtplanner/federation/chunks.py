@@ -73,7 +73,7 @@ def by_chunk(
     What is computed must not depend on anything random: noise is drawn once, for the sum of all.
     """
     layout = interactions.layout
-    if layout is None or layout.chunks == 1 or any(each.parts is None for each in asked):
+    if layout.chunks == 1 or any(each.parts is None for each in asked):
         pairs = [(each.user, each.item) for each in asked]
         return compute(interactions, local, given, clients, pairs)
     most_users = layout.users.shape[1]

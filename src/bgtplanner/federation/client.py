@@ -174,10 +174,10 @@ def _padded(ratings: Ratings) -> Interactions:
     So few programs are compiled, however many clients share a process, and one more rating
     rarely takes a new one.
     """
-    missing = (0, padding_of(len(ratings)))
+    missing, last = (0, padding_of(len(ratings))), ratings.n_users - 1
     padded = replace(
         ratings,
-        user=np.pad(ratings.user, missing),
+        user=np.pad(ratings.user, missing, constant_values=last),  # they stay in order
         item=np.pad(ratings.item, missing),
         value=np.pad(ratings.value, missing),
         time=None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -119,8 +119,8 @@ class Interactions:
         n_items: Number of items.
         n_clients: Number of clients.
         one_user_each: Whether every client is one user, so that the pairs are the edges.
-        layout: How the edges are padded and ordered for fast sums; None if they are as they came.
-            A padded edge never arrives; a padded pair has the item `n_items`, which is no item.
+        layout: How the edges are padded and ordered for fast sums. A padded edge never arrives; a
+            padded pair has the item `n_items`, which is no item.
     """
 
     user: Array
@@ -136,7 +136,7 @@ class Interactions:
     n_items: int = field(metadata={"static": True})
     n_clients: int = field(metadata={"static": True})
     one_user_each: bool = field(metadata={"static": True})
-    layout: Layout | None = None
+    layout: Layout
 
     @property
     def n_users(self) -> int:
@@ -145,39 +145,15 @@ class Interactions:
 
     @classmethod
     def of(cls, ratings: Ratings, arrival: NDArray[np.int32] | None = None) -> Interactions:
-        """Return the edges of some training ratings, as they are in round 0.
+        """Return the edges of some training ratings as they came: blocks of one, in one chunk.
 
         Args:
             ratings: The training ratings.
             arrival: First round in which each rating can be used; by default round 0.
         """
-        first = np.zeros(len(ratings), np.int32) if arrival is None else arrival
-        key = ratings.client.astype(np.int64) * ratings.n_items + ratings.item
-        one_user_each = ratings.n_clients == ratings.n_users
-        if one_user_each:  # pairs in the order of the edges: nothing has to be moved later
-            pairs, pair = key, np.arange(len(key))
-        else:
-            pairs, pair = np.unique(key, return_inverse=True)
+        from bgtplanner.models.layout import laid_out  # which imports this module
 
-        def put(column: NDArray[Any], dtype: Any = None) -> Array:  # converts without a program
-            placed: Array = jax.device_put(np.asarray(column, dtype=dtype))
-            return placed
-
-        return cls(
-            user=put(ratings.user),
-            item=put(ratings.item),
-            value=put(ratings.value),
-            arrival=put(first),
-            present=put(first <= 0, np.float32),
-            pair=put(pair, np.int32),
-            pair_client=put(pairs // ratings.n_items, np.int32),
-            pair_item=put(pairs % ratings.n_items, np.int32),
-            client_of_user=put(ratings.client_of_user),
-            features=put(ratings.features),
-            n_items=ratings.n_items,
-            n_clients=ratings.n_clients,
-            one_user_each=one_user_each,
-        )
+        return laid_out(ratings, arrival, block=1, chunk=max(len(ratings), 1))
 
     def at(self, round_index: Array | int) -> Interactions:
         """Return the same edges as known in a round. Only the mask changes, no shape."""
@@ -186,8 +162,6 @@ class Interactions:
     def chunk(self, number: Array | int) -> Interactions:
         """Return the clients of one chunk as a federation of their own, with their own indices."""
         layout = self.layout
-        if layout is None:
-            return self
 
         def part(values: Array) -> Array:
             size = values.shape[0] // layout.chunks
@@ -232,11 +206,11 @@ class Interactions:
     @property
     def chunks(self) -> int:
         """Number of chunks that a round can go through one by one."""
-        return 1 if self.layout is None else self.layout.chunks
+        return self.layout.chunks
 
     def parts_of(self, user: NDArray[Any]) -> Parts | None:
         """Return other ratings of these users by chunk; None if there is only one."""
-        if self.layout is None or self.chunks == 1:
+        if self.chunks == 1:
             return None
         chunk = np.asarray(self.layout.place_of_user)[user] // self.layout.users.shape[1]
         members, place = places_of(chunk, np.arange(len(user)), self.chunks)
@@ -244,21 +218,15 @@ class Interactions:
 
     def sum_by_user(self, values: Array) -> Array:
         """Return the sum of an edge quantity over each user."""
-        if self.layout is None:
-            return jax.ops.segment_sum(values, self.user, self.n_users)
         return self._over_blocks(self._blocks(values).sum(1))
 
     def max_by_user(self, values: Array) -> Array:
         """Return the maximum of an edge quantity over each user; minus infinity without edges."""
-        if self.layout is None:
-            return jax.ops.segment_max(values, self.user, self.n_users)
         of_blocks, users = self._blocks(values).max(1), self.layout.user_of_block
         return jax.ops.segment_max(of_blocks, users, self.n_users)
 
     def of_users(self, values: Array) -> Array:
         """Return the user's value for each edge, from one value per user."""
-        if self.layout is None:
-            return values[self.user]
         blocks, size = values[self.layout.user_of_block], self.layout.block
         shape = (blocks.shape[0], size, *blocks.shape[1:])
         spread = jnp.broadcast_to(blocks[:, None], shape)
@@ -266,8 +234,6 @@ class Interactions:
 
     def sum_by_client(self, values: Array) -> Array:
         """Return the sum of an edge quantity over each client."""
-        if self.layout is None:
-            return jax.ops.segment_sum(values, self.client_of_user[self.user], self.n_clients)
         of_users = self.sum_by_user(values)
         return jax.ops.segment_sum(of_users, self.client_of_user, self.n_clients)
 
@@ -279,15 +245,14 @@ class Interactions:
 
     def sum_pairs(self, values: Array) -> Array:
         """Return the sum of a quantity of the pairs over each client."""
-        if self.layout is not None and self.one_user_each:
+        if self.one_user_each:
             return self.sum_by_client(values)
-        return jax.ops.segment_sum(
-            values, self.pair_client, self.n_clients, indices_are_sorted=self.layout is not None
-        )
+        clients, number = self.pair_client, self.n_clients
+        return jax.ops.segment_sum(values, clients, number, indices_are_sorted=True)
 
     def of_clients(self, values: Array) -> Array:
         """Return the client's value for each pair, from one value per client."""
-        if self.layout is not None and self.one_user_each:
+        if self.one_user_each:
             return self.of_users(values[self.client_of_user])
         return values[self.pair_client]
 
@@ -296,13 +261,12 @@ class Interactions:
         return jax.ops.segment_sum(rows, self.pair_item, self.n_items)
 
     def _blocks(self, values: Array) -> Array:
-        size = 1 if self.layout is None else self.layout.block
+        size = self.layout.block
         return values.reshape(values.shape[0] // size, size, *values.shape[1:])
 
     def _over_blocks(self, values: Array) -> Array:
         """Return the sum of a quantity of the blocks over each user."""
-        users = cast(Layout, self.layout).user_of_block
-        return jax.ops.segment_sum(values, users, self.n_users)
+        return jax.ops.segment_sum(values, self.layout.user_of_block, self.n_users)
 
     def products_by_user(self, table: Array, values: Array) -> Array:
         """Return each user's sum of an edge quantity times the row of the item, ``[users, w]``.
@@ -312,7 +276,7 @@ class Interactions:
             values: The quantity; it counts where a rating is not known, too.
         """
         layout, width = self.layout, table.shape[1]
-        if layout is None or width <= FEW_COLUMNS:
+        if width <= FEW_COLUMNS:
             return self.sum_by_user(values[:, None] * table[self.item])
         # A power of two of columns: a processor then takes several in one instruction.
         if width <= _VECTOR:
@@ -331,7 +295,7 @@ class Interactions:
             users: A row per user, ``[n_users, w]``.
         """
         rows, layout = table[self.item], self.layout
-        if layout is None or table.shape[1] <= _MATRIX:
+        if layout.block == 1 or table.shape[1] <= _MATRIX:
             return (rows * self.of_users(users)).sum(1)
         # Rows are gathered first, which is faster than doing all of it at once.
         blocks = self._blocks(jax.lax.optimization_barrier(rows))  # type: ignore[no-untyped-call]
@@ -341,23 +305,19 @@ class Interactions:
     def squares_by_user(self, table: Array) -> Array:
         """Return each user's sum of outer products of the rows of its items, ``[users, w, w]``.
 
-        In a layout, columns are multiplied for every item instead of for every rating, as long as
-        there is room. Without one it is computed column by column, because an outer product
-        for every edge would need `w` times the memory.
+        Columns are multiplied for every item instead of for every rating, as long as there is
+        room. Otherwise it is computed column by column, because an outer product for every edge
+        would need `w` times the memory.
 
         Args:
             table: A row per item, ``[n_items, w]``.
         """
         width = table.shape[1]
         one, other = np.triu_indices(width)
-        rows = self.present[:, None] * table[self.item]
-        if self.layout is None:
+        if self.layout.block == 1 or one.size * self.n_items > _TABLE:
+            rows = self.present[:, None] * table[self.item]
             columns = [self.sum_by_user(rows[:, at, None] * rows) for at in range(width)]
             return jnp.stack(columns, axis=1)
-        if one.size * self.n_items > _TABLE:
-            blocks = self._blocks(rows)
-            of_blocks = jnp.einsum("nba,nbc->nac", blocks, blocks, precision="highest")
-            return self._over_blocks(of_blocks)
         sums = self.products_by_user(table[:, one] * table[:, other], self.present)
         which = np.zeros((width, width), dtype=np.int32)
         which[one, other] = which[other, one] = np.arange(one.size)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
@@ -73,10 +73,10 @@ def laid_out(
     user_of_edge = np.repeat(plan.user_of_block, block)
     size = len(user_of_edge)
 
-    def filled(values: Any, fill: int, kind: Any = np.int32) -> Array:
+    def filled(values: Any, fill: int, kind: Any = np.int32) -> NDArray[Any]:
         made = np.full(size, fill, dtype=kind)
         made[plan.place] = values
-        return jnp.asarray(made)
+        return made
 
     if one_user_each:
         pair: NDArray[Any] = np.arange(size)
@@ -93,29 +93,33 @@ def laid_out(
     users, place_of_user = places_of(
         plan.chunk_of_client[client_of_user], client_of_user, plan.chunks
     )
-    return Interactions(
-        user=jnp.asarray(user_of_edge),
+    of_edges: Any = Interactions  # of NumPy arrays, until they are placed
+    of_layout: Any = Layout
+    made = of_edges(
+        user=user_of_edge,
         item=filled(ratings.item, 0),
         value=filled(ratings.value, 0, np.float32),
         arrival=known,
-        present=(known <= 0).astype(jnp.float32),
-        pair=jnp.asarray(pair.astype(np.int32)),
-        pair_client=jnp.asarray(pair_client.astype(np.int32)),
-        pair_item=jnp.asarray(items),
-        client_of_user=jnp.asarray(client_of_user),
-        features=jnp.asarray(ratings.features),
+        present=(known <= 0).astype(np.float32),
+        pair=pair.astype(np.int32),
+        pair_client=pair_client.astype(np.int32),
+        pair_item=items.astype(np.int32),
+        client_of_user=client_of_user,
+        features=ratings.features,
         n_items=ratings.n_items,
         n_clients=n_clients,
         one_user_each=one_user_each,
-        layout=Layout(
-            user_of_block=jnp.asarray(plan.user_of_block),
-            users=jnp.asarray(users),
-            clients=jnp.asarray(clients),
-            place_of_user=jnp.asarray(place_of_user),
-            place_of_client=jnp.asarray(place_of_client),
+        layout=of_layout(
+            user_of_block=plan.user_of_block,
+            users=users,
+            clients=clients,
+            place_of_user=place_of_user,
+            place_of_client=place_of_client,
             block=block,
         ),
     )
+    placed: Interactions = jax.tree.map(jax.device_put, made)
+    return placed
 
 
 def _plan(ratings: Ratings, block: int, most_blocks: int) -> _Plan:
@@ -131,7 +135,7 @@ def _plan(ratings: Ratings, block: int, most_blocks: int) -> _Plan:
     by_client = np.argsort(client_of_user, kind="stable")
     counts = blocks_of_users[by_client]
     of_chunks = np.bincount(chunk_of_user, weights=blocks_of_users, minlength=chunks)
-    most = max(int(of_chunks.max()), 1)
+    most = int(of_chunks.max())
     before = np.concatenate([[0], np.cumsum(of_chunks)[:-1]]).astype(np.int64)
     shift = (np.arange(chunks) * most - before)[chunk_of_user[by_client]]
     first_block = np.empty(ratings.n_users, dtype=np.int64)
@@ -192,7 +196,7 @@ def _pairs(
     client, item = np.divmod(keys, ratings.n_items)
     chunk = chunk_of_client[client]
     number = np.bincount(chunk, minlength=chunks)
-    most = max(int(number.max()), 1)
+    most = int(number.max())
     to = np.arange(len(keys)) + (np.arange(chunks) * most - (np.cumsum(number) - number))[chunk]
     last = np.zeros(chunks, dtype=np.int64)
     np.maximum.at(last, chunk_of_client, np.arange(len(chunk_of_client)))
