@@ -228,21 +228,6 @@ def test_no_epsilon_holds_for_gaussian_noise_without_a_delta() -> None:
     assert filter_epsilon([0.0, 1.0], 0.0).tolist() == [0.0, math.inf]
 
 
-@pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.3])
-@pytest.mark.parametrize("epsilon", [0.01, 1.0, 40.0])
-def test_the_filter_solves_its_equation(epsilon: float, delta: float) -> None:
-    s = float(filter_capacity(epsilon, delta))
-    exact = math.sqrt(2 * math.log(1 / delta) * s) + s / 2
-    assert exact <= epsilon
-    assert exact == pytest.approx(epsilon, rel=1e-11)
-    assert float(filter_epsilon(s, delta)) == pytest.approx(exact, rel=1e-12)
-    assert float(filter_epsilon(s, delta)) > exact
-
-
-def test_the_filter_needs_a_delta() -> None:
-    assert filter_capacity([1.0, 10.0], 0.0).tolist() == [0.0, 0.0]
-
-
 @pytest.mark.parametrize(("capacity", "reading"), PAIRS)
 @given(epsilon=epsilons, delta=deltas, more=st.floats(1.001, 2.0))
 @quick
@@ -295,3 +280,14 @@ def test_arrays_are_answered_entry_by_entry(capacity: Any, reading: Any) -> None
             assert both[row, column] == capacity(epsilon[row, 0], delta[column])
             assert spent[row, column] == reading(both[row, column], delta[column])
     assert capacity(1.0, 1e-5).shape == ()
+
+
+@pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.3])
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 40.0])
+def test_the_filter_solves_its_equation(epsilon: float, delta: float) -> None:
+    s = float(filter_capacity(epsilon, delta))
+    exact = math.sqrt(2 * math.log(1 / delta) * s) + s / 2
+    assert exact <= epsilon
+    assert exact == pytest.approx(epsilon, rel=1e-11)
+    assert float(filter_epsilon(s, delta)) == pytest.approx(exact, rel=1e-12)
+    assert float(filter_epsilon(s, delta)) > exact

@@ -36,11 +36,6 @@ def edit(path: Path, script: str) -> None:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.sqlite"
-
-
-@pytest.fixture
 def old(path: Path) -> Path:
     shutil.copy(OLD, path)
     return path
@@ -168,6 +163,3 @@ def test_others_can_use_it_once_it_is_up_to_date(
     connection = sqlite3.connect(old)
     assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
     connection.close()
-
-
-# ---- looked at

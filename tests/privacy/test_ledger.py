@@ -6,13 +6,12 @@ import hashlib
 import json
 import math
 import random
-import re
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -39,11 +38,11 @@ from bgtplanner.errors import (
     StorageError,
 )
 from bgtplanner.privacy._rows import Head, Row, unpack
-from bgtplanner.privacy.accountants import CEILING, TICK, accountant_named, from_ticks
+from bgtplanner.privacy.accountants import TICK, accountant_named, from_ticks
 from bgtplanner.privacy.budget import Budget, Budgets
-from bgtplanner.privacy.conversions import filter_capacity, gdp_epsilon
+from bgtplanner.privacy.conversions import gdp_epsilon
 from bgtplanner.privacy.ledger import Ledger
-from processes import Processes
+from privacy.ledgers import budgets_of, charges, says
 
 ONE = 2**44  # ticks of a charge of 1
 BASIC, EITHER, GDP = "laplace/basic", "laplace/either", "gaussian/gdp"
@@ -52,60 +51,7 @@ MARK = b"m" * 32
 Make = Callable[..., Ledger]
 
 
-def says(kind: type[Exception], message: str) -> Any:
-    return pytest.raises(kind, match=f"^{re.escape(message)}$")
-
-
-def budgets_of(*epsilons: float, delta: float = 1e-5) -> Budgets:
-    return Budgets.per_client(epsilons, delta)
-
-
-def charges(ledger: Ledger) -> list[float]:
-    """What each client has spent, in the first sum."""
-    return (ledger.spent()[0] * TICK).tolist()
-
-
-@pytest.fixture(params=["memory", "file"])
-def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
-    """Makes ledgers of either kind and closes them."""
-    made: list[Ledger] = []
-
-    def ledger(budgets: Budgets, accountant: str = BASIC) -> Ledger:
-        if request.param == "memory":
-            made.append(Ledger.in_memory(budgets, accountant))
-        else:
-            made.append(Ledger.create(tmp_path / f"{len(made)}.sqlite", budgets, accountant))
-        return made[-1]
-
-    yield ledger
-    for one in made:
-        one.close()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.sqlite"
-
-
 # ---- reserve and settle
-
-
-def test_a_charge_is_booked_for_everybody(make: Make) -> None:
-    ledger = make(budgets_of(1.0, 1.0, 2.0))
-    reservation = ledger.reserve(0.75, run="a", round=4)
-    assert (reservation.run, reservation.round, reservation.attempt, reservation.number) == (
-        "a",
-        4,
-        0,
-        1,
-    )
-    assert reservation.charge.tolist() == [0.75] * 3
-    assert reservation.granted.tolist() == [True] * 3
-    assert reservation.refused.tolist() == reservation.replayed.tolist() == [False] * 3
-    assert charges(ledger) == [0.75] * 3
-    assert ledger.left().tolist() == [0.25, 0.25, 1.25]
-    assert len(ledger) == 3
-    assert ledger.head.number == 1
 
 
 def test_exactly_the_budget_can_be_spent(make: Make) -> None:
@@ -349,20 +295,6 @@ def test_readings_are_taken_at_each_clients_own_delta(make: Make) -> None:
     assert ledger.epsilon_spent(1e-3).tolist() == pytest.approx(at)
 
 
-def test_either_keeps_two_sums(make: Make) -> None:
-    ledger = make(budgets_of(1.0), EITHER)
-    capacity = float(filter_capacity(1.0, 1e-5))
-    rounds = 0
-    while ledger.left()[0] >= 1 / 64:
-        ledger.reserve(1 / 64, run="a", round=rounds)
-        rounds += 1
-    assert rounds == math.floor(capacity * 64**2)  # 170, of which the sum alone allows 64
-    assert ledger.spent()[:, 0].tolist() == [rounds * ONE // 64, rounds * ONE // 64**2]
-    with pytest.raises(BudgetExceeded):
-        ledger.reserve(1 / 64, run="a", round=rounds)
-    assert ledger.epsilon_spent()[0] <= 1.0
-
-
 def test_a_budget_may_be_lowered_but_never_raised(path: Path) -> None:
     with Ledger.create(path, budgets_of(2.0, 2.0), BASIC) as ledger:
         ledger.reserve(1.0, run="a", round=0)
@@ -392,16 +324,6 @@ def test_a_rule_is_the_one_it_was_created_with(path: Path) -> None:
     for other in (BASIC, accountant_named(BASIC)):
         with says(LedgerError, f"{path}: kept with the accountant {GDP}, not {BASIC}"):
             Ledger.open(path, accountant=other)
-
-
-def test_many_charges_stop_at_the_ceiling(make: Make) -> None:
-    ledger = make(budgets_of(1e5), EITHER)
-    for number in range(3):
-        ledger.reserve(1000.0, run="a", round=number)
-    assert ledger.spent()[:, 0].tolist() == [3000 * ONE, CEILING]
-    assert ledger.epsilon_spent().tolist() == [3000.0]
-    ledger.reserve(1000.0, run="b", round=0, clients=[0])
-    assert ledger.spent()[:, 0].tolist() == [4000 * ONE, CEILING]
 
 
 # ---- order and chance: never beyond the budget
@@ -623,17 +545,6 @@ def test_one_attempt_never_has_two_charges_of_one_client(make: Make) -> None:
     assert charges(ledger) == [0.5, 1.25]
 
 
-def test_who_is_charged_nothing_is_not_asked(make: Make) -> None:
-    ledger = make(THREE)
-    reservation = ledger.reserve([0.5, 0.25, 0.0, 0.25, 5.0], run="a", round=0)
-    assert reservation.charge.tolist() == [0.5, 0.25, 0.0, 0.25, 5.0]
-    assert reservation.granted.tolist() == [True, True, False, True, False]
-    assert reservation.refused.tolist() == [False] * 4 + [True]
-    nobody = ledger.reserve([0.0] * 5, run="a", round=1)
-    assert not (nobody.granted | nobody.refused).any()
-    assert nobody.number == -1
-
-
 def test_rows_mean_the_classes_of_the_first_row(path: Path) -> None:
     """Two processes with other classes in force read the same rows in the same way."""
     other = Budgets((Budget(0.75), Budget(0.5)), np.array([1, 0, 0, 0, 1]))
@@ -792,52 +703,6 @@ def test_threads_on_one_ledger_spend_exactly_what_was_granted(make: Make) -> Non
     assert (granted.sum(axis=0) <= [32, 64, 64]).all()
     assert ledger.unsettled == 0
     assert ledger.verify() == ledger.head.number + 1
-
-
-SPENDER = """
-import sys
-from bgtplanner.errors import BudgetExceeded
-from bgtplanner.privacy.ledger import Ledger
-granted = 0
-with Ledger.open(sys.argv[1]) as ledger:
-    print("ready", flush=True)
-    sys.stdin.readline()
-    for number in range(1000):
-        try:
-            leave = ledger.reserve(1 / 64, run=sys.argv[2], round=number, fingerprint=b"same")
-        except BudgetExceeded:
-            break
-        assert not leave.replayed.any()
-        ledger.settle(leave)
-        granted += 1
-print(granted)
-"""
-
-
-def test_two_processes_charge_one_file_at_once(path: Path, processes: Processes) -> None:
-    Ledger.create(path, budgets_of(1.25, 1.25), BASIC).close()
-    spenders = [
-        processes.start(
-            [sys.executable, "-c", SPENDER, path, name],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )
-        for name in ("a", "b")
-    ]  # fmt: skip
-    for spender in spenders:  # both have it open before either begins
-        assert spender.stdout is not None
-        assert spender.stdout.readline() == "ready\n"
-    for spender in spenders:
-        assert spender.stdin is not None
-        spender.stdin.write("go\n")
-        spender.stdin.flush()
-    granted = [int(spender.communicate()[0]) for spender in spenders]
-    assert sum(granted) == 80
-    with Ledger.open(path) as ledger:
-        assert charges(ledger) == [1.25, 1.25]
-        assert ledger.unsettled == 0
-        assert ledger.verify() == 1 + 2 * 80
-        runs = [entry["run"] for entry in ledger.history() if entry["kind"] == "reserve"]
-        assert [runs.count("a"), runs.count("b")] == granted
 
 
 def test_two_ledgers_on_one_file_see_each_others_charges(path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -29,6 +28,7 @@ from bgtplanner.privacy.mechanisms import (
     mechanism_named,
 )
 from bgtplanner.privacy.noise import ExactNoise, NoiseSource, SeededNoise
+from privacy.ledgers import exact, refused
 
 GAUSSIAN: Additive = MECHANISMS["gaussian"]  # type: ignore[assignment]
 LAPLACE: Additive = MECHANISMS["laplace"]  # type: ignore[assignment]
@@ -58,10 +58,6 @@ uploads = arrays(np.float64, st.tuples(st.integers(1, 4), st.integers(1, 6)), el
 bounds = st.floats(-20, 20).map(lambda power: 10.0**power)
 
 
-def refused(message: str) -> Any:
-    return pytest.raises(ConfigError, match=f"^{re.escape(message)}$")
-
-
 def exact_norm(upload: NDArray[np.float64], order: int) -> float:
     """Without overflow, by scaling with a power of two."""
     values = [float(value) for value in upload.ravel()]
@@ -89,10 +85,6 @@ class Constant:
     laplace = uniform = normal
 
 
-def exact(seed: int) -> ExactNoise:
-    return ExactNoise(np.random.default_rng(seed).bytes)
-
-
 # ---- names and scales
 
 
@@ -105,19 +97,6 @@ def test_the_mechanisms_are_these() -> None:
     assert mechanism_named("laplace") is LAPLACE
     with refused("mechanism = 'none': expected one of gaussian, laplace, privunit"):
         mechanism_named("none")
-
-
-@pytest.mark.parametrize("mechanism", BOTH)
-def test_the_scale_is_the_multiplier_times_twice_the_clip(mechanism: Additive) -> None:
-    assert float(mechanism.scale(3.0, 0.25)) == 1.5
-    assert mechanism.scale([1.0, 2.0], [0.5, 5.0]).tolist() == [1.0, 20.0]
-    assert mechanism.scale(2.0**-200, 2.0**-100).tolist() == 2.0**-299
-
-
-def test_the_deviation_of_noise_of_scale_one() -> None:
-    assert LAPLACE.std_of_scale == pytest.approx(scipy.stats.laplace.std(), rel=1e-15)
-    assert GAUSSIAN.std_of_scale == scipy.stats.norm.std() == 1.0
-    assert mechanism_named("privunit").std_of_scale == 1.0
 
 
 BAD = [0.0, -1.0, math.nan, math.inf, -math.inf, 5e-324, 9e-101, 1.1e100]
@@ -275,15 +254,6 @@ def test_added_noise_has_the_claimed_variance_and_law(
 
 
 @pytest.mark.parametrize("mechanism", BOTH)
-def test_real_noise_is_drawn_in_whole_steps_of_the_grid(mechanism: Additive) -> None:
-    source, steps = exact(2), 3 * 2**23 + 1  # 3.0 in steps of 2^-23, rounded up
-    draw = source.normal_steps if mechanism is GAUSSIAN else source.laplace_steps
-    noise = mechanism.noise(exact(2), 3.0, (4, 5))
-    assert (noise * 2.0**23 == draw(steps, (4, 5))).all()
-    assert len(np.unique(noise)) == 20
-
-
-@pytest.mark.parametrize("mechanism", BOTH)
 @given(
     multiplier=st.floats(-15, 15).map(lambda power: 10.0**power),
     bound=st.floats(-15, 15).map(lambda power: 10.0**power),
@@ -384,17 +354,6 @@ def test_uploads_are_cut_to_the_grid_towards_zero(mechanism: Additive) -> None:
     assert (shifted == expected + grid).all()
 
 
-@pytest.mark.parametrize("mechanism", BOTH)
-@given(values=arrays(np.float64, (3, 4), elements=st.floats(-50, 50)), scale=st.floats(0.01, 100))
-@quick
-def test_the_grid_lengthens_no_upload(
-    mechanism: Additive, values: NDArray[np.float64], scale: float
-) -> None:
-    on_grid = mechanism.on_grid(values, scale)
-    assert (np.abs(on_grid) <= np.abs(values)).all()
-    assert (np.abs(on_grid - values) < 2.0**-24 * scale).all()
-
-
 def scores(released: NDArray[np.float64]) -> NDArray[np.float64]:
     """The exact test between an upload of 1 and one of -1 under Laplace noise."""
     return np.asarray(np.abs(released + 1) - np.abs(released - 1))
@@ -423,3 +382,23 @@ def test_the_deviation_of_a_sum(name: str) -> None:
     each = mechanism.std_of_sum(counts, scales, common=False)
     assert float(once) == mechanism.std_of_scale * 4.0  # who needs most noise decides for all
     assert float(each) == pytest.approx(mechanism.std_of_scale * 19**0.5)
+
+
+@pytest.mark.parametrize("mechanism", BOTH)
+def test_real_noise_is_drawn_in_whole_steps_of_the_grid(mechanism: Additive) -> None:
+    source, steps = exact(2), 3 * 2**23 + 1  # 3.0 in steps of 2^-23, rounded up
+    draw = source.normal_steps if mechanism is GAUSSIAN else source.laplace_steps
+    noise = mechanism.noise(exact(2), 3.0, (4, 5))
+    assert (noise * 2.0**23 == draw(steps, (4, 5))).all()
+    assert len(np.unique(noise)) == 20
+
+
+@pytest.mark.parametrize("mechanism", BOTH)
+@given(values=arrays(np.float64, (3, 4), elements=st.floats(-50, 50)), scale=st.floats(0.01, 100))
+@quick
+def test_the_grid_lengthens_no_upload(
+    mechanism: Additive, values: NDArray[np.float64], scale: float
+) -> None:
+    on_grid = mechanism.on_grid(values, scale)
+    assert (np.abs(on_grid) <= np.abs(values)).all()
+    assert (np.abs(on_grid - values) < 2.0**-24 * scale).all()

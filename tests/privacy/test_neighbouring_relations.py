@@ -24,8 +24,6 @@ from bgtplanner.privacy.accountants import (
     CEILING,
     Accountant,
     accountant_named,
-    both_readings,
-    rounded_up,
     to_ticks,
 )
 from bgtplanner.privacy.allowed import Choice, allows, check, neighbours_of
@@ -264,17 +262,3 @@ def test_what_is_not_known_is_not_stated() -> None:
     read = accountant_named(BASIC).other_reading(full, 1e-5, "replace-one")
     assert read is not None
     assert math.isinf(float(read[0]))  # a sum that has stopped says nothing
-
-
-def test_readings_in_words_are_never_rounded_down() -> None:
-    assert rounded_up(24.3000001) == "24.4"
-    assert rounded_up(24.3) == "24.3"
-    assert rounded_up(1999.0) == "2e+03"
-    assert rounded_up(0.0) == "0"
-    said = both_readings(10.0, "replace-special", 24.381)
-    assert (
-        said == "epsilon 10 (replace-special); 24.4 if one client's data are replaced by another's"
-    )
-    said = both_readings(10.0, "replace-one", 4.377)
-    assert said == "epsilon 10 (replace-one); 4.38 with nothing in a client's place"
-    assert both_readings(10.0, "replace-one", None) == "epsilon 10 (replace-one)"

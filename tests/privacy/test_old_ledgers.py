@@ -208,18 +208,3 @@ def test_every_schema_has_a_ledger_among_the_assets() -> None:
     assert {f"ledger-schema{number}.sqlite": number for number in range(1, SCHEMA + 1)} == {
         name: number for name, number in found.items() if "killed" not in name
     }
-
-
-@pytest.mark.parametrize("read_only", [False, True])
-def test_a_ledger_of_a_later_version_is_refused_and_left_alone(
-    tmp_path: Path, read_only: bool
-) -> None:
-    path = tmp_path / "ledger.sqlite"
-    shutil.copy(ASSETS / "ledger-schema2.sqlite", path)
-    connection = sqlite3.connect(path)
-    connection.execute(f"PRAGMA user_version = {SCHEMA + 1}")
-    connection.close()
-    before = path.read_bytes()
-    with pytest.raises(LedgerError, match="Another version wrote it: update bgtplanner"):
-        Ledger.open(path, read_only=read_only)
-    assert path.read_bytes() == before

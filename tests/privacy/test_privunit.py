@@ -16,9 +16,9 @@ from scipy.special import log_ndtr
 from bgtplanner.errors import ConfigError
 from bgtplanner.paper.accounting import client_level
 from bgtplanner.privacy.accountants import accountant_named
-from bgtplanner.privacy.budget import Budget
-from bgtplanner.privacy.noise import FINE_BITS, ExactNoise, SeededNoise
+from bgtplanner.privacy.noise import FINE_BITS, SeededNoise
 from bgtplanner.privacy.privunit import _along_exactly, cap_of, epsilon_of, randomise
+from privacy.ledgers import exact
 
 EPSILONS = [1e-6, 0.01, 0.6, 1.0, 5.0, 10.0, 12.5, 20.0, 300.0]
 
@@ -74,20 +74,6 @@ def test_no_other_threshold_is_stronger(epsilon: float) -> None:
 @settings(deadline=None, derandomize=True, max_examples=50)
 def test_strength_and_epsilon_are_two_names_of_one_thing(epsilon: float) -> None:
     assert float(epsilon_of(cap_of(epsilon).strength)) == pytest.approx(epsilon, rel=1e-8)
-
-
-def test_against_gaussian_noise() -> None:
-    """At epsilon 10 a tenth of the variance of Gaussian noise; the rule says so."""
-    gaussian, turned = accountant_named("gaussian/gdp"), accountant_named("privunit/either")
-    budget = Budget(10.0, 1e-5)
-    plain = float(gaussian.noise_multiplier(gaussian.capacity(budget)))
-    other = float(turned.noise_multiplier(turned.capacity(budget)))
-    assert turned.capacity(budget) >= 10.0
-    assert 9 < (plain / other) ** 2 < 13
-
-
-def exact(seed: int) -> ExactNoise:
-    return ExactNoise(np.random.default_rng(seed).bytes)
 
 
 @pytest.mark.parametrize(("source", "number"), [(SeededNoise(1), 40_000), (exact(1), 8_000)])

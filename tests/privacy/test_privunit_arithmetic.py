@@ -26,12 +26,9 @@ from bgtplanner.privacy.privunit import (
     epsilon_of,
     randomise,
 )
+from privacy.ledgers import exact
 
 ONE = 1 << FINE_BITS
-
-
-def exact(seed: int) -> ExactNoise:
-    return ExactNoise(np.random.default_rng(seed).bytes)
 
 
 def cap_at(threshold: float, lead: float = 0.0) -> Cap:

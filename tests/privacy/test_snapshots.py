@@ -16,15 +16,11 @@ from bgtplanner.privacy._journal import Journal
 from bgtplanner.privacy._rows import Head
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import SNAPSHOT_EVERY, Ledger
+from privacy.ledgers import edited
 
 BUDGETS = Budgets((Budget(9.0), Budget(5.0), Budget(7.0)), np.array([0, 2, 2, 0]))  # 1: nobody
 RULE = "laplace/either"
 MARK = b"m" * 32
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.sqlite"
 
 
 def fill(ledger: Ledger, rounds: range, run: str = "run") -> None:
@@ -146,13 +142,6 @@ def test_a_lowered_budget_goes_with_any_snapshot(
         assert (less.spent() == first.spent()).all()
         assert less.verify() == again.verify()
     first.close()
-
-
-def edited(path: Path, statement: str, *values: Any) -> None:
-    connection = sqlite3.connect(path)
-    assert connection.execute(statement, values).rowcount == 1
-    connection.commit()
-    connection.close()
 
 
 @pytest.fixture

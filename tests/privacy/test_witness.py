@@ -25,11 +25,6 @@ def witness(tmp_path: Path) -> Witness:
     return Witness(tmp_path / "elsewhere" / "heads.txt")
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.sqlite"
-
-
 def head(number: int) -> Head:
     return Head(number, bytes([number]) * 32)
 

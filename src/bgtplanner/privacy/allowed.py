@@ -32,20 +32,15 @@ _LOCAL = (
 class Unit:
     """What one clip, and with it one guarantee, covers.
 
-    Attributes:
-        name: The name it is registered under.
-        release: Address of the function that protects uploads in a simulation; see
-            :func:`bgtplanner.federation.protection.release_whole`.
-        sound: Whether it is the whole client, so that the guarantee covers all that it sends.
-        axes: Axes of one client's upload: 1, or 2 if it has blocks, each with the full charge.
-        own_clips: Whether clients may have clips of their own.
+    `release` is the address of the function that protects uploads in a simulation, such as
+    :func:`bgtplanner.federation.protection.release_whole`.
     """
 
     name: str
     release: str
-    sound: bool = True
-    axes: int = 1
-    own_clips: bool = False
+    sound: bool = True  # it is the whole client: the guarantee covers all that it sends
+    axes: int = 1  # of one client's upload; 2 if it has blocks, each with the full charge
+    own_clips: bool = False  # clients may have clips of their own
 
 
 UNITS: Registry[Unit] = Registry(

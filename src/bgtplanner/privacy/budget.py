@@ -20,12 +20,8 @@ class Budget:
     """The (epsilon, delta) that all releases of one client together must satisfy.
 
     The pair is a promise about everything that the client ever sends under this budget, however
-    the charges are chosen, for the neighbouring relation of the ledger.
-
-    Attributes:
-        epsilon: Largest privacy loss, positive and finite.
-        delta: Probability with which the loss may be larger, from 0 to below 1. Accountants of
-            Gaussian noise need a positive one.
+    the charges are chosen, for the neighbouring relation of the ledger. The loss is at most
+    epsilon, except with probability delta, which Gaussian noise needs to be positive.
 
     Example:
         >>> Budget(10, 1e-5)
@@ -51,11 +47,7 @@ class Budget:
 
 @dataclass(frozen=True, eq=False)
 class Budgets:
-    """Every client's budget, as a few classes of equal ones, each stored once.
-
-    Attributes:
-        classes: The distinct budgets.
-        class_of_client: Index of each client's budget in `classes`.
+    """Every client's budget: a few classes of equal ones, and the index of each client's.
 
     Example:
         >>> budgets = Budgets.shares("1:0.5,10:0.5", clients=4, delta=1e-5, seed=0)

@@ -1,7 +1,7 @@
 """Between (epsilon, delta) and what adds up: exact Gaussian, Renyi and Laplace formulas.
 
-All functions take and return arrays, with one entry per client. A number that is found by search
-is rounded to the safe side: a capacity is never too large, an epsilon never too small.
+All functions take and return arrays. What is found by search is rounded to the safe side: a
+capacity is never too large, an epsilon never too small.
 """
 
 from __future__ import annotations
@@ -89,10 +89,7 @@ def _mills_drop(start: Floats, width: Floats) -> Floats:
 
 
 def gdp_capacity(epsilon: ArrayLike, delta: ArrayLike) -> Floats:
-    """Return the largest mu^2 at which Gaussian releases are (epsilon, delta)-private together.
-
-    It is never too large, and too small by at most 3e-11 of itself.
-    """
+    """Return the largest mu^2 at which Gaussian releases are (epsilon, delta)-private together."""
     epsilon, delta = _floats(epsilon, delta)
     # delta grows with mu; mu^2/2 is the mean loss, so mu cannot exceed this by much.
     high = np.sqrt(2 * epsilon) + 40.0
@@ -139,10 +136,7 @@ def renyi_epsilon(spent: ArrayLike, delta: ArrayLike, orders: Floats = ORDERS) -
 
 
 def _renyi_offset(delta: Floats, orders: Floats) -> tuple[Floats, Floats]:
-    """Return what to add to a Renyi divergence of order a, and a bound on its rounding error.
-
-    The sum is epsilon: log(1 - 1/a) - (log(delta) + log(a)) / (a - 1) is added.
-    """
+    """Return what makes an epsilon of a Renyi divergence when added, and its rounding error."""
     with np.errstate(divide="ignore"):
         first, second = np.log1p(-1 / orders), (np.log(delta) + np.log(orders)) / (orders - 1)
     largest = np.abs(first) + (np.abs(np.log(orders)) / (orders - 1)) + np.abs(second)
@@ -191,9 +185,9 @@ def _best_order(bound: Callable[[Floats], Floats], delta: Floats) -> Floats:
 
 
 def filter_capacity(epsilon: ArrayLike, delta: ArrayLike) -> Floats:
-    """Return the largest sum of eps_t^2 that fully adaptive composition allows pure releases.
+    """Return the s that solves sqrt(2 ln(1/delta) s) + s/2 = epsilon.
 
-    It solves sqrt(2 ln(1/delta) s) + s/2 = epsilon for s (Whitehouse et al. 2023, theorem 2).
+    Pure releases may have it as a sum of eps_t^2 (Whitehouse et al. 2023, theorem 2).
     """
     epsilon, delta = _floats(epsilon, delta)
     with np.errstate(divide="ignore"):  # the logarithm of 0: no delta allows nothing

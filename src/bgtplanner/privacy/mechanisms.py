@@ -87,39 +87,25 @@ class Limits(NamedTuple):
 class Mechanism:
     """Everything that depends on the mechanism; stateless, with one instance of each.
 
-    Attributes:
-        name: The name it is registered under.
-        order: 2 if uploads are clipped in the L2 norm, 1 for the L1 norm.
-        accountant: Name of the accountant that is used unless another is named.
-        pure: Whether its releases have an epsilon with delta = 0.
-        std_of_scale: Standard deviation of noise of scale 1 in one coordinate.
-        trusts: The trusts it can be used under: ``local``, ``secagg``.
-        units: The units it can be used with; None for all.
-        validates: Whether a second, small release can share a round's charge.
-        has_shares: Whether clients can draw the noise of a sum in shares, so that no one has to be
-            trusted with all of it (:mod:`bgtplanner.privacy.shares`).
-
     Example:
         >>> gaussian = mechanism_named("gaussian")
         >>> gaussian.clip(np.array([[30.0, 40.0], [0.3, 0.4]]), bound=1.0).round(3).tolist()
         [[0.6, 0.8], [0.3, 0.4]]
         >>> float(gaussian.scale(noise_multiplier=5.0, bound=0.5))
         5.0
-        >>> float(gaussian.scale(noise_multiplier=5.0, bound=0.5, neighbours="replace-special"))
-        2.5
     """
 
     __slots__ = ()
 
     name: ClassVar[str]
-    order: ClassVar[Literal[1, 2]]
-    accountant: ClassVar[str]
-    pure: ClassVar[bool] = True
-    std_of_scale: ClassVar[float] = 1.0
+    order: ClassVar[Literal[1, 2]]  # of the norm in which uploads are clipped
+    accountant: ClassVar[str]  # that is used unless another is named
+    pure: ClassVar[bool] = True  # whether its releases have an epsilon with delta = 0
+    std_of_scale: ClassVar[float] = 1.0  # deviation of noise of scale 1 in one coordinate
     trusts: ClassVar[tuple[str, ...]] = ("local", "secagg")
-    units: ClassVar[tuple[str, ...] | None] = None
-    validates: ClassVar[bool] = False
-    has_shares: ClassVar[bool] = False
+    units: ClassVar[tuple[str, ...] | None] = None  # None for all
+    validates: ClassVar[bool] = False  # a second, small release can share a round's charge
+    has_shares: ClassVar[bool] = False  # clients can draw the noise of a sum in shares
 
     # ---- bound
 

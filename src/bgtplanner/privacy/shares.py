@@ -1,10 +1,10 @@
 """Noise that no one holds alone: each client adds a share of it, in whole steps of a grid.
 
 Under secure aggregation the server sees the sum of what clients send, modulo 2^bits. A client
-bounds its upload, cuts it to the grid towards zero, which increases no norm, and adds *its share*
-of the noise: a normal variate rounded to whole steps (:meth:`ExactNoise.normal_steps`). Some
-clients drop out, and some may tell the server what they added. The shares are so large that those
-of the others are already the full noise, as long as both are no more than stated:
+bounds its upload, cuts it to the grid towards zero, and adds *its share* of the noise: a normal
+variate rounded to whole steps. Some clients drop out, and some may tell the server what they
+added. The shares of the others are already the full noise, as long as both are no more than
+stated:
 
     honest = invited - most_dropouts - most_colluders, or 1: one's own share is always there
     share  = full noise / sqrt(honest)
@@ -58,12 +58,7 @@ class Tolerance(NamedTuple):
     colluders: float = 0.0
 
     def of(self, invited: int) -> tuple[int, int]:
-        """Return both as numbers of clients, out of those invited.
-
-        Example:
-            >>> Tolerance(dropouts=0.05, colluders=1).of(943)
-            (47, 1)
-        """
+        """Return both as numbers of clients, out of those invited."""
         for name, value in self._asdict().items():
             good = math.isfinite(value) and value >= 0 and (value < 1 or value == int(value))
             expected = "a share below 1, or a whole number of clients"
@@ -83,12 +78,8 @@ class Tolerance(NamedTuple):
 class Shares:
     """The shares of the noise in one round's sum; all clients of the round have the same.
 
-    Attributes:
-        scale: Standard deviation of the full noise, which the promise takes.
-        clip: The largest bound on the norm (L2) of an upload.
-        invited: How many clients are asked, and add a share.
-        most_dropouts: How many of them may fail to answer.
-        most_colluders: How many of the others may tell what they added.
+    The scale is the deviation of the full noise, the clip the largest bound on an upload (L2).
+    Of the clients that are invited, some may drop out, and some of the others tell their share.
 
     Example:
         >>> from bgtplanner.privacy.accountants import accountant_named
@@ -101,11 +92,6 @@ class Shares:
         (81, 90, 25)
         >>> round(shares.std_of_share, 4)
         0.0556
-        >>> from bgtplanner.privacy.noise import SystemNoise
-        >>> sent = [shares.encode([0.25, -0.25], SystemNoise()) for _ in range(95)]
-        >>> total = np.bitwise_and(np.sum(sent, axis=0, dtype=np.uint64), shares.mask(size=2))
-        >>> shares.decode(total, answered=95).shape
-        (2,)
     """
 
     scale: float
@@ -193,8 +179,7 @@ class Shares:
     def bits(self, size: int) -> int:
         """Return the bits of a sum of `size` coordinates, which wraps with probability 2^-40.
 
-        Honest uploads stay within their bounds. Their noise exceeds t deviations with a
-        probability of at most exp(-t^2 / 2), and rounding moves each share by half a step.
+        Its noise exceeds t deviations with a probability of at most exp(-t^2 / 2).
         """
         number = max(int(size), 1)
         tail = math.sqrt(2 * math.log(2) * (_WRAPS + math.log2(number)))
