@@ -214,37 +214,6 @@ def test_what_a_charge_adds_has_one_row_a_sum() -> None:
 # ---- capacities
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_capacity_fits_and_a_tick_more_does_not(name: str) -> None:
-    accountant = accountant_named(name)
-    for epsilon, delta in itertools.product([0.01, 1.0, 10.0, 200.0], [1e-9, 1e-5, 0.5]):
-        budget = Budget(epsilon, delta)
-        charge = accountant.capacity(budget)
-        assert charge == 0 or fits_rounds(accountant, budget, charge, 1)
-        assert (charge == 0) == (name == "gaussian/rdp" and (epsilon, delta) == (0.01, 1e-9))
-        assert not fits_rounds(accountant, budget, charge + 2 * TICK, 1)
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("epsilon", [1e-9, 1e-3, 600.0, 54321.0, 1e5])
-@pytest.mark.parametrize("delta", [1e-300, 1e-5, 0.999])
-def test_extreme_budgets_have_a_capacity_that_fits(
-    name: str, epsilon: float, delta: float
-) -> None:
-    accountant, budget = accountant_named(name), Budget(epsilon, delta)
-    limits = accountant.limit_ticks(budget)
-    assert limits.dtype == np.int64
-    assert (limits >= 0).all()
-    assert (limits < CEILING).all()
-    charge = accountant.capacity(budget)
-    if charge > 0:
-        assert fits_rounds(accountant, budget, charge, 1)
-        assert float(accountant.epsilon(accountant.sum_ticks(charge), delta)) <= epsilon * (
-            1 + 1e-9
-        )
-    assert np.isfinite(accountant.epsilon(limits, delta)).all()
-
-
 def test_the_highest_limit_is_just_below_the_ceiling() -> None:
     limits = accountant_named("laplace/filter").limit_ticks(Budget(1e5, 0.5))
     assert limits.tolist() == [CEILING - 256]
@@ -354,23 +323,6 @@ def test_zcdp_allows_for_more_than_either_and_never_less(mechanism: str) -> None
         assert (new.limit_ticks(budget) >= old.limit_ticks(budget)).all()
 
 
-@given(left=st.integers(0, CEILING - 256), squares=st.integers(0, CEILING - 256))
-@quick
-def test_the_largest_fitting_charge_fits(left: int, squares: int) -> None:
-    accountant = accountant_named("laplace/either")
-    limits = np.array([left, squares])
-    charge = float(accountant.largest_fitting(np.zeros(2), limits))
-    if charge:
-        assert accountant.fits(
-            np.zeros((2, 1), np.int64), accountant.sum_ticks([charge]), limits[:, None]
-        )
-    more = max(charge * (1 + 1e-12), charge + 4 * TICK)
-    if more <= 131072:
-        assert not accountant.fits(
-            np.zeros((2, 1), np.int64), accountant.sum_ticks([more]), limits[:, None]
-        )
-
-
 def test_the_largest_fitting_charge_of_many_clients() -> None:
     accountant = accountant_named("laplace/either")
     spent = np.array([[0, 2**44, 2**45, 2**46], [0, 2**44, 0, 2**45]])
@@ -418,17 +370,6 @@ def test_too_many_rounds_for_a_budget_are_refused() -> None:
 
 
 # ---- noise
-
-
-@pytest.mark.parametrize("name", NAMES)
-@given(charge=charges, less=st.floats(0.1, 0.999))
-@quick
-def test_less_noise_never_costs_less(name: str, charge: float, less: float) -> None:
-    accountant = accountant_named(name)
-    multiplier = float(accountant.noise_multiplier(charge))
-    assert accountant.charge(multiplier * less) >= accountant.charge(multiplier)
-    if charge > 1e-6:
-        assert accountant.charge(multiplier * less) > accountant.charge(multiplier)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -567,3 +508,22 @@ def test_either_against_the_two_sums_kept_apart(budget: Budget, sizes: list[floa
             spent += adds
             total, squares = total + exact, squares + exact**2
         assert total <= Fraction(budget.epsilon) or squares <= capacity
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("epsilon", [1e-9, 1e-3, 0.01, 1.0, 10.0, 200.0, 600.0, 54321.0, 1e5])
+@pytest.mark.parametrize("delta", [1e-300, 1e-9, 1e-5, 0.5, 0.999])
+def test_a_capacity_fits_and_a_little_more_does_not(
+    name: str, epsilon: float, delta: float
+) -> None:
+    accountant, budget = accountant_named(name), Budget(epsilon, delta)
+    limits, charge = accountant.limit_ticks(budget), accountant.capacity(budget)
+    assert limits.dtype == np.int64
+    assert ((limits >= 0) & (limits < CEILING)).all()
+    assert charge == 0 or fits_rounds(accountant, budget, charge, 1)
+    more = max(charge + 2 * TICK, charge * (1 + 1e-12))
+    assert more > 131072 or not fits_rounds(accountant, budget, more, 1)
+    if charge > 0:
+        reading = float(accountant.epsilon(accountant.sum_ticks(charge), delta))
+        assert reading <= epsilon * (1 + 1e-9)
+    assert np.isfinite(accountant.epsilon(limits, delta)).all()

@@ -27,28 +27,6 @@ def test_a_budget_holds_two_floats_and_has_a_default_delta() -> None:
         budget.epsilon = 20.0  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("epsilon", [1e-9, 1.0, 1e5])
-@pytest.mark.parametrize("delta", [0.0, 5e-324, 0.999, np.nextafter(1, 0)])
-def test_the_ends_of_both_ranges_are_accepted(epsilon: float, delta: float) -> None:
-    assert Budget(epsilon, delta).epsilon == epsilon
-    assert Budget(epsilon, delta).delta == delta
-
-
-@pytest.mark.parametrize(
-    "epsilon",
-    [0.0, -1.0, np.nextafter(1e-9, 0), np.nextafter(1e5, 1e6), np.inf, -np.inf, np.nan],
-)
-def test_an_epsilon_out_of_range_is_refused(epsilon: float) -> None:
-    with refused(f"epsilon = {float(epsilon)!r}: expected {EPSILON}"):
-        Budget(float(epsilon))
-
-
-@pytest.mark.parametrize("delta", [-5e-324, 1.0, 2.0, np.inf, np.nan])
-def test_a_delta_out_of_range_is_refused(delta: float) -> None:
-    with refused(f"delta = {float(delta)!r}: expected {DELTA}"):
-        Budget(1.0, delta)
-
-
 def test_what_is_no_number_is_refused() -> None:
     for value, shown in [("ten", "'ten'"), (None, "None"), (1j, "1j"), ([1], "[1]")]:
         with refused(f"epsilon = {shown}: expected {EPSILON}"):
@@ -124,3 +102,22 @@ def test_classes_and_indices_must_match() -> None:
     assert len(Budgets(one, np.zeros(0, dtype=np.int32))) == 0
     two = Budgets((Budget(1.0), Budget(2.0)), np.asarray([1, 0]))
     assert two.class_of_client.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad", "expected"),
+    [
+        ("epsilon", [1e-9, 1.0, 1e5], [0.0, -1.0, np.nextafter(1e-9, 0), np.nextafter(1e5, 1e6),
+                                       np.inf, -np.inf, np.nan], EPSILON),
+        ("delta", [0.0, 5e-324, 0.999, np.nextafter(1, 0)], [-5e-324, 1.0, 2.0, np.inf, np.nan],
+         DELTA),
+    ],
+)  # fmt: skip
+def test_both_ranges_and_their_ends(
+    name: str, good: list[float], bad: list[float], expected: str
+) -> None:
+    for value in good:
+        assert getattr(Budget(**{"epsilon": 1.0} | {name: value}), name) == value
+    for value in map(float, bad):
+        with refused(f"{name} = {value!r}: expected {expected}"):
+            Budget(**{"epsilon": 1.0} | {name: value})

@@ -705,24 +705,6 @@ def test_threads_on_one_ledger_spend_exactly_what_was_granted(make: Make) -> Non
     assert ledger.verify() == ledger.head.number + 1
 
 
-def test_two_ledgers_on_one_file_see_each_others_charges(path: Path) -> None:
-    one = Ledger.create(path, budgets_of(1.0), BASIC)
-    two = Ledger.open(path)
-    reservation = one.reserve(0.75, run="a", round=0, fingerprint=MARK)
-    with says(BudgetExceeded, "1 of 1 clients cannot pay 0.5: at most 0.25 is left"):
-        two.reserve(0.5, run="b", round=0)
-    again = two.reserve(0.75, run="a", round=0, fingerprint=MARK)
-    assert again.replayed.all()
-    two.settle(again)
-    one.settle(reservation)
-    two.reserve(0.25, run="b", round=0)
-    assert one.verify() == 4  # rows of others are no loss
-    assert [entry.get("settled") for entry in one.history()] == [None, True, None, False]
-    assert one.head == two.head
-    one.close()
-    two.close()
-
-
 def test_readers_are_not_blocked_and_cannot_write(path: Path) -> None:
     writer = Ledger.create(path, budgets_of(1.0), BASIC)
     writer.reserve(0.25, run="a", round=0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -68,27 +67,6 @@ def test_an_edit_of_any_field_of_any_row_is_found(
     opened.close()
     with pytest.raises((LedgerTamperedError, LedgerError)):
         Ledger.open(path)
-
-
-@pytest.mark.parametrize("row", range(ROWS))
-def test_a_single_bit_of_a_payload_or_hash_is_found(filled: tuple[Path, Head], row: int) -> None:
-    path, _ = filled
-    connection = sqlite3.connect(path)
-    (payload, digest) = connection.execute(
-        "SELECT payload, hash FROM rows WHERE number = ?", (row,)
-    ).fetchone()
-    connection.close()
-    generator = random.Random(row)
-    for field, value in (("payload", payload), ("hash", digest)):
-        for _ in range(4):
-            bit = generator.randrange(len(value) * 8)
-            changed = bytearray(value)
-            changed[bit // 8] ^= 1 << bit % 8
-            edited(path, f"UPDATE rows SET {field} = ? WHERE number = ?", bytes(changed), row)
-            with pytest.raises((LedgerTamperedError, LedgerError)):
-                Ledger.open(path)
-        edited(path, f"UPDATE rows SET {field} = ? WHERE number = ?", value, row)
-    Ledger.open(path).close()
 
 
 def test_text_that_is_none_is_found(filled: tuple[Path, Head]) -> None:
