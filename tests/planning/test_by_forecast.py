@@ -263,34 +263,6 @@ def test_the_process_learns_by_which_factor_a_forecast_is_wrong(context: Any) ->
 # ---- what it says
 
 
-@pytest.mark.parametrize("budgets", [BUDGET, CLASSES], ids=["one class", "three classes"])
-@pytest.mark.parametrize("reward", [None, as_forecast], ids=["no rewards", "rewards"])
-def test_what_it_says_adds_up(budgets: Any, reward: Reward | None) -> None:
-    policy = planner("gaussian/gdp", budgets, gamma=2.0, seed=3)
-    plans = played(policy, made(policy), reward=reward)
-    explained = [plan for plan in plans if plan.why.score]
-    assert explained
-    for plan in explained:
-        why = plan.why
-        numbers = [
-            np.array(row)
-            for row in (why.charges, why.predicted, why.price, why.score, why.probability)
-        ]
-        charges, predicted, price, score, chance = numbers
-        assert all(np.isfinite(row).all() and len(row) == len(score) for row in numbers)
-        later = score - predicted
-        np.testing.assert_allclose(price, later[0] - later, atol=1e-12)
-        assert price[0] == 0.0
-        assert predicted[0] == pytest.approx(0.0, abs=1e-12)
-        assert charges[0] == 0.0
-        assert (np.diff(charges) > 0).all()
-        assert chance.sum() == pytest.approx(1.0)
-        assert plan.level is not None
-        assert chance[plan.level] > 0
-        paid = 0.0 if plan.skip else plan.charge_by_class.max()
-        assert paid == pytest.approx(charges[plan.level], rel=1e-6)
-
-
 # ---- without forecasts
 
 

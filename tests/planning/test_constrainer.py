@@ -129,16 +129,6 @@ def test_prices_stay_in_the_ball_whatever_comes(
         assert prices.sum() <= radius * (1 + 1e-8)
 
 
-def test_a_price_can_rise_again_from_nothing() -> None:
-    constrainer = Constrainer(resources=1, radius=1.0, step=1.0)
-    for _ in range(1000):
-        constrainer.update(cost=[0.0], allowance=[1.0])
-    assert constrainer.prices()[0] < 1e-8
-    for _ in range(60):
-        constrainer.update(cost=[1.0], allowance=[0.0])
-    assert constrainer.prices()[0] > 0.99
-
-
 # ---- replay
 
 

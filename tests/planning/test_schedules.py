@@ -18,11 +18,10 @@ from bgtplanner.planning.schedules import (
     Late,
     Random,
     TwoPhase,
-    Uniform,
     Unlimited,
 )
-from bgtplanner.privacy.accountants import ACCOUNTANTS, accountant_named
-from bgtplanner.privacy.budget import Budget, Budgets
+from bgtplanner.privacy.accountants import ACCOUNTANTS
+from bgtplanner.privacy.budget import Budget
 
 BUDGET = Budget(10.0, 1e-5)
 SOUND = [name for name, accountant in ACCOUNTANTS.items() if accountant.sound]
@@ -41,13 +40,6 @@ def charges_of(policy: Policy) -> list[float]:
 
 
 # ---- uniform, fixed
-
-
-@pytest.mark.parametrize("accountant", SOUND)
-@pytest.mark.parametrize("rounds", [1, 7, 100])
-def test_uniform_is_the_even_charge(accountant: str, rounds: int) -> None:
-    even = accountant_named(accountant).even_charge(BUDGET, rounds)
-    assert charges_of(Uniform(BUDGET, 3, rounds=rounds, accounting=accountant)) == [even] * rounds
 
 
 @pytest.mark.parametrize("accountant", SOUND)
@@ -230,18 +222,6 @@ def test_every_client_of_adap_can_have_a_clip_of_its_own() -> None:
 
 
 # ---- unlimited
-
-
-def test_unlimited_has_neither_noise_nor_charge() -> None:
-    policy = Unlimited(BUDGET, 4, rounds=3)
-    plans = played(policy)
-    assert len(plans) == 3
-    for plan in plans:
-        assert (plan.charge, plan.noise_std, plan.noise_multiplier) == (0.0, 0.0, 0.0)
-        assert (plan.clip, plan.skip, plan.participants.sum()) == (float("inf"), False, 4)
-    assert Unlimited.from_state(policy.state_dict()).ask() is None
-    assert Unlimited(Budgets.same(BUDGET, 7), rounds=1).clients == 7
-    assert Unlimited(rounds=1, clip=2.0).clip == 2.0
 
 
 # ---- refusals
