@@ -12,7 +12,7 @@ import pytest
 
 from bgtplanner.errors import ConfigError, InterruptedRunError, StorageError, TrainingDivergedError
 from bgtplanner.runs import run as runner
-from bgtplanner.runs.compare import Objects, _Clock, run_cells, run_study, shared_data
+from bgtplanner.runs.compare import Objects, run_cells, run_study, shared_data
 from bgtplanner.runs.config import Config, load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.statistics import Outcome
@@ -47,7 +47,8 @@ class Fake:
             names = ("final", "best", "constant", "user_mean", "client_alone")
             scores = {f"{metric}_{name}": 0.3 for metric in ("rmse", "f1") for name in names}
             folder.write_summary(scores | {"seconds_total": 2000.0})
-            observer.round({"round": 0}, 1)
+            if observer is not None:
+                observer.round({"round": 0}, 1)
 
     def resume(self, path: Path, *, observer: Any, **_: Any) -> None:
         config = RunFolder(path).config()
@@ -292,21 +293,3 @@ class TestData:
         alone = runner.execute(config).summary
         shared = runner.execute(config, data=lambda config: shared_data("a", config)).summary
         assert timeless(shared) == timeless(alone)
-
-
-def test_time_left_by_data_set_and_side_by_side() -> None:
-    cells = [
-        Cell(dataset=name, mechanism="none", policy="unlimited", seed=seed)
-        for seed in (0, 1)
-        for name in ("a", "b")
-    ]
-    clock = _Clock(cells, 1, [])
-    assert clock.left() is None
-    clock.finished(Outcome(cell=cells[0], summary={}, seconds=10.0))
-    assert clock.left() == 30.0
-    clock.finished(Outcome(cell=cells[1], summary={"seconds_total": 50.0}, seconds=1.0))
-    assert clock.left() == 60.0
-    clock.finished(Outcome(cell=cells[2], error="x", seconds=1.0))
-    assert clock.left() == 50.0
-    two = _Clock(cells[:2], 8, [Outcome(cell=cells[2], summary={"seconds_total": 5})])
-    assert two.left() == 5.0

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bgtplanner.data.datasets import DATASETS
 from bgtplanner.errors import RunFolderError
 from bgtplanner.models.metrics import METRICS, shown
 from bgtplanner.report import plots, verdict
@@ -22,7 +23,6 @@ from bgtplanner.runs.config import Config, departures, to_toml
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.gains import FEWEST
 from bgtplanner.runs.recommending import number_of_examples
-from bgtplanner.runs.reproduce import command_of
 from bgtplanner.runs.result import Result
 from bgtplanner.runs.summary import (
     identity_of,
@@ -378,7 +378,11 @@ def _origin(run: _Run) -> Section:
     said.append("All figures are in summary.json and rounds.jsonl, next to this page.")
     if run.deployed:
         said.append("To run it again, in the app folder, with another run folder as out:")
-    code = "flwr run APP SUPERLINK" if run.deployed else command_of(run.config)
+    code = "bgtplanner run --config config.toml --out NEW_FOLDER"
+    if run.deployed:
+        code = "flwr run APP SUPERLINK"
+    elif run.config.data.dataset not in DATASETS and ":" not in run.config.data.dataset:
+        code += "  # its ratings were given in Python: bgtplanner.simulate(ratings)"
     heading = "The data, and how to reproduce it"
     return Section(heading, said, code=code, unfold=to_toml(run.config))
 

@@ -15,7 +15,6 @@ from bgtplanner.report.facts import Facts, Section, Table
 from bgtplanner.report.style import Picture
 from bgtplanner.report.verdict import on_the_scale
 from bgtplanner.runs import tables
-from bgtplanner.runs.reproduce import command_of_study
 from bgtplanner.runs.statistics import Comparison, Row, metric_of, read_study, summed_up
 from bgtplanner.runs.study import Study, folder_name, in_words
 
@@ -50,7 +49,7 @@ def facts_of_comparison(found: Comparison, state: str = "finished") -> Facts:
         "folder of its cell to bgtplanner report."
     )
     asked = json.dumps(asdict(study), indent=2)
-    code = command_of_study(study)
+    code = f"mkdir NEW && cp study.json NEW && bgtplanner {study.command} --out NEW"
     sections.append(Section("How to reproduce it", [said], code=code, unfold=asked))
     names = [", ".join(study.datasets), ", ".join(dict.fromkeys(study.policies))]
     return Facts(

@@ -136,12 +136,8 @@ def federation_of(
 ) -> Federation:
     """Return what is learned and how.
 
-    Args:
-        config: The settings.
-        n_items: The number of items.
-        learner: A learner that was given in Python.
-        clients: The number of clients, by which a learner chooses settings that were left open.
-        implicit: Whether there are no ratings, only what was picked.
+    By the number of clients, and whether their data are `implicit` and not ratings, a learner
+    chooses the settings that were left open.
     """
     privacy = config.privacy
     learner = learner_of(config) if learner is None else learner

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import json
 import os
 import secrets
@@ -210,16 +209,21 @@ def run_study(
     except OSError as error:
         raise StorageError.of(out, error, "choose another folder with --out") from error
     study.write(out)
-    clock = _Clock(todo, jobs, outcomes.values())
+
+    def left() -> float | None:
+        """About how many seconds the other cells will take, if they are like those so far."""
+        taken = [of.summary.get("seconds_total", 0.0) for of in outcomes.values() if of.summary]
+        remaining = len(cells) - len(outcomes)
+        return fmean(taken) * remaining / min(jobs, max(1, remaining)) if taken else None
+
     if observer is not None:
-        observer.study_started(len(cells), len(outcomes), clock.left())
+        observer.study_started(len(cells), len(outcomes), left())
     tell = None if observer is None else observer.cell_round
     with contextlib.closing(run_cells(todo, out, jobs=jobs, tell=tell, objects=objects)) as found:
         for outcome in found:
             outcomes[outcome.cell] = outcome
-            clock.finished(outcome)
             if observer is not None:
-                observer.cell_finished(outcome, clock.left())
+                observer.cell_finished(outcome, left())
     if len(outcomes) < len(cells):
         done = sum(outcome.summary is not None for outcome in outcomes.values())
         raise InterruptedRunError(
@@ -250,43 +254,17 @@ def check_settings(cell: Cell, config: Config, out: Path) -> bool:
 
 def _check_folder(out: Path, study: Study) -> None:
     """Raise ConfigError unless the folder is empty or holds a study of the same kind."""
+    before = Study.read(out)
     try:
-        before = Study.read(out)
-        others = (
-            out.exists() and any(out.iterdir()) if before is None else before.kind != study.kind
-        )
+        others = before is None and out.exists() and any(out.iterdir())
     except OSError as error:
         raise ConfigError(
             f"--out {out}: cannot be used: {error.strerror}; choose another folder"
         ) from error
-    if others:
+    if others or (before is not None and before.kind != study.kind):
         raise ConfigError(
             f"--out {out}: holds something other than a {study.kind}; choose an empty folder"
         )
-
-
-class _Clock:
-    """Estimates how long the rest will take, from the times of cells with the same data set."""
-
-    def __init__(self, todo: Iterable[Cell], jobs: int, before: Iterable[Outcome]) -> None:
-        self._todo, self._jobs = dict.fromkeys(todo), jobs
-        self._taken: dict[str, list[float]] = {}
-        for outcome in before:
-            self.finished(outcome)
-
-    def finished(self, outcome: Outcome) -> None:
-        self._todo.pop(outcome.cell, None)
-        if outcome.summary is not None:  # a resumed cell took longer than just now
-            seconds = max(outcome.seconds, float(outcome.summary.get("seconds_total", 0.0)))
-            self._taken.setdefault(outcome.cell.dataset, []).append(seconds)
-
-    def left(self) -> float | None:
-        if not self._taken:
-            return None
-        each = {name: fmean(taken) for name, taken in self._taken.items()}
-        mean = fmean(itertools.chain(*self._taken.values()))
-        total = sum(each.get(cell.dataset, mean) for cell in self._todo)
-        return total / min(self._jobs, max(1, len(self._todo)))
 
 
 def run_cells(

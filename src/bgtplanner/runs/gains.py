@@ -35,16 +35,10 @@ def gains_of(
 ) -> dict[str, Any]:
     """The error of groups of clients in the last round, beside what they would reach alone.
 
-    Args:
-        split: The ratings.
-        predicted: What the model predicts for the test ratings.
-        last: The last round, from 0.
-        budgets: Each client's budget, if they are not all the same.
-
-    Returns:
-        ``better``: the share of the clients whose error is lower than alone; ``ratings`` and
-        ``budget``: the groups, each with its name, its number of clients, both errors, and the
-        gain, a share of the error alone, with the bounds of its 95 % interval.
+    ``better`` is the share of the clients whose error is lower than alone; ``ratings`` and, if
+    budgets differ, ``budget`` are the groups, each with its name, its number of clients, both
+    errors, and the gain, a share of the error alone, with the bounds of its 95 % interval.
+    `predicted` is for the test ratings, after the round `last`, from 0.
     """
     test, train = split.test, split.train.take(split.present(last))
     alone = predicted_alone(train, test)

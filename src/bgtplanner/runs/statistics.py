@@ -365,14 +365,15 @@ def _means(summaries: Iterable[Mapping[str, Any]], reference: str = "") -> dict[
     found = {}
     for key in compared():
         name = f"{metric_of(key)}_{reference}" if reference else key
-        if reference and key.endswith("_served") and _all_have(every, f"{name}_served"):
-            name = f"{name}_served"  # others are the same in every round, or not known for all
+        served = f"{name}_served"
+        if (
+            reference
+            and key.endswith("_served")
+            and all(of.get(served) is not None for of in every)
+        ):
+            name = served  # others are the same in every round, or not known for all
         found[key] = estimate([of[name] for of in every if of.get(name) is not None])
     return found
-
-
-def _all_have(summaries: Sequence[Mapping[str, Any]], key: str) -> bool:
-    return all(summary.get(key) is not None for summary in summaries)
 
 
 def _rows(point: Point, dataset: str, values: Mapping[_Place, _Summaries]) -> Iterator[Row]:

@@ -17,7 +17,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -51,6 +51,10 @@ AXES = {
 
 _SCHEMA = 1
 _FILE = "study.json"
+_UNREADABLE = (
+    *(OSError, LookupError, TypeError, AttributeError, ArithmeticError),
+    *(ValueError, RecursionError),  # what JSON and pydantic refuse
+)
 
 
 def in_words(value: Any) -> str:
@@ -141,17 +145,12 @@ class Variation:
         return [axis.key for axis in self.axes]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Point:
+class Point(NamedTuple):
     """One combination of the values of varied settings, and the comparison with these values."""
 
+    name: str
     values: Mapping[str, Any]
     study: Study
-
-    @property
-    def name(self) -> str:
-        """The varied settings with their values; empty if nothing is varied."""
-        return ",".join(f"{key}={in_words(value)}" for key, value in self.values.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +256,8 @@ class Study:
                 settings = {**variation.settings, **follow, **self.settings, **varied}
                 # A copy, because a key may lead into a table that is the value of another key.
                 alone = replace(self, settings=copy.deepcopy(settings), variations=(), figure=None)
-                yield Point(values=varied, study=alone)
+                name = ",".join(f"{key}={in_words(value)}" for key, value in varied.items())
+                yield Point(name, varied, alone)
 
     def cells(self) -> dict[Cell, Config]:
         """Every cell with its settings, in the order in which they are run.
@@ -270,8 +270,13 @@ class Study:
         """
         self._check()
         flag = "--vary" if self.figure is None else f"--figure {self.figure}:"
-        for variation in self.variations:
-            self._check_varied(variation, flag)
+        for keys, key in ((one.keys, key) for one in self.variations for key in one.keys):
+            if key in AXES:
+                raise ConfigError(f"{flag} {key}: this is given by {AXES[key]}")
+            if key in self.settings:
+                raise ConfigError(f"{flag} {key}: also given by --set; choose one of them")
+            if keys.count(key) > 1:
+                raise ConfigError(f"{flag} {key}: given twice; write {key}=V1,V2,...")
         found: dict[Cell, Config] = {}
         for point in self.points():
             try:
@@ -320,16 +325,6 @@ class Study:
         expected = f"one of {', '.join(self.policies)}"
         ConfigError.unless(known, "--baseline", self.baseline, expected)
 
-    def _check_varied(self, variation: Variation, flag: str) -> None:
-        """Refuse keys that cannot be varied."""
-        for key in variation.keys:
-            if key in AXES:
-                raise ConfigError(f"{flag} {key}: this is given by {AXES[key]}")
-            if key in self.settings:
-                raise ConfigError(f"{flag} {key}: also given by --set; choose one of them")
-            if variation.keys.count(key) > 1:
-                raise ConfigError(f"{flag} {key}: given twice; write {key}=V1,V2,...")
-
     @classmethod
     def read(cls, out: Path) -> Self | None:
         """The study that was requested in a folder, by this version or an earlier one.
@@ -361,11 +356,11 @@ class Study:
             return None
         except RunFolderError:
             raise
-        except (OSError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
-            raise _unreadable(file, error) from error
-        except (ValueError, RecursionError) as error:  # also what JSON and pydantic refuse
+        except _UNREADABLE as error:
             said = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
-            raise _unreadable(file, said) from error
+            raise RunFolderError(
+                f"{file}: cannot be read: {said}; delete it, and request the study again"
+            ) from error
         return found
 
     def write(self, out: Path) -> None:
@@ -373,9 +368,3 @@ class Study:
         tree = {"schema": _SCHEMA, "version": bgtplanner.__version__, **asdict(self)}
         tree["knows"] = [*BEFORE, "tastes"]
         write_whole(out / _FILE, json.dumps(tree, indent=2) + "\n")
-
-
-def _unreadable(file: Path, error: object) -> RunFolderError:
-    return RunFolderError(
-        f"{file}: cannot be read: {error}; delete it, and request the study again"
-    )

@@ -74,12 +74,8 @@ def facts_of(
 ) -> dict[str, Any]:
     """What is known about a run before its first round: what it is, and what it has to beat.
 
-    Args:
-        config: The settings of the run.
-        about: The name of the data, the numbers of clients, users, items and ratings, and what
-            is public about them, as in :attr:`Ratings.public`.
-        beside: Predictors that share nothing; None if no one may look at ratings.
-        simulated: Whether the noise comes from a seed instead of being secret.
+    `about` is what :func:`about_ratings` says of the data; `beside` are predictors that share
+    nothing, None if no one may look at ratings; `simulated` noise comes from a seed.
     """
     private = config.privacy.mechanism != "none"
     budgets = budgets_of(config, about["clients"]).classes if private else ()
@@ -194,13 +190,7 @@ def reaches_target(config: Config, record: Mapping[str, Any]) -> bool:
 
 
 def _scores(goal: Objective, records: Records, scale: Sequence[float] | None) -> dict[str, Any]:
-    """The scores of the model; None if no one may look at ratings.
-
-    Args:
-        goal: What was planned for.
-        records: One mapping per round.
-        scale: The lowest and the highest rating on the source's scale, if they are known.
-    """
+    """The scores of the model; None if no one may look at ratings."""
     found: dict[str, Any] = {}
     for name, metric in of_ratings().items():
         values = [record.get(name) for record in records]
@@ -261,12 +251,7 @@ def lists_served(goal: Objective, records: Records, last: float | None) -> float
 
     Lists are made in a few rounds only. Between two of these, NDCG@10 is taken to have come as far
     as the error has, which is known in every round; without any change of the error, as far as the
-    rounds have.
-
-    Args:
-        goal: What was planned for.
-        records: One mapping per round, some with a measured `ndcg_at_10`.
-        last: That of the last round.
+    rounds have. `last` is the NDCG@10 of the last round.
     """
     measured = [record.get(HEADLINE) for record in records[:-1]]
     errors = [record.get("rmse") for record in records]
@@ -340,12 +325,8 @@ def spending_of(
 ) -> dict[str, Any]:
     """What was promised, what was spent, and what that means for a whole client.
 
-    Args:
-        config: The settings of the run.
-        ledger: Its ledger.
-        split: The ratings; needed only if the epsilon of a whole client is more than was booked.
-        records: One mapping per round.
-        clients: How many places of the ledger are taken; all by default.
+    The ratings are needed only if the epsilon of a whole client is more than was booked. On real
+    machines, only the first `clients` places of the ledger are taken.
     """
     spent = ledger.epsilon_spent()[:clients]
     found: dict[str, Any] = {
