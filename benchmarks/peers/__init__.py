@@ -5,7 +5,7 @@
     python -m benchmarks.peers --long       more turns; all clients of slow peers as well
     python -m benchmarks.peers --only rounds-1m
 
-1. ``rounds-100k``, ``rounds-1m``: the task of ``task.py`` in pfl-research, on Flower's simulation
+``rounds-100k``, ``rounds-1m``: the task of ``task.py`` in pfl-research, on Flower's simulation
    engine, in torch with `vmap` over padded clients, in torch on flat arrays, and in ours, at the
    sizes of MovieLens 100K and 1M. The sum of clipped uploads before noise is compared with a plain
    NumPy loop in double precision; who differs by more than rounding is not timed. All sides are in
@@ -17,7 +17,6 @@
    Target at the size of ML-1M: at least 20, 200 and 5 times as fast as pfl-research, Flower's
    engine and the vmapped version. The flat version has no target; it is the fastest that we could
    write in torch.
-2. ``ranking``: NDCG@10 of the lists made from given scores, against LensKit. No target.
 
 What a peer needs and is not installed is left out, and the command says so. The tables go into
 docs/benchmarks.md, the single measurements to ``build/bench/peers.json``.

@@ -3,34 +3,24 @@
 python -m benchmarks.peers --plan              say what would be measured, and for how long
 python -m benchmarks.peers                     a few turns; slow peers have a part
 python -m benchmarks.peers --long              more turns, all clients
-python -m benchmarks.peers --only ranking      one question
+python -m benchmarks.peers --only rounds-1m    one question
 """
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
-import json
 import sys
-import time
 from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from rich.console import Console
-
 from benchmarks.peers.rounds import PEERS, TARGET_SIZE, missing
 from benchmarks.speed.page import (
-    DOCS,
     Progress,
+    Question,
     Section,
     about_ratio,
-    machine,
-    verdict,
+    answer_all,
     with_quartiles,
-    write_parts,
 )
 
 ALL = 1_000_000  # more clients than there are
@@ -41,15 +31,13 @@ class Form(NamedTuple):
 
     Attributes:
         rounds: For each size: turns, rounds of ours in a turn, clients of slow peers.
-        ranking: Size and turns of the lists.
     """
 
     rounds: dict[str, tuple[int, int, int]]
-    ranking: tuple[str, int]
 
 
-QUICK = Form({"ML-100K": (5, 20, 100), "ML-1M": (5, 5, 200)}, ("ML-100K", 5))
-LONG = Form({"ML-100K": (7, 20, ALL), "ML-1M": (5, 10, ALL)}, ("ML-1M", 5))
+QUICK = Form({"ML-100K": (5, 20, 100), "ML-1M": (5, 5, 200)})
+LONG = Form({"ML-100K": (7, 20, ALL), "ML-1M": (5, 10, ALL)})
 
 Answer = tuple[Section, list[dict[str, Any]]]
 
@@ -106,102 +94,22 @@ def measure_rounds(progress: Progress, form: Form, size: str) -> Answer:
     return section, [result]
 
 
-def measure_ranking(progress: Progress, form: Form) -> Answer:
-    """Question 3."""
-    section = Section(
-        "From scores to lists of ten and their NDCG, against LensKit",
-        *("size", "LensKit, ms", "ours, ms", "times as long as ours"),
-    )
-    size, turns = form.ranking
-    result = progress(f"ranking: {size}", "ranking", "--size", size, "--turns", turns)
-    section.add(
-        size,
-        f"{1e3 * median(result['seconds']['LensKit']):,.0f}",
-        f"{1e3 * median(result['seconds']['ours']):,.0f}",
-        with_quartiles(result, digits=about_ratio(result["ratio"])),
-    )
-    same = result["ndcg_at_10"]
-    section.notes.append(
-        f"NDCG@10 is {same['ours']:.6f} by ours and {same['LensKit']:.6f} by LensKit."
-    )
-    return section, [result]
-
-
-class Question(NamedTuple):
-    """One table of the page.
-
-    Attributes:
-        answer: Measures it.
-        needs: Packages without which there is nothing to compare with.
-        seconds: About how long it takes on two cores, in the quick and in the long form.
-    """
-
-    answer: Callable[[Progress, Form], Answer]
-    needs: tuple[str, ...]
-    seconds: tuple[float, float]
+def _rounds(size: str) -> Callable[[Progress, bool], Answer]:
+    return lambda progress, long: measure_rounds(progress, LONG if long else QUICK, size)
 
 
 QUESTIONS = {
-    "rounds-100k": Question(partial(measure_rounds, size="ML-100K"), (), (45, 120)),
-    "rounds-1m": Question(partial(measure_rounds, size="ML-1M"), (), (75, 600)),
-    "ranking": Question(measure_ranking, ("lenskit",), (20, 90)),
+    "rounds-100k": Question(_rounds("ML-100K"), (45, 120)),
+    "rounds-1m": Question(_rounds("ML-1M"), (75, 600)),
 }
 
 
-def plan(*, long: bool, only: str | None = None) -> dict[str, float]:
-    """Return the questions that are asked, and about how many seconds each takes."""
-    names = QUESTIONS if only is None else [only]
-    return {name: QUESTIONS[name].seconds[long] for name in names}
-
-
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.peers",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--long", action="store_true", help="more turns, and all clients")
-    parser.add_argument("--only", choices=list(QUESTIONS), help="answer one of the questions")
-    parser.add_argument("--plan", action="store_true", help="only say what would be measured")
-    parser.add_argument("--no-check", action="store_true", help="exit with 0 whatever comes out")
-    parser.add_argument("--out", type=Path, default=Path("build/bench"), help="where to write")
-    parser.add_argument("--docs", type=Path, default=DOCS, help="the page; default %(default)s")
-    given = parser.parse_args(arguments)
-
-    console = Console()
-    asked = plan(long=given.long, only=given.only)
-    minutes = sum(asked.values()) / 60
-    console.print(f"{', '.join(asked)}: about {minutes:.1f} min on two cores")
-    for peer, package in missing().items():
-        console.print(f"{PEERS[peer].what}: left out, since {package} is not installed")
-    if given.plan:
-        return 0
-    sections, measurements = {}, {}
-    begun = time.perf_counter()
-    for name in asked:
-        question = QUESTIONS[name]
-        absent = [need for need in question.needs if importlib.util.find_spec(need) is None]
-        if absent:
-            console.print(f"{name}: left out, since {', '.join(absent)} is not installed")
-            continue
-        progress = Progress(console, "benchmarks.peers")
-        sections[name], measurements[name] = question.answer(
-            progress, LONG if given.long else QUICK
-        )
-        console.print()
-        console.print(sections[name].as_table())
-        console.print("\n".join(sections[name].notes), markup=False, highlight=False)
-        console.print()
-    given.out.mkdir(parents=True, exist_ok=True)
-    seconds = time.perf_counter() - begun
-    everything = {"machine": machine(), "seconds": seconds, "measurements": measurements}
-    (given.out / "peers.json").write_text(json.dumps(everything, indent=2), encoding="utf-8")
-    flags = [*(["--long"] if given.long else []), *(["--only", given.only] if given.only else [])]
-    parts = {f"peers {name}": section for name, section in sections.items()}
-    write_parts(given.docs, parts, " ".join(["python -m benchmarks.peers", *flags]))
-    console.print(f"{seconds:.0f} s; written to {given.docs} and {given.out}/peers.json")
-    good = verdict(console, list(sections.values()))
-    return 0 if good or given.no_check else 1
+    """Answer them, and name the peers that are not installed."""
+    absent = missing().items()
+    lines = [f"{PEERS[of].what}: left out, since {name} is not installed" for of, name in absent]
+    about, prefix = __doc__, "peers "
+    return answer_all("peers", about, QUESTIONS, arguments, prefix=prefix, left_out=lines)
 
 
 if __name__ == "__main__":

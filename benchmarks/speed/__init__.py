@@ -1,9 +1,9 @@
-"""How fast, and how much memory: five questions, most with a target, answered in one run.
+"""How fast, and how much memory: four questions, most with a target, answered in one run.
 
     make bench                              the quick ones, and benchmarks.peers
     make bench LONG=1                       everything; most of an hour
     python -m benchmarks.speed              the quick ones: ledger, planner
-    python -m benchmarks.speed --long       all five
+    python -m benchmarks.speed --long       all four
     python -m benchmarks.speed --only memory --no-check
 
 1. ``memory``: what does a whole run at the size of MovieLens 1M need (605 clients of ten users,
@@ -11,23 +11,17 @@
    size of a process of its own, interpreter and libraries included. It must not grow from round to
    round; the table says how much it did after the first five.
    Target: below 2 GB.
-2. ``scaling``: does a rating cost the same in a large set as in a small one? A training round at
-   100 thousand, 1 million and 10 million ratings, the clients growing with the ratings (one for
-   each hundred) and the items with their square root. No evaluation. The sizes are timed by turns,
-   small ones over many rounds. Memory is that of a process of its own less that of one with next
-   to no data, per rating.
-   Target: a rating at 10 million costs at most twice what it costs at 100 thousand.
-3. ``ledger``: what does it cost to reserve and settle a round in a durable ledger? Against a bare
+2. ``ledger``: what does it cost to reserve and settle a round in a durable ledger? Against a bare
    durable SQLite insert of a row a client; a million clients against a thousand; after thousands
    of rounds against none.
    Target: at most twice, ten times and one and a half times.
-4. ``planner``: what do ask and tell of the planner cost? A thousand rounds, five levels, contexts
+3. ``planner``: what do ask and tell of the planner cost? A thousand rounds, five levels, contexts
    of length five, a million clients in three classes of budgets; a round after 2,000 rounds that
    are all remembered against one after 1,000; and beside a training round at the size of MovieLens
    100K (no evaluation and no noise, the shortest round there is), the planner
    without its context, and the singular values of the usage matrix that can be its context.
    Target: at most 4.5 times; below 5 % of a training round or 0.3 ms, and below 50 %.
-5. ``sums``: what does secure aggregation cost, in bytes and in CPU time, for 20, 100 and 1,000
+4. ``sums``: what does secure aggregation cost, in bytes and in CPU time, for 20, 100 and 1,000
    clients? Beside plain uploads, and beside the SecAgg+ workflow that comes with Flower.
    No target.
 

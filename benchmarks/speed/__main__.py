@@ -8,29 +8,14 @@ python -m benchmarks.speed --only memory       one question
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import tempfile
-import time
-from collections.abc import Callable
-from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
-from rich.console import Console
-
-from benchmarks.speed import memory, planner, scaling, sums
+from benchmarks.speed import memory, planner, sums
 from benchmarks.speed.child import available_cpus
-from benchmarks.speed.page import (
-    DOCS,
-    Progress,
-    Section,
-    machine,
-    verdict,
-    with_quartiles,
-    write_parts,
-)
+from benchmarks.speed.page import Progress, Question, Section, answer_all, with_quartiles
 
 
 def measure_memory(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
@@ -51,41 +36,6 @@ def measure_memory(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
             f"< {result['target_bytes'] / 1e6:,.0f}",
             met=peak < result["target_bytes"],
         )
-    return section, results
-
-
-def measure_scaling(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
-    """Question 3."""
-    section = Section(
-        "What a rating costs in a training round, as the data grow",
-        *("model", "ratings", "ns", "bytes", "growth of time", "target"),
-    )
-    results = []
-    with tempfile.TemporaryDirectory() as folder:
-        where = ("--folder", folder)
-        progress("scaling: making up the ratings", "scaling", *where)
-        for model in scaling.MODELS:
-            result = progress(f"scaling: time, {model}", "scaling", *where, "--model", model)
-            result["peak_bytes"] = {
-                size: progress(
-                    f"scaling: memory at {size:,} ratings, {model}",
-                    *("scaling", *where, "--model", model, "--memory-of", size),
-                )["peak_bytes"]
-                for size in (scaling.NEXT_TO_NOTHING, *scaling.SIZES)
-            }
-            results.append(result)
-            nothing = result["peak_bytes"][scaling.NEXT_TO_NOTHING]
-            for size in scaling.SIZES:
-                last = size == scaling.SIZES[-1]
-                section.add(
-                    model,
-                    f"{size:,}",
-                    f"{median(result['nanoseconds_per_rating'][str(size)]):,.0f}",
-                    f"{(result['peak_bytes'][size] - nothing) / size:,.0f}",
-                    with_quartiles(result, digits=2) if last else "",
-                    f"<= {result['target_ratio']:.1f}" if last else "",
-                    met=result["ratio"] <= result["target_ratio"] if last else None,
-                )
     return section, results
 
 
@@ -161,74 +111,13 @@ def measure_sums(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
     return section, results
 
 
-class Question(NamedTuple):
-    """One table of the page.
-
-    Attributes:
-        answer: Measures it.
-        seconds: About how long that takes on two cores.
-        quick: Whether it belongs to the quick form.
-    """
-
-    answer: Callable[[Progress], tuple[Section, list[dict[str, Any]]]]
-    seconds: float
-    quick: bool = False
-
-
 QUESTIONS = {
-    "memory": Question(measure_memory, 60),
-    "scaling": Question(measure_scaling, 180),
-    "ledger": Question(measure_ledger, 15, quick=True),
-    "planner": Question(measure_planner, 45, quick=True),
-    "sums": Question(measure_sums, 900),
+    "memory": Question(lambda progress, _: measure_memory(progress), (60, 60), quick=False),
+    "ledger": Question(lambda progress, _: measure_ledger(progress), (15, 15)),
+    "planner": Question(lambda progress, _: measure_planner(progress), (45, 45)),
+    "sums": Question(lambda progress, _: measure_sums(progress), (900, 900), quick=False),
 }
 
 
-def plan(*, long: bool, only: str | None = None) -> dict[str, Question]:
-    """Return the questions that are asked."""
-    if only is not None:
-        return {only: QUESTIONS[only]}
-    return {name: asked for name, asked in QUESTIONS.items() if long or asked.quick}
-
-
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.speed",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--long", action="store_true", help="answer all of the questions")
-    parser.add_argument("--only", choices=list(QUESTIONS), help="answer one of the questions")
-    parser.add_argument("--plan", action="store_true", help="only say what would be measured")
-    parser.add_argument("--no-check", action="store_true", help="exit with 0 whatever comes out")
-    parser.add_argument("--out", type=Path, default=Path("build/bench"), help="where to write")
-    parser.add_argument("--docs", type=Path, default=DOCS, help="the page; default %(default)s")
-    given = parser.parse_args(arguments)
-
-    console = Console()
-    asked = plan(long=given.long, only=given.only)
-    expected = sum(question.seconds for question in asked.values()) / 60
-    console.print(f"{', '.join(asked)}: about {expected:.1f} min on two cores")
-    if given.plan:
-        return 0
-    sections, measurements = {}, {}
-    begun = time.perf_counter()
-    for name, question in asked.items():
-        sections[name], measurements[name] = question.answer(Progress(console, "benchmarks.speed"))
-        console.print()
-        console.print(sections[name].as_table())
-        console.print()
-
-    given.out.mkdir(parents=True, exist_ok=True)
-    seconds = time.perf_counter() - begun
-    everything = {"machine": machine(), "seconds": seconds, "measurements": measurements}
-    (given.out / "speed.json").write_text(json.dumps(everything, indent=2), encoding="utf-8")
-    flags = ["--only", given.only] if given.only else ["--long"] if given.long else []
-    write_parts(given.docs, sections, " ".join(["python -m benchmarks.speed", *flags]))
-    console.print(f"{seconds:.0f} s; written to {given.docs} and {given.out}/speed.json")
-    good = verdict(console, list(sections.values()))
-    return 0 if good or given.no_check else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(answer_all("speed", __doc__, QUESTIONS, None))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import platform
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich import box
 from rich.console import Console
@@ -151,9 +153,80 @@ def write_parts(docs: Path, sections: Mapping[str, Section], command: str) -> No
     replace_file(docs, text.encode())
 
 
-def verdict(console: Console, sections: Sequence[Section]) -> bool:
-    """Say which targets were missed; returns whether none was."""
-    missed = [line for section in sections for line in section.missed]
+class Question(NamedTuple):
+    """One table of the page.
+
+    Attributes:
+        answer: Measures it, in the long form or in the quick one.
+        seconds: About how long that takes on two cores, in the quick and in the long form.
+        quick: Whether it belongs to the quick form.
+    """
+
+    answer: Callable[[Progress, bool], tuple[Section, list[dict[str, Any]]]]
+    seconds: tuple[float, float]
+    quick: bool = True
+
+
+def answer_all(
+    name: str,
+    about: str | None,
+    questions: Mapping[str, Question],
+    arguments: Sequence[str] | None,
+    *,
+    prefix: str = "",
+    left_out: Sequence[str] = (),
+) -> int:
+    """Answer the questions of a package from its command line, and return its exit code.
+
+    Args:
+        name: The package.
+        about: What its help says.
+        questions: The questions by their names.
+        arguments: Those of the command line.
+        prefix: What stands before a question's name on the page.
+        left_out: What cannot be measured here, and why.
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benchmarks.{name}",
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--long", action="store_true", help="everything, with more turns")
+    parser.add_argument("--only", choices=list(questions), help="answer one of the questions")
+    parser.add_argument("--plan", action="store_true", help="only say what would be measured")
+    parser.add_argument("--no-check", action="store_true", help="exit with 0 whatever comes out")
+    parser.add_argument("--out", type=Path, default=Path("build/bench"), help="where to write")
+    parser.add_argument("--docs", type=Path, default=DOCS, help="the page; default %(default)s")
+    given = parser.parse_args(arguments)
+
+    console = Console()
+    asked = {of: question for of, question in questions.items() if given.long or question.quick}
+    if given.only:
+        asked = {given.only: questions[given.only]}
+    expected = sum(question.seconds[given.long] for question in asked.values()) / 60
+    console.print(f"{', '.join(asked)}: about {expected:.1f} min on two cores")
+    for line in left_out:
+        console.print(line)
+    if given.plan:
+        return 0
+    sections, measurements = {}, {}
+    begun = time.perf_counter()
+    for of, question in asked.items():
+        progress = Progress(console, f"benchmarks.{name}")
+        section, measurements[of] = question.answer(progress, given.long)
+        sections[f"{prefix}{of}"] = section
+        console.print()
+        console.print(section.as_table())
+        console.print("\n".join(section.notes), markup=False, highlight=False)
+    given.out.mkdir(parents=True, exist_ok=True)
+    seconds = time.perf_counter() - begun
+    everything = {"machine": machine(), "seconds": seconds, "measurements": measurements}
+    file = given.out / f"{name}.json"
+    file.write_text(json.dumps(everything, indent=2), encoding="utf-8")
+    flags = [*(["--long"] if given.long else []), *(["--only", given.only] if given.only else [])]
+    write_parts(given.docs, sections, " ".join([parser.prog, *flags]))
+    console.print(f"{seconds:.0f} s; written to {given.docs} and {file}")
+    missed = [line for section in sections.values() for line in section.missed]
     for line in missed:
         console.print(f"missed: {line}", highlight=False, markup=False)
-    return not missed
+    return 1 if missed and not given.no_check else 0

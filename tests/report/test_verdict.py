@@ -139,10 +139,8 @@ class TestScores:
 def test_about_scores() -> None:
     more = {"scale": [1, 5], "rmse_arriving": 0.3, "users": 138_493, "users_ranked": 10_000}
     said = " ".join(about_scores(SERVED | more))
-    assert "RMSE 0.1900 is 0.76 stars, on the scale of the data, 1 to 5." in said
     assert "with RMSE 0.3000" in said
     assert "10,000 of 138,493 users" in said
-    assert "with a mean RMSE of 0.1900" in " ".join(about_scores(SERVED | {"objective": "last"}))
 
 
 @pytest.mark.parametrize(

@@ -232,17 +232,10 @@ def scores(
 
 
 def about_scores(summary: Summary) -> list[str]:
-    """Return sentences on what counts, on the scale of the data, and on the lists."""
-    said, error = [], summary.get(planned_key(summary))
-    label = METRICS[ERROR].label
+    """Return sentences on what counts, on ratings that arrived, and on the lists."""
+    said, label = [], METRICS[ERROR].label
     if is_served(summary):
         said.append("What counts is the error that people were served with, over all rounds.")
-    if (raw := on_the_scale(summary, error)) is not None:
-        low, high = summary["scale"]
-        on = f", on the scale of the data, {low:g} to {high:g}" * raw.endswith("stars")
-        said.append(f"{label} {error:.4f} is {raw}{on}.")
-    if (served := summary.get(f"{ERROR}_served")) is not None and not is_served(summary):
-        said.append(f"Over all rounds, people were served with a mean {label} of {served:.4f}.")
     if (arriving := summary.get(f"{ERROR}_arriving")) is not None:
         said.append(
             "Ratings that arrived were predicted, before they were learned, with "
