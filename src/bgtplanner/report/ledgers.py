@@ -103,14 +103,11 @@ def ledger_view(console: Console, facts: Mapping[str, Any], history: list[dict[s
     reserves = [entry for entry in history if entry["kind"] in ("reserve", "loss")]
     rows = []
     for entry in reserves[-10:]:
-        names = [
-            entry["run"] if entry["kind"] == "reserve" else "(stated loss)",
-            entry["number"],
-            entry.get("round", ""),
-        ]
-        ended = [entry.get("clients", "all"), f"{entry['charge_most']:.4g}"]
-        rows.append(("", [*map(str, names + ended), "yes" if entry.get("settled") else "no"]))
+        name = entry["run"] if entry["kind"] == "reserve" else "(stated loss)"
+        cells = [entry["number"], name, entry.get("round", ""), entry.get("clients", "all")]
+        cells += [f"{entry['charge_most']:.4g}", "yes" if entry.get("settled") else "no"]
+        rows.append(("", [str(cell) for cell in cells]))
     if rows:
         title = f"the last {len(rows)} of {len(reserves)} reservations:"
-        columns = ["run", "row", "round", "clients", "charge", "settled"]
+        columns = ["row", "run", "round", "clients", "charge", "settled"]
         print_table(console, Table(title, columns, rows))
