@@ -132,8 +132,9 @@ class MLflowTracker(Tracker):
             self._run = None
 
     def _send(self) -> None:
-        for first in range(0, len(self._waiting), 1000):  # the limit of one request
-            self._client.log_batch(self._run, metrics=self._waiting[first : first + 1000])
+        if self._run is not None:
+            for first in range(0, len(self._waiting), 1000):  # the limit of one request
+                self._client.log_batch(self._run, metrics=self._waiting[first : first + 1000])
         self._waiting, self._sent = [], time.monotonic()
 
 

@@ -125,8 +125,8 @@ def spent(
         _by_round(panels[-1], total, "share per round")
         panels[-1].yaxis.set_major_formatter("{x:.1%}" if shares.max() < 0.05 else "{x:.0%}")
 
-    most = 0.0 if epsilon is None else float(epsilon[-1].max())
-    known = f"Epsilon spent by round: {most:.3g} at the end, of {max(promised):g} promised. "
+    ends = [] if epsilon is None else zip(epsilon[-1], promised, strict=True)
+    known = f"Epsilon spent: {', '.join(f'{of:.3g} of {most:g}' for of, most in ends)}. "
     return Picture(
         name="spent",
         title="What was spent, in total and in each round",

@@ -34,7 +34,6 @@ from bgtplanner.runs.summary import (
 
 __all__ = ["facts_of_result", "read_facts"]
 
-_MOST_ROWS = 20  # of a table of classes
 _HOW_LISTS = (
     "Every user gets a list of ten out of the whole catalogue, without what it has rated in "
     "training. An item is relevant if the user's held-out rating of it is at least 80 % of the "
@@ -326,20 +325,6 @@ def _shares(run: _Run) -> NDArray[np.float64]:
     return np.asarray(charges / (charges.sum() or 1.0))
 
 
-def _classes(run: _Run) -> Section | None:
-    if not (classes := run.summary.get("classes")):
-        return None
-    rows = []
-    for of in classes[:_MOST_ROWS]:
-        names = [f"ε {of['epsilon']:g}", f"{of['clients']:,}", f"{of['epsilon_spent_max']:.3g}"]
-        rows.append(("", [*names, METRICS[ERROR].in_words(of["rmse_final"])]))
-    more = f"{_MOST_ROWS} of {len(classes)} classes; summary.json has all of them."
-    columns = ["budget", "clients", "ε spent at most", METRICS[ERROR].label]
-    note = more if len(classes) > _MOST_ROWS else ""
-    table = Table("Results by budget class", columns, rows, note)
-    return Section("By budget class", tables=[table])
-
-
 def _guarantee(run: _Run) -> Section | None:
     """Say what is guaranteed and what is not; nothing before the first round."""
     if not run.rounds:
@@ -387,4 +372,4 @@ def _origin(run: _Run) -> Section:
     return Section(heading, said, code=code, unfold=to_toml(run.config))
 
 
-_PARTS = (_notes, _compared, _guarantee, _quality, _lists, _who, _spending, _classes, _origin)
+_PARTS = (_notes, _compared, _guarantee, _quality, _lists, _who, _spending, _origin)

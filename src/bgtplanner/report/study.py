@@ -110,7 +110,7 @@ def headline(found: Comparison) -> str:
         error, row = best[contested[0]]
         return (
             f"{row.policy} has the lowest mean error of {len(groups[contested[0]])} policies on "
-            f"{contested[0]}: {_in_words(found, row, error)}{_below_alone(found, row, error)}."
+            f"{contested[0]}: {_in_words(found, row, error)}."
         )
     wins = Counter(best[name][1].policy for name in contested).most_common()
     others = ", ".join(f"{name} in {won}" for name, won in wins[1:])
@@ -129,16 +129,6 @@ def _in_words(found: Comparison, row: Row, error: float) -> str:
     served = " as served" * found.error.endswith("_served")
     said = f"{METRICS[metric_of(found.error)].label} {error:.4f}{served}"
     return said if raw is None else f"{said} ({raw})"
-
-
-def _below_alone(found: Comparison, best: Row, error: float) -> str:
-    for row in found.rows:
-        alone = row.figures[found.error]
-        if row.policy == "client_alone" and row.dataset == best.dataset and alone is not None:
-            share = error / alone.mean - 1 if alone.mean else 0.0
-            side = "below" if share <= 0 else "above"
-            return f", {100 * abs(share):.1f} % {side} a client alone"
-    return ""
 
 
 def _lead(found: Comparison) -> list[str]:
