@@ -360,7 +360,9 @@ class TestOldFolders:
         file.write_text(file.read_text().replace('"synthetic"', '"csv:mine.csv"', 1))
         story = read_facts(folder)
         assert story.summary["not_accounted"] == ["scale", "catalogue"]
-        assert story.tiles[-1].rest.endswith("and scale and catalogue were public")
+        said = " ".join(line for section in story.sections for line in section.words)
+        assert "read off the ratings is public: the scale, which was read" in said
+        assert "which items occur in the ratings at all" in said
 
 
 def test_a_grid_with_edited_cells(tmp_path: Path) -> None:

@@ -69,12 +69,12 @@ def test_summary_and_page(tmp_path: Path) -> None:
     assert summary["rmse_served"] == pytest.approx(np.mean(errors))
     page = render(tmp_path / "run")
     for words in (
-        "Lists (NDCG@10)",
+        "NDCG@10",
         f"{summary['ndcg_at_10']:.3f}",
         "popularity, not private",
         "popularity as released",
         "alone, with features",
-        f"is {5 * summary['rmse_served']:.2f} stars, on the scale of the data, 0 to 5.",
+        f"<td>{5 * summary['rmse_served']:.2f}</td>",
         "What counts is the error that people were served with, over all rounds.",
     ):
         assert words in page, words
