@@ -129,7 +129,7 @@ REFUSED: list[tuple[str, str]] = [
     ("ledger show {tmp}/good.csv", "{tmp}/good.csv: "),
     ("ledger restore {tmp}/done --head x --lost all", "--head x: expected NUMBER:HASH"),
     ("recommend {tmp}/done", "'--client'"),
-    ("recommend {tmp}/half --client 1", "{tmp}/half: has no checkpoint"),
+    ("recommend {tmp}/half --client 1", "{tmp}/half: not finished"),
     ("predict {tmp}/done", "'--client'"),
 ]
 """What is typed, and what the answer names. {tmp} holds odd files, tables, and folders of runs."""

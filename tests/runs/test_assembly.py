@@ -155,17 +155,12 @@ class TestPolicy:
         assert max(drawn) == highest
 
     @pytest.mark.parametrize(
-        ("constants", "given", "fewest", "dearest"),
-        [
-            ("repaired", None, 14, 1.0),
-            ("paper", None, 14, 1.0),
-            ("repaired", 10, 10, 1.0),
-            ("paper", 10, 10, 1.0),
-        ],
+        ("constants", "given", "fewest"),
+        [("repaired", None, 14), ("paper", None, 14), ("repaired", 10, 10), ("paper", 10, 10)],
     )
     def test_levels_of_the_paper_and_of_its_authors(
-        self, constants: str, given: int | None, fewest: int, dearest: float
+        self, constants: str, given: int | None, fewest: int
     ) -> None:
         found: Any = policy("paper", planning__constants=constants, planning__min_rounds=given)
-        steps = dearest * np.arange(5) / 4
+        steps = np.arange(5) / 4
         np.testing.assert_allclose(found.charges[0], 0.5 + steps * (10 / fewest - 0.5))

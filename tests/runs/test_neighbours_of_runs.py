@@ -131,17 +131,10 @@ def test_every_guarantee_has_both_readings(
 ) -> None:
     folder = tmp_path / "run"
     result = simulate(few, rounds=2, seed=0, settings={"planning.policy": "uniform"}, out=folder)
-    promised = (
-        "Epsilon 10 bounds what can be told if what a client sends is exchanged for nothing "
-        "(replace-special); if a client's data are exchanged for any other's (replace-one), it is "
-        "24.4."
-    )
-    assert promised in guarantee(result.summary)
-    view = read_facts(folder)
-    assert any(promised in section.words for section in view.sections)
-    said = "epsilon 10 (replace-special); 24.4 if one client's data are replaced by another's"
-    shown = command_line("ledger", "show", folder)
-    assert said in " ".join(shown.out.split())
+    (promised,) = [of for of in guarantee(result.summary) if "replace-special" in of]
+    assert "24.4" in promised
+    assert any(promised in section.words for section in read_facts(folder).sections)
+    assert "24.4" in command_line("ledger", "show", folder).out
     facts = json.loads(command_line("ledger", "show", folder, "--json").out)
     (entry,) = facts["classes"]
     assert facts["neighbours"] == "replace-special"
@@ -151,9 +144,7 @@ def test_every_guarantee_has_both_readings(
     assert balance["neighbours"] == "replace-special"
     assert balance["spent_other_reading"] > 2 * balance["epsilon_spent"]
     local = simulate(few, rounds=2, seed=0, settings={"privacy.trust": "local"}).summary
-    assert any(
-        "is exchanged for nothing (replace-special), it is 10." in of for of in guarantee(local)
-    )
+    assert any("(replace-special), it is 10." in of for of in guarantee(local))
     paper = promise_of(load_config(preset="paper"), 10.0)
     assert paper == {"neighbours": "replace-one", "epsilon_other_reading": None}
     only = guarantee({**local, **paper, "unit": "row", "accounting": "gaussian/authors"})

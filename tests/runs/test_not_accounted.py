@@ -69,13 +69,9 @@ class TestNeighbours:
         assert result.summary["not_accounted"] == [*BOTH]
         assert result.summary["simulated_noise"] is True
         assert is_sound(result.summary)
-        promise, readings, shares, public, *_ = guarantee(result.summary)
-        assert shares.startswith("Each client adds a share of the noise. The promise holds with ")
-        assert "its noise comes from a seed" in promise
-        assert readings.startswith("Epsilon 10 bounds what can be told if what a client sends")
-        assert public.startswith("This assumes that what was read off the ratings is public: ")
-        assert "the scale, which was read off the ratings" in public
-        assert "which items occur in the ratings at all" in public
+        (public,) = [of for of in guarantee(result.summary) if "is public: " in of]
+        assert "the scale" in public
+        assert "which items" in public
 
     def test_what_is_given_is_the_same_for_both(self, neighbours: tuple[Path, Path]) -> None:
         for path in neighbours:

@@ -68,16 +68,8 @@ def test_summary_and_page(tmp_path: Path) -> None:
     errors = [record["rmse"] for record in result.rounds]
     assert summary["rmse_served"] == pytest.approx(np.mean(errors))
     page = render(tmp_path / "run")
-    for words in (
-        "NDCG@10",
-        f"{summary['ndcg_at_10']:.3f}",
-        "popularity, not private",
-        "popularity as released",
-        "alone, with features",
-        f"<td>{5 * summary['rmse_served']:.2f}</td>",
-        "What counts is the error that people were served with, over all rounds.",
-    ):
-        assert words in page, words
+    for figure in (f"{summary['ndcg_at_10']:.3f}", f"{5 * summary['rmse_served']:.2f}"):
+        assert f"<td>{figure}</td>" in page
     assert ">F1<" not in page
     assert "Not all settings are the recommended ones" not in page
 

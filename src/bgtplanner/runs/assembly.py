@@ -45,11 +45,6 @@ __all__ = [
 ]
 
 
-# What a policy gets from the run or from its ledger.
-_TOLD = {"budget", "clients", "ledger", "run", "rounds", "seed", "participation"}
-_TOLD |= {"accounting", "mechanism", "neighbours", "trust"}
-
-
 class Given(NamedTuple):
     """Objects that were given in Python in place of a name.
 
@@ -336,8 +331,6 @@ def policy_of(config: Config, ledger: Ledger) -> Policy:
     try:
         return kind(**(options | planning.options | {"ledger": ledger}))
     except TypeError as error:
-        fields: dict[str, Any] = getattr(kind, "__dataclass_fields__", {})
-        known = ", ".join(name for name in fields if name not in _TOLD)
         raise ConfigError(
-            f"planning.options: {planning.policy} does not accept them: {error}; it takes {known}"
+            f"planning.options: {planning.policy} does not accept them: {error}"
         ) from error

@@ -75,23 +75,12 @@ def ratings_of(config: Config) -> Ratings:
         info = dataset_info(data.dataset)
         ratings = with_items(made, info, data.items, unknown=data.unknown_items, **how)
     else:
-        ratings = load_ratings(
-            data.dataset,
-            data_dir=data.data_dir,
-            seed=config.run.seed,
-            duplicates=data.duplicates,
-            delimiter=data.delimiter,
-            header=data.header,
-            user=data.user_column,
-            item=data.item_column,
-            rating=data.rating_column,
-            time=data.time_column,
-            client=data.client_column,
-            scale=data.scale,
-            items=data.items,
-            unknown_items=data.unknown_items,
-            **how,
-        )
+        plain = ("data_dir", "duplicates", "delimiter", "header", "scale", "items")
+        how |= {name: getattr(data, name) for name in plain}
+        how["unknown_items"] = data.unknown_items
+        columns_of = ("user", "item", "rating", "time", "client")
+        how |= {name: getattr(data, f"{name}_column") for name in columns_of}
+        ratings = load_ratings(data.dataset, seed=config.run.seed, **how)
     if data.clients is not None:
         ratings = deal_users(ratings, data.clients, seed=config.run.seed)
     return ratings

@@ -57,18 +57,18 @@ class Result:
 
     def __repr__(self) -> str:
         known = self.summary
-        parts = [f"{known.get('model')} by {known.get('policy')}"]
-        if known.get("epsilon") is not None:
-            parts.append(f"epsilon {known['epsilon']:g}")
-        parts.append(f"{len(self.rounds)} rounds")
-        if (error := known.get("rmse_objective", known.get("rmse_final"))) is not None:
-            parts.append(f"RMSE {error:.4f}")
-        lists = known.get(HEADLINE)
-        if known.get("objective") == "served":
-            lists = known.get(f"{HEADLINE}_served", lists)
-        parts += [] if lists is None else [f"{METRICS[HEADLINE].label} {lists:.3f}"]
-        parts += [] if self.folder is None else [f"in {self.folder}"]
-        return f"Result({visible(known.get('dataset', '?'))}: {', '.join(parts)})"
+        error = known.get("rmse_objective", known.get("rmse_final"))
+        served = f"{HEADLINE}_served" if known.get("objective") == "served" else HEADLINE
+        lists, epsilon = known.get(served, known.get(HEADLINE)), known.get("epsilon")
+        parts = [
+            f"{known.get('model')} by {known.get('policy')}",
+            "" if epsilon is None else f"epsilon {epsilon:g}",
+            f"{len(self.rounds)} rounds",
+            "" if error is None else f"RMSE {error:.4f}",
+            "" if lists is None else f"{METRICS[HEADLINE].label} {lists:.3f}",
+            "" if self.folder is None else f"in {self.folder}",
+        ]
+        return f"Result({visible(known.get('dataset', '?'))}: {', '.join(filter(None, parts))})"
 
     def _repr_html_(self) -> str:
         from bgtplanner.report.notebook import run_as_html
@@ -217,24 +217,19 @@ def _places(labels: NDArray[Any], wanted: ArrayLike, name: str) -> NDArray[np.in
         array = np.asarray(wanted)
     except ValueError as error:
         raise DataError(f"{name}: expected a label, or an array of labels") from error
-    if not array.size:
-        return np.zeros(array.shape, dtype=np.int64)
     if array.dtype.kind not in "iufUSO" or any(of is None for of in array.ravel().tolist()):
         raise DataError(f"{name} = {in_words(wanted)}: expected a label, or an array of labels")
-    sought = array.ravel()
-    if labels.dtype.kind != array.dtype.kind or array.dtype.kind == "O":
-        labels, sought = _texts(labels), _texts(sought)
-    order = np.argsort(labels)
-    at = np.minimum(np.searchsorted(labels, sought, sorter=order), len(labels) - 1)
-    unknown = np.flatnonzero(labels[order[at]] != sought)
-    if len(unknown):
-        first = quoted(array.ravel()[unknown[:1]].tolist()[0])
+    known = {_text(label): place for place, label in enumerate(labels.tolist())}
+    sought = array.ravel().tolist()
+    places = [known.get(_text(label), -1) for label in sought]
+    if unknown := [label for label, place in zip(sought, places, strict=True) if place < 0]:
+        first = quoted(unknown[0])
         if len(sought) == 1:
             raise DataError(f"{name} {first} is not in the ratings")
         count = f"{len(unknown):,} of {len(sought):,} {name}s are"
         raise DataError(f"{count} not in the ratings; the first is {first}")
-    return order[at].reshape(array.shape)
+    return np.array(places, dtype=np.int64).reshape(array.shape)
 
 
-def _texts(labels: NDArray[Any]) -> NDArray[np.str_]:
-    return np.array([of if isinstance(of, str) else as_label(of) for of in labels.tolist()])
+def _text(label: Any) -> str:
+    return label if isinstance(label, str) else as_label(label)
