@@ -81,11 +81,9 @@ def quality(summary: Mapping[str, Any], name: str, values: Sequence[float], tota
     )
 
 
-def _intervals(
-    axes: Axes, values: Mapping[str, tuple[float, float | None]], looks: Sequence[str]
-) -> None:
-    """Draw a mean with half its interval for each name, the first on top, in looks of policies."""
-    for place, ((mean, half), policy) in enumerate(zip(values.values(), looks, strict=True)):
+def _intervals(axes: Axes, values: Mapping[str, tuple[float, float | None]]) -> None:
+    """Draw a mean with half its interval for each policy, the first on top."""
+    for place, (policy, (mean, half)) in enumerate(values.items()):
         look = look_of(policy)
         axes.errorbar(mean, -place, xerr=half or 0.0, color=look.colour, marker=look.mark,
                       ms=7, capsize=4, lw=2)  # fmt: skip
@@ -193,13 +191,13 @@ def comparison(rows: Sequence[Row], key: str, against: str | None, name: str) ->
         for value, of in {value: of for of, value in beside.items()}.items():  # equal ones once
             shade, dashes = BESIDE[of]
             panels[0].axvline(value, color=shade, ls=dashes, lw=1.4, label=REFERENCES[of])
-        _intervals(panels[0], means, list(means))
+        _intervals(panels[0], means)
         panels[0].set(xlim=span, xlabel=f"{metric.label} ({metric.better} is better)")
         if apart:
             least = _LEAST_DIFFERENCE * abs(means.get(str(against), (0.0, None))[0])
             panels[1].axvline(0, color=look_of(str(against)).colour, lw=1.4)
             panels[1].plot([-least, least], [0, 0], alpha=0)
-            _intervals(panels[1], apart, list(apart))
+            _intervals(panels[1], apart)
             panels[1].set_xlabel(visible(f"{metric.label} minus that of {against}"))
         if beside:
             figure.legend(**ABOVE)
