@@ -42,30 +42,11 @@ TINY = {
 ROUNDS = 4
 
 VALUES: tuple[Any, ...] = (
-    None,
-    True,
-    -1,
-    0,
-    1.5,
-    2**63,
-    10**400,
-    1e308,
-    float("nan"),
-    float("inf"),
-    -float("inf"),
-    "",
-    "x" * 2000,
-    "[/]\x1b[2J\ud800",
-    "=cmd|' /C calc'!A0",
-    [],
-    [None],
-    [[1], [1, 2]],
-    [float("nan")] * 3,
-    ["a", 1],
-    {},
-    {"note": 1},
-    {"a": {"b": []}},
-    [[[[[]]]]],
+    *(None, True, -1, 0, 1.5, 2**63, 10**400, 1e308),
+    *(float("nan"), float("inf"), -float("inf")),
+    *("", "x" * 2000, "[/]\x1b[2J\ud800", "=cmd|' /C calc'!A0"),
+    *([], [None], [[1], [1, 2]], [float("nan")] * 3, ["a", 1], [[[[[]]]]]),
+    *({}, {"note": 1}, {"a": {"b": []}}),
 )
 """What may stand where a figure was."""
 

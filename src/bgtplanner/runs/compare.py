@@ -415,6 +415,5 @@ def shared_data(study: str, config: Config, ratings: Ratings | None = None) -> r
     data = _latest.get(key)
     if data is None:
         _latest.clear()  # first of all: two large data sets may not fit
-        found = runner.ratings_of(config) if ratings is None else ratings
-        data = _latest[key] = runner.Prepared(config, found)
+        data = _latest[key] = runner.Prepared.of(config, ratings)
     return data

@@ -51,18 +51,12 @@ def write_example(
     """Write all files of a federation, with made-up ratings for the clients.
 
     Under secure aggregation the rosters are missing: they hold the clients' keys, which enrolling
-    makes.
-
-    Args:
-        folder: Must not exist, or be empty: nothing is overwritten.
-        clients: Number of clients, among whom the users are divided.
-        address: HOST:PORT at which clients reach the server.
-        trust: ``secagg``: the server sees sums only; ``local``: no one but oneself is trusted.
-        ratings: The ratings to divide; by default the built-in demo data.
+    makes. Clients reach the server at the `address`, HOST:PORT. The users of the ratings, by
+    default those of the demo, are divided among the clients.
 
     Raises:
         ConfigError: If the address, the number, the trust or the path is not usable.
-        RunFolderError: If the folder is not empty.
+        RunFolderError: If the folder is not empty: nothing is overwritten.
         StorageError: If the files cannot be written.
     """
     host, colon, port = address.rpartition(":")
