@@ -30,15 +30,16 @@ def quotes_view(console: Console, rounds: int, quotes: Mapping[str, Mapping[str,
         rows.append(("", [name + ("" if quote["sound"] else " (!)"), *texts]))
     print_table(console, Table("", heads + ["rounds", "epsilon"] * given, rows))
     lines = [
-        "noise: its scale over the sensitivity of a round. The sensitivity is the clip for",
-        "replace-special (against nothing), twice the clip for replace-one (against another's",
-        f"data). epsilon: of {rounds:,} rounds; other: under the other relation, at most.",
+        "noise: its scale over the sensitivity of a round, which is the clip for",
+        "  replace-special (against nothing), and twice the clip for replace-one",
+        "  (against another's data).",
+        f"epsilon: of {rounds:,} rounds; other: under the other relation, at most.",
     ]
     if given:
         lines.append("rounds, epsilon: how many rounds the budget pays for with your noise,")
         lines.append(f"and what {rounds:,} of them amount to.")
     if any(not quote["sound"] for quote in quotes.values()):
-        lines.append("(!) promises nothing: what the paper's authors booked, for comparison only.")
+        lines.append("(!) promises nothing: what the authors booked, for comparison only.")
     console.print("\n".join(lines), highlight=False, markup=False)
 
 
