@@ -205,7 +205,6 @@ EXTRAS: list[tuple[str, str, str]] = [
     ("data info demo", "optax", "sim"),
     ("report {tmp}/done", "jinja2", "report"),
     ("report {tmp}/done", "matplotlib", "report"),
-    ("sweep --vary privacy.epsilon=1", "matplotlib", "report"),
     ("run --track mlflow", "mlflow", "mlflow"),
     ("run --track tensorboard", "tensorboard.summary", "tensorboard"),
 ]

@@ -30,9 +30,8 @@ def quotes_view(console: Console, rounds: int, quotes: Mapping[str, Mapping[str,
         rows.append(("", [name + ("" if quote["sound"] else " (!)"), *texts]))
     print_table(console, Table("", heads + ["rounds", "epsilon"] * given, rows))
     lines = [
-        "noise: its scale over the sensitivity of a round, which is the clip for",
-        "  replace-special (against nothing), and twice the clip for replace-one",
-        "  (against another's data).",
+        "noise: its scale over the sensitivity of a round, which is the clip",
+        "  (replace-special: against nothing) or twice that (replace-one: another's data).",
         f"epsilon: of {rounds:,} rounds; other: under the other relation, at most.",
     ]
     if given:
