@@ -31,7 +31,7 @@ def quotes_view(console: Console, rounds: int, quotes: Mapping[str, Mapping[str,
     print_table(console, Table("", heads + ["rounds", "epsilon"] * given, rows))
     lines = [
         "noise: its scale over the sensitivity of a round, which is the clip",
-        "  (replace-special: against nothing) or twice that (replace-one: another's data).",
+        "  (replace-special: against nothing) or twice it (replace-one: another's data).",
         f"epsilon: of {rounds:,} rounds; other: under the other relation, at most.",
     ]
     if given:

@@ -42,8 +42,6 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtraError("flower", "an audit of clients") from error
 
-import jax.numpy as jnp
-
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.federation.aggregation.keys import public_bytes
 from bgtplanner.federation.aggregation.masks import unpack
@@ -51,7 +49,7 @@ from bgtplanner.federation.aggregation.messages import Request as SumRequest
 from bgtplanner.federation.aggregation.messages import Upload
 from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.federation.aggregation.server import STEPS, Server
-from bgtplanner.federation.client import features_in, upload_of
+from bgtplanner.federation.client import upload_of
 from bgtplanner.flower import client as flower_client
 from bgtplanner.flower import clientfile
 from bgtplanner.flower.identity import identity_in
@@ -74,9 +72,8 @@ _KEPT = 1  # answers that a client keeps
 _TIMES = 16  # turns of a game: 2^-16 is below every risk
 _ITEMS = 4 * SIZE
 _MEAN = 0.5  # public; it makes ratings of 1 and 0 nearly opposite
-_RAM = Path("/dev/shm")  # noqa: S108 - nothing here has to last, and disks are slow
-_EMPTY = "user,item,rating\n"
-_MOST_MEMBERS = 64
+_RAM = Path("/dev/shm")  # noqa: S108 - disks are slow
+_EMPTY, _MOST_MEMBERS = "user,item,rating\n", 64
 
 
 class _Site:
@@ -90,16 +87,8 @@ class _Site:
         self.items = np.zeros((_ITEMS, 3), dtype=np.float32)
         where = _RAM if os.access(_RAM, os.W_OK) else None
         self._folders = tempfile.TemporaryDirectory(prefix="bgtplanner-audit-", dir=where)
+        self.path, self.close = Path(self._folders.name), self._folders.cleanup
         self._made = 0
-
-    @property
-    def path(self) -> Path:
-        """The folder of all of them."""
-        return Path(self._folders.name)
-
-    def close(self) -> None:
-        """Remove everything."""
-        self._folders.cleanup()
 
     def uploads(self) -> tuple[Floats, Floats]:
         """Return the clipped uploads of the two ratings; or of the highest one, and nothing."""
@@ -120,14 +109,9 @@ class _Site:
     @cached_property
     def catalogue(self) -> SentCatalogue:
         """The items, which the policies of the clients name."""
-        features = np.asarray(features_in(self.model, jnp.asarray(self.items)))
-        return SentCatalogue(
-            items=tuple(f"item {index}" for index in range(_ITEMS)),
-            low=0.0,
-            high=1.0,
-            features=features,
-            names=tuple(f"feature {index}" for index in range(features.shape[1])),
-        )
+        labels = tuple(f"item {index}" for index in range(_ITEMS))
+        nothing = np.zeros((_ITEMS, 0), dtype=np.float32)
+        return SentCatalogue(items=labels, low=0.0, high=1.0, features=nothing, names=())
 
     def request(self, index: int) -> Request:
         """Return what the server asks for in a round."""
@@ -135,7 +119,7 @@ class _Site:
             name="biases",
             settings={"mean": _MEAN},
             catalogue=self.catalogue.digest,
-            items=self.items[:, : -self.catalogue.features.shape[1] or None],
+            items=self.items,
             dense=np.zeros(0, dtype=np.float32),
         )
         return Request(
@@ -152,12 +136,7 @@ class _Site:
     def enroll(
         self, epsilon: float = EPSILON, group: Mapping[str, str | int] | None = None
     ) -> _Desk:
-        """Return a new client without ratings that agrees to what this server asks for.
-
-        Args:
-            epsilon: What it may spend in all.
-            group: With whom it adds up, under secure aggregation.
-        """
+        """Return a new client without ratings that agrees to what this server asks for."""
         self._made += 1
         home = self.path / str(self._made)
         home.mkdir()
@@ -200,9 +179,7 @@ class _Desk:
     def client(self) -> Any:
         """Return the client as it is after its machine has started."""
         seed = self.seed
-        noise: Callable[..., Any] | None = None
-        if self.mark is not None:
-            noise = lambda *_: SeededNoise(seed)  # noqa: E731
+        noise = None if self.mark is None else lambda *_: SeededNoise(seed)
         return flower_client.Client(clientfile.load_client(self.home / "client.toml"), noise=noise)
 
     @property
@@ -248,13 +225,11 @@ class _Desk:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep a client's log to itself: it is for its owner."""
-    logger = logging.getLogger("flwr")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
+    logging.disable(logging.CRITICAL)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        logging.disable(logging.NOTSET)
 
 
 def _paid_for(unpaid: int) -> Check:
@@ -351,23 +326,11 @@ def _without(shares: Shares, total: Words, known: list[Words], answered: int) ->
 
 @dataclass
 class _Asked:
-    """A round that the members are asked for."""
+    """A round that the members are asked for, and the audited member's masked upload."""
 
     request: Request
     agreed: SumRequest
-    shares: Shares
-    masked: dict[int, bytes] = field(default_factory=dict)
-
-    def step(self, name: str, message: bytes) -> SumStep:
-        return SumStep(
-            step=name,
-            round=self.agreed.to_bytes(),
-            message=message,
-            catalogue=self.request.model.catalogue,
-            scale=self.shares.scale,
-            largest_clip=self.shares.clip,
-            request=self.request if name == "upload" else None,
-        )
+    masked: bytes = b""
 
 
 class Group:
@@ -377,25 +340,23 @@ class Group:
     the first have no ratings.
     """
 
-    def __init__(self, setting: Setting, epsilon: float = EPSILON) -> None:
+    def __init__(self, setting: Setting) -> None:
         for name, value in (("dropouts", setting.dropouts), ("colluders", setting.colluders)):
             ConfigError.unless(value >= 0, f"--{name}", value, "a whole number from 0")
         expected = f"fewer, for a group of at most {_MOST_MEMBERS} clients"
         fits = setting.members <= _MOST_MEMBERS
         ConfigError.unless(fits, "--dropouts", setting.dropouts, expected)
         # No fewer shares of the noise are accepted, and more help no one.
-        self.setting, self.shares = (
-            setting,
-            Shares.of(
-                setting.accountant,
-                setting.charge,
-                CLIP,
-                setting.neighbours,
-                invited=setting.members,
-                most_dropouts=setting.dropouts,
-                most_colluders=setting.colluders,
-            ),
+        self.shares = Shares.of(
+            setting.accountant,
+            setting.charge,
+            CLIP,
+            setting.neighbours,
+            invited=setting.members,
+            most_dropouts=setting.dropouts,
+            most_colluders=setting.colluders,
         )
+        self.setting = setting
         self.site = _Site(setting)
         self.size = len(self.site.uploads()[0])
         policy: dict[str, str | int] = {
@@ -403,7 +364,7 @@ class Group:
             "smallest_group": setting.colluders + 2,
             "colluders": setting.colluders,
         }
-        self.desks = [self.site.enroll(epsilon, policy) for _ in range(setting.members)]
+        self.desks = [self.site.enroll(group=policy) for _ in range(setting.members)]
         self.roster = Roster(
             tuple(f"client {place}" for place in range(len(self.desks))),
             tuple(public_bytes(identity_in(desk.client().file.identity)) for desk in self.desks),
@@ -433,25 +394,29 @@ class Group:
             colluders=wanted.most_colluders,
             context=SumStep.context(request, wanted.scale, wanted.clip),
         )
-        return _Asked(request, agreed, wanted)
+        return _Asked(request, agreed)
 
     def answer(self, asked: _Asked, place: int, step: str, message: bytes) -> bytes:
         """Return a member's answer to a step; it has just been started."""
-        desk = self.desks[place]
+        desk, shares = self.desks[place], self.shares
+        sent = SumStep(
+            step=step,
+            round=asked.agreed.to_bytes(),
+            message=message,
+            catalogue=asked.request.model.catalogue,
+            scale=shares.scale,
+            largest_clip=shares.clip,
+            request=asked.request if step == "upload" else None,
+        )
         with _quiet():
-            answer: bytes = desk.client().step(asked.step(step, message))
+            answer: bytes = desk.client().step(sent)
         if step == "upload":
             desk.answers.add(answer)
-            asked.masked.setdefault(place, answer)
+            asked.masked = asked.masked if place else answer
         return answer
 
     def played(self, asked: _Asked, leaving: str | None = None) -> Server:
-        """Return the server at the end of a round.
-
-        Args:
-            asked: The round.
-            leaving: The step from which on as many members as may do not answer.
-        """
+        """Return the server at the end of a round, in which members leave before a step."""
         server = Server(asked.agreed, self.roster)
         messages, gone = dict.fromkeys(range(len(self.desks)), b""), range(0)
         for step in STEPS:
@@ -471,12 +436,7 @@ class Group:
 
 
 class GroupTarget(Target):
-    """Every step of secure aggregation, between client folders and a server.
-
-    Args:
-        group: The members.
-        leaving: The steps at which members drop out, one after the other; empty if none do.
-    """
+    """Every step of secure aggregation; members drop out before one of the steps `leaving`."""
 
     most_trials = 6
     n_games = 2
@@ -527,7 +487,7 @@ class GroupTarget(Target):
         half of the range: its two highest bits are equal. Under a mask, half of them are.
         """
         bits = asked.agreed.bits
-        words = unpack(Upload.from_bytes(asked.masked[0]).values, self._group.size, bits)
+        words = unpack(Upload.from_bytes(asked.masked).values, self._group.size, bits)
         highest = words >> np.uint64(bits - 2)
         self._like_plain += int(((highest == 0) | (highest == 3)).sum())
         self._looked += len(words)
