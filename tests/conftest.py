@@ -172,13 +172,3 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 def compiled_once() -> Path:
     """The folder with the compiled programs, for other processes."""
     return compiled.FOLDER
-
-
-@pytest.fixture(scope="session")
-def quick_compilation() -> None:
-    """Nothing: programs are compiled as everybody has them."""
-
-
-@pytest.fixture
-def quick_here() -> None:
-    """Nothing, as above."""

@@ -233,17 +233,14 @@ def compiled(kind: Any) -> Any:
     return type(kind.__name__, (kind,), own)
 
 
-@pytest.mark.usefixtures("quick_compilation")
 class TestBiases(LearnerContract):
     learner, optimizer = compiled(Biases)(), "posterior"
 
 
-@pytest.mark.usefixtures("quick_compilation")
 class TestFactorization(LearnerContract):
     learner = compiled(Factorization)(dim=2)
 
 
-@pytest.mark.usefixtures("quick_compilation")
 class TestFedGNN(LearnerContract):
     learner = compiled(FedGNN)(dim=2)
 
@@ -267,7 +264,6 @@ class Eager(Factorization):
         )
 
 
-@pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize(
     ("kind", "check"),
     [

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from benchmarks.poisoning.world import Attack, Floats, Scene
-from bgtplanner.privacy.noise import SeededNoise
 from bgtplanner.privacy.privunit import randomise
+from bgtplanner.privacy.randomness import SeededNoise
 
 _RESIDUAL, _COUNT = 0.95, 0.31  # of a rating far above what the model expects: its direction
 _WITHIN = 0.999

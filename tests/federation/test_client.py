@@ -36,8 +36,6 @@ from bgtplanner.models.learner import Learner
 from bgtplanner.models.tastes import Tastes
 from bgtplanner.privacy.accountants import accountant_named
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def alone(ratings: Ratings, client: int) -> Ratings:
     """One client's ratings, as it has them itself."""

@@ -43,9 +43,6 @@ SAME = Budgets.same(Budget(1.0, 1e-5), CLIENTS)
 TWO = Budgets.per_client([1.0] * 4 + [4.0] * 8, 1e-5)
 
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-
 def made_ratings(generator: np.random.Generator) -> Ratings:
     """Six ratings of each client."""
     return Ratings.from_arrays(

@@ -19,8 +19,8 @@ from bgtplanner.federation.outliers import FALSE_ALARM, Limits, OutlierTests, li
 from bgtplanner.models.learner import Noise, Shared
 from bgtplanner.models.posterior import Posterior
 from bgtplanner.privacy.mechanisms import mechanism_named
-from bgtplanner.privacy.noise import SeededNoise
 from bgtplanner.privacy.privunit import cap_of, randomise
+from bgtplanner.privacy.randomness import SeededNoise
 
 Floats = NDArray[np.float64]
 MECHANISMS = ["gaussian", "laplace", "privunit"]

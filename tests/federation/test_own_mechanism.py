@@ -14,7 +14,7 @@ from bgtplanner.privacy.accountants import ACCOUNTANTS, PURE, Accountant
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.mechanisms import MECHANISMS, Additive
-from bgtplanner.privacy.noise import ExactNoise, SeededNoise
+from bgtplanner.privacy.randomness import ExactNoise, SeededNoise
 
 
 class Twice(Additive):

@@ -26,8 +26,8 @@ from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.mechanisms import mechanism_named
-from bgtplanner.privacy.noise import SeededNoise
 from bgtplanner.privacy.privunit import cap_of
+from bgtplanner.privacy.randomness import SeededNoise
 from small_federation import MECHANISMS, N_CLIENTS, QUICK, WIDTH, some_interactions, some_terms
 
 Float = NDArray[np.float64]

@@ -16,7 +16,7 @@ from bgtplanner.errors import BudgetExceeded, ConfigError
 from bgtplanner.federation.randomizer import Randomizer, Release
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.privacy.noise import SeededNoise
+from bgtplanner.privacy.randomness import SeededNoise
 
 RULES = {"gaussian": "gaussian/gdp", "laplace": "laplace/basic"}
 UPLOADS = np.array([[3.0, 4.0], [0.1, -0.2], [-5.0, 0.0]])

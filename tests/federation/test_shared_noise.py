@@ -29,12 +29,10 @@ from bgtplanner.planning.policy import Choice, LedgerPolicy, Plan
 from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.privacy.noise import ExactNoise
+from bgtplanner.privacy.randomness import ExactNoise
 from bgtplanner.privacy.shares import Shares, Tolerance
 from privacy.sums import sum_of_shares
 from small_federation import N_CLIENTS, QUICK, WIDTH, some_interactions
-
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 Floats = NDArray[np.float64]
 GDP = accountant_named("gaussian/gdp")

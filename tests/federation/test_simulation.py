@@ -27,9 +27,6 @@ FEDGNN = Federation(
 FACTORIZATION = Federation(model=Factorization(dim=1), server=Server(optimizer="sgd"))
 
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-
 @pytest.fixture(scope="module")
 def split() -> Split:
     ratings = synthetic_ratings(clients=24, items=15, ratings_per_client=8, seed=3)

@@ -111,7 +111,11 @@ def test_tastes(tmp_path: Path, titled: bool) -> None:
 
 
 def test_without_a_seed_as_the_installed_client_has_it(tmp_path: Path, few: Ratings) -> None:
-    chosen = {"privacy.mechanism": "privunit", "privacy.noise": "sum", "privacy.epsilon": 10.0}
+    chosen = {
+        "privacy.mechanism": "privunit",
+        "privacy.noise": "sum",
+        "privacy.epsilon": 10.0,
+    }
     policy = {"rule": "privunit/zcdp", "epsilon": 10.0}
     config, files = write_federation(tmp_path, few, chosen, policy)
     grid = InProcessGrid(client_app, files)

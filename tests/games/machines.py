@@ -32,7 +32,7 @@ from bgtplanner.privacy._journal import Journal
 from bgtplanner.privacy.accountants import to_ticks
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.privacy.noise import SeededNoise
+from bgtplanner.privacy.randomness import SeededNoise
 
 SIZE = 4  # coordinates of an upload
 CHARGE = 1.0

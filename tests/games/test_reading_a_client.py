@@ -17,7 +17,7 @@ from bgtplanner.errors import BGTPlannerError
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import Request, SentCatalogue
-from bgtplanner.privacy.noise import ExactNoise
+from bgtplanner.privacy.randomness import ExactNoise
 from flower.doubles import (
     AGREE_TO_TASTES,
     agreed,

@@ -45,7 +45,7 @@ from bgtplanner.flower.server import Deployment, Group, Pace
 from bgtplanner.models.bias import Biases
 from bgtplanner.planning.policy import Plan
 from bgtplanner.privacy.accountants import accountant_named
-from bgtplanner.privacy.noise import SeededNoise
+from bgtplanner.privacy.randomness import SeededNoise
 from bgtplanner.privacy.shares import Shares, Tolerance
 from federation.aggregation.members import identity, roster_of
 from games.machines import Disk, Stop, writing_to

@@ -30,9 +30,6 @@ SERVER = Server(optimizer="posterior", aggregation="clients")
 PROTECTED = [("gaussian", "local"), ("laplace", "secagg")]
 
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-
 @partial(jax.jit, static_argnums=2)
 def weights_of(counts: Any, std: Any, norm: Any) -> tuple[jax.Array, jax.Array]:
     weight, logarithm = posterior._weights(counts, std)

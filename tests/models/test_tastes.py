@@ -33,8 +33,6 @@ from bgtplanner.models.optimizers import Aggregate, Noise, Server
 from bgtplanner.models.tastes import TasteMemory, Tastes
 from bgtplanner.testing import LearnerContract
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 Float = NDArray[np.float64]
 SERVER = Server(optimizer="posterior", aggregation="clients")
 N_USERS, N_ITEMS, N_AXES, N_FEATURES = 5, 9, 2, 3

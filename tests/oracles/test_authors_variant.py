@@ -32,8 +32,6 @@ from bgtplanner.planning.policy import Plan
 from bgtplanner.runs.assembly import coordinator_of, federation_of
 from bgtplanner.runs.config import Config, load_config
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 DIM, PSEUDO, ROUNDS = 8, 3, 3
 EPSILON, CLIP = 10.0, 0.1
 CLOSE = 2e-6  # see above

@@ -40,9 +40,6 @@ QUICK = {"xla_backend_optimization_level": 0}
 TWICE = Expansion(times=2, rounds=ROUNDS, max_neighbours=3)  # in rounds 2 and 4
 
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-
 def some_ratings(users: int = USERS) -> Ratings:
     generator = np.random.default_rng(3)
     return Ratings.from_arrays(

@@ -83,7 +83,7 @@ REFUSALS = """
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.registry import CONTEXTS
 from bgtplanner.privacy.accountants import ACCOUNTANTS, accountant_named
-from bgtplanner.privacy.allowed import UNITS, Choice, check
+from bgtplanner.privacy.compatibility import UNITS, Choice, check
 
 for ask, kind, name, known in (
     (lambda: check(Choice("gaussian", unit="row")), "unit", "row", UNITS),

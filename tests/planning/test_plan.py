@@ -20,8 +20,8 @@ from bgtplanner.planning.schedules import Random, Uniform, Unlimited
 from bgtplanner.privacy.accountants import ACCOUNTANTS, TICK, accountant_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.privacy.noise import SystemNoise
 from bgtplanner.privacy.privunit import randomise
+from bgtplanner.privacy.randomness import SystemNoise
 
 EPSILONS = [1.0, 10.0, 10.0, 3.0]
 CLIENTS = len(EPSILONS)

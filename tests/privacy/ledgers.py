@@ -14,7 +14,7 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.privacy.accountants import TICK
 from bgtplanner.privacy.budget import Budgets
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.privacy.noise import ExactNoise
+from bgtplanner.privacy.randomness import ExactNoise
 
 
 def says(kind: type[Exception], message: str) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.privacy.noise import NoiseSource
+from bgtplanner.privacy.randomness import NoiseSource
 from bgtplanner.privacy.shares import Shares
 
 

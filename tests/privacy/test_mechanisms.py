@@ -27,7 +27,7 @@ from bgtplanner.privacy.mechanisms import (
     clip_factor,
     mechanism_named,
 )
-from bgtplanner.privacy.noise import ExactNoise, NoiseSource, SeededNoise
+from bgtplanner.privacy.randomness import ExactNoise, NoiseSource, SeededNoise
 from privacy.ledgers import exact, refused
 
 GAUSSIAN: Additive = MECHANISMS["gaussian"]  # type: ignore[assignment]

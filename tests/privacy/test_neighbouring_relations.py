@@ -26,11 +26,11 @@ from bgtplanner.privacy.accountants import (
     accountant_named,
     to_ticks,
 )
-from bgtplanner.privacy.allowed import Choice, allows, check, neighbours_of
 from bgtplanner.privacy.budget import Budgets
+from bgtplanner.privacy.compatibility import Choice, allows, check, neighbours_of
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.mechanisms import mechanism_named
-from bgtplanner.privacy.noise import SeededNoise
+from bgtplanner.privacy.randomness import SeededNoise
 
 ASSETS = Path(__file__).parents[1] / "assets"
 SAME = Budgets.same(Budget(1.0, 1e-5), 3)

@@ -21,7 +21,6 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.paper.accounting import client_level
 from bgtplanner.privacy import privunit
 from bgtplanner.privacy.accountants import accountant_named
-from bgtplanner.privacy.noise import FINE_BITS, ExactNoise, NoiseSource, SeededNoise
 from bgtplanner.privacy.privunit import (
     Cap,
     _along_exactly,
@@ -32,6 +31,7 @@ from bgtplanner.privacy.privunit import (
     epsilon_of,
     randomise,
 )
+from bgtplanner.privacy.randomness import FINE_BITS, ExactNoise, NoiseSource, SeededNoise
 from privacy.ledgers import exact
 
 EPSILONS = [1e-6, 0.01, 0.6, 1.0, 5.0, 10.0, 12.5, 20.0, 300.0]

@@ -17,7 +17,7 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.conversions import gaussian_delta
 from bgtplanner.privacy.mechanisms import SENSITIVITY, Neighbours
-from bgtplanner.privacy.noise import ExactNoise
+from bgtplanner.privacy.randomness import ExactNoise
 from bgtplanner.privacy.shares import (
     ROOM,
     Shares,

@@ -17,7 +17,7 @@ from bgtplanner.privacy import privunit
 from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.mechanisms import Additive, Gaussian, Mechanism
-from bgtplanner.privacy.noise import SeededNoise
+from bgtplanner.privacy.randomness import SeededNoise
 from bgtplanner.privacy.shares import Shares, Tolerance
 from bgtplanner.runs import audit_machines, audit_targets
 from bgtplanner.runs.audit import audit

@@ -19,8 +19,6 @@ from bgtplanner.privacy.budget import Budget
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.run import load, resume, simulate
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 TINY = {"synthetic.clients": 12, "synthetic.items": 15, "synthetic.ratings_per_client": 8}
 SHORT: dict[str, Any] = {"ratings": "synthetic", "rounds": 4, "seed": 1}
 

@@ -24,8 +24,6 @@ from bgtplanner.runs.result import Result
 from bgtplanner.runs.run import load, resume, simulate
 from bgtplanner.runs.statistics import load_study
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 SHORT: dict[str, Any] = {"rounds": 2, "epsilon": 30, "model": "biases"}
 
 

@@ -26,7 +26,7 @@ from bgtplanner.federation.parameters import RoundParameters
 from bgtplanner.federation.server import Aggregate
 from bgtplanner.models.interactions import Interactions, Shared, Upload
 from bgtplanner.planning.plan import weights_of
-from bgtplanner.privacy.allowed import UNITS, Choice, Unit, check
+from bgtplanner.privacy.compatibility import UNITS, Choice, Unit, check
 from bgtplanner.privacy.mechanisms import (
     Additive,
     Limits,

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.privacy.allowed import UNITS, Choice, check
+from bgtplanner.privacy.compatibility import UNITS, Choice, check
 from bgtplanner.privacy.ledger import Ledger, Reservation
 from bgtplanner.privacy.mechanisms import Mechanism, mechanism_named
-from bgtplanner.privacy.noise import NoiseSource, SystemNoise
+from bgtplanner.privacy.randomness import NoiseSource, SystemNoise
 from bgtplanner.privacy.shares import Shares
 
 __all__ = ["Randomizer", "Release"]

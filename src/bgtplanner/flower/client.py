@@ -62,9 +62,9 @@ from bgtplanner.flower.messages import (
 )
 from bgtplanner.flower.state import ClientState, RoundStore
 from bgtplanner.privacy.accountants import accountant_named
-from bgtplanner.privacy.allowed import Choice, allows
+from bgtplanner.privacy.compatibility import Choice, allows
 from bgtplanner.privacy.ledger import Ledger, Reservation
-from bgtplanner.privacy.noise import NoiseSource
+from bgtplanner.privacy.randomness import NoiseSource
 from bgtplanner.privacy.shares import Shares
 
 if TYPE_CHECKING:  # JAX comes with it, and most messages do without: see its head

@@ -23,8 +23,8 @@ from bgtplanner.errors import ConfigError, DataError, quoted
 from bgtplanner.federation.aggregation.client import Policy
 from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.privacy.accountants import accountant_named
-from bgtplanner.privacy.allowed import Choice, check, neighbours_of
 from bgtplanner.privacy.budget import Budget, Budgets
+from bgtplanner.privacy.compatibility import Choice, check, neighbours_of
 from bgtplanner.privacy.mechanisms import Neighbours
 from bgtplanner.text import is_sha256
 

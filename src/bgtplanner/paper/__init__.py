@@ -13,7 +13,7 @@ def register() -> None:
     """Add the paper's own parts to the registries by their addresses, importing none."""
     from bgtplanner.planning.registry import CONSTANTS, CONTEXTS
     from bgtplanner.privacy.accountants import ACCOUNTANTS
-    from bgtplanner.privacy.allowed import UNITS
+    from bgtplanner.privacy.compatibility import UNITS
 
     ACCOUNTANTS.add("gaussian/authors", "bgtplanner.paper.accounting:GAUSSIAN_AUTHORS")
     UNITS.add("row", "bgtplanner.paper.accounting:ROW")

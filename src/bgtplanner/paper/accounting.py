@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.privacy.accountants import PURE, Accountant
-from bgtplanner.privacy.allowed import Unit
+from bgtplanner.privacy.compatibility import Unit
 from bgtplanner.privacy.conversions import filter_epsilon, gdp_epsilon, laplace_renyi_epsilon
 from bgtplanner.privacy.mechanisms import mechanism_named
 

@@ -29,8 +29,8 @@ from bgtplanner.planning.forecasting import Forecast
 from bgtplanner.planning.plan import Explanation, Mask, Plan, Trust, in_groups, reserved
 from bgtplanner.planning.states import STATE_VERSION, reading_state, sealed
 from bgtplanner.privacy.accountants import TICK, Accountant, accountant_named, default_accountant
-from bgtplanner.privacy.allowed import neighbours_of
 from bgtplanner.privacy.budget import Budget, Budgets
+from bgtplanner.privacy.compatibility import neighbours_of
 from bgtplanner.privacy.ledger import Head, Ledger, Spending, Ticks
 from bgtplanner.privacy.mechanisms import Neighbours, mechanism_named
 

@@ -48,8 +48,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.privacy import conversions
-from bgtplanner.privacy.allowed import neighbours_of
 from bgtplanner.privacy.budget import Budget
+from bgtplanner.privacy.compatibility import neighbours_of
 from bgtplanner.privacy.mechanisms import (
     MECHANISMS,
     SENSITIVITY,

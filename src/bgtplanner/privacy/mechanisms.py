@@ -10,8 +10,8 @@ which they are. With ``trust = secagg`` the sum carries it once, with ``local`` 
 The last bits of a double ``upload + noise`` can reveal the upload (Mironov 2012). So a release
 lies on a grid far coarser than those bits and far finer than the noise. The upload is cut to the
 grid towards zero, which increases no norm, and before it is summed. A real client's noise is drawn
-exactly, in whole steps of the grid (:mod:`bgtplanner.privacy.noise`), with a scale that is rounded
-up to whole steps; simulated noise is drawn in doubles and rounded to the grid.
+exactly, in whole steps of the grid (:mod:`bgtplanner.privacy.randomness`), with a scale that is
+rounded up to whole steps; simulated noise is drawn in doubles and rounded to the grid.
 
 The simulator protects all clients at once, in JAX arrays: its part of a mechanism works on the
 arrays of any library.
@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri_exp
 
 from bgtplanner.errors import ConfigError, quoted
-from bgtplanner.privacy.noise import ExactNoise, NoiseSource
+from bgtplanner.privacy.randomness import ExactNoise, NoiseSource
 from bgtplanner.registry import Registry
 
 __all__ = [

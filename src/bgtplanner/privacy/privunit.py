@@ -16,9 +16,9 @@ strength, so that the release has the mean clip * u. An upload that is shorter t
 reversed at random, with the probability that makes its mean right. A zero upload takes a uniformly
 random direction. Both only mix inputs, each of which is protected.
 
-For a real client (:class:`~bgtplanner.privacy.noise.ExactNoise`) the choices are exact coins of 64
-bits whose odds are rounded down, z and a are exact to 112 bits below the point, and the release is
-computed in whole numbers and rounded to 24 bits. ``docs/proofs/privunit.md`` bounds what remains.
+For a real client (``randomness.ExactNoise``) the choices are exact coins of 64 bits whose odds are
+rounded down, z and a are exact to 112 bits below the point, and the release is computed in whole
+numbers and rounded to 24 bits. ``docs/proofs/privunit.md`` bounds what remains.
 Unlike noise, it cannot be shared by many clients, so it is for ``trust = local``.
 """
 
@@ -36,7 +36,7 @@ from scipy.special import erf, erfcx, log_ndtr
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.privacy.mechanisms import Limits, Mechanism, special_of
-from bgtplanner.privacy.noise import FINE_BITS, ExactNoise, NoiseSource, sure
+from bgtplanner.privacy.randomness import FINE_BITS, ExactNoise, NoiseSource, sure
 
 __all__ = ["PRIVUNIT", "Cap", "PrivUnit", "cap_of", "epsilon_of", "randomise"]
 

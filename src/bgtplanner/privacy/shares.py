@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 from bgtplanner.errors import ConfigError
 from bgtplanner.privacy.accountants import Accountant
 from bgtplanner.privacy.mechanisms import Neighbours, mechanism_named
-from bgtplanner.privacy.noise import ExactNoise, NoiseSource
+from bgtplanner.privacy.randomness import ExactNoise, NoiseSource
 
 __all__ = ["ROOM", "Shares", "Tolerance", "distance_from_gaussian"]
 

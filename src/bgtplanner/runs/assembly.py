@@ -22,8 +22,8 @@ from bgtplanner.paper.extras import PaperExtras
 from bgtplanner.planning.policy import LedgerPolicy, Policy
 from bgtplanner.planning.registry import CONSTANTS, POLICIES
 from bgtplanner.privacy.accountants import Accountant, accountant_named, default_accountant
-from bgtplanner.privacy.allowed import UNITS
 from bgtplanner.privacy.budget import Budget, Budgets
+from bgtplanner.privacy.compatibility import UNITS
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.runs.config import Config, check_policy, identifying
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from bgtplanner.errors import ConfigError
 from bgtplanner.paper.accounting import client_level
 from bgtplanner.privacy.accountants import default_accountant
-from bgtplanner.privacy.allowed import neighbours_of
 from bgtplanner.privacy.audit import (
     Check,
     Finding,
@@ -31,6 +30,7 @@ from bgtplanner.privacy.audit import (
     size_of_noise,
 )
 from bgtplanner.privacy.budget import Budget
+from bgtplanner.privacy.compatibility import neighbours_of
 from bgtplanner.runs.audit_targets import BLOCKS, GuardTarget, Setting, Target, Trials
 
 __all__ = ["RELEASES", "Audit", "audit"]

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from bgtplanner.errors import BGTPlannerError, ConfigError, MissingExtraError
 from bgtplanner.privacy.accountants import to_ticks
 from bgtplanner.privacy.audit import Check, at_least, told_apart
-from bgtplanner.privacy.noise import SeededNoise
+from bgtplanner.privacy.randomness import SeededNoise
 from bgtplanner.privacy.shares import Shares
 from bgtplanner.runs.audit_targets import SIZE, Setting, Target, Trials
 

@@ -21,8 +21,8 @@ from bgtplanner.privacy.audit import Check
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.mechanisms import Neighbours
-from bgtplanner.privacy.noise import SeededNoise
 from bgtplanner.privacy.privunit import Cap, cap_of
+from bgtplanner.privacy.randomness import SeededNoise
 
 __all__ = ["GuardTarget", "Setting", "Target", "Trials", "worst_case"]
 

@@ -25,7 +25,7 @@ from bgtplanner.models.optimizers import Server
 from bgtplanner.models.tastes import Tastes
 from bgtplanner.planning.registry import POLICIES
 from bgtplanner.privacy.accountants import ACCOUNTANTS
-from bgtplanner.privacy.allowed import UNITS, best_mechanism
+from bgtplanner.privacy.compatibility import UNITS, best_mechanism
 from bgtplanner.privacy.mechanisms import MECHANISMS, Additive
 from bgtplanner.runs import settings
 from bgtplanner.runs.settings import FLAGS, PRESETS, Section, packaged, parse_assignment

@@ -20,7 +20,7 @@ from bgtplanner.flower.messages import SentCatalogue
 from bgtplanner.flower.server import Group
 from bgtplanner.models.learner import settings_of
 from bgtplanner.privacy.accountants import both_readings
-from bgtplanner.privacy.allowed import Choice, check
+from bgtplanner.privacy.compatibility import Choice, check
 from bgtplanner.runs.assembly import accountant_of, federation_of, promise_of
 from bgtplanner.runs.config import Config, load_config
 

@@ -17,8 +17,8 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import deal_users
 from bgtplanner.errors import ConfigError, RunFolderError, StorageError
 from bgtplanner.privacy.accountants import default_accountant
-from bgtplanner.privacy.allowed import best_mechanism
 from bgtplanner.privacy.budget import Budget
+from bgtplanner.privacy.compatibility import best_mechanism
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.deployable import agreed_settings, catalogue_of
 

@@ -29,7 +29,7 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.models.registry import MODELS
 from bgtplanner.planning.objective import Kind, Objective
 from bgtplanner.planning.registry import CONSTANTS, CONTEXTS, POLICIES
-from bgtplanner.privacy.allowed import UNITS, neighbours_of
+from bgtplanner.privacy.compatibility import UNITS, neighbours_of
 from bgtplanner.privacy.mechanisms import MECHANISMS, Neighbours
 from bgtplanner.privacy.shares import Tolerance
 from bgtplanner.registry import Registry

@@ -20,7 +20,7 @@ from bgtplanner.models.references import References, rankings, references, the_s
 from bgtplanner.paper.accounting import client_level
 from bgtplanner.planning.objective import Objective
 from bgtplanner.privacy.accountants import ACCOUNTANTS
-from bgtplanner.privacy.allowed import UNITS
+from bgtplanner.privacy.compatibility import UNITS
 from bgtplanner.privacy.ledger import Ledger, Spending
 from bgtplanner.privacy.mechanisms import mechanism_named
 from bgtplanner.runs.assembly import accountant_of, budgets_of, expansion_of, promise_of

@@ -16,8 +16,8 @@ import scipy.stats
 from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.privacy import noise
-from bgtplanner.privacy.noise import ExactNoise, NoiseSource, SeededNoise, SystemNoise
+from bgtplanner.privacy import randomness as noise
+from bgtplanner.privacy.randomness import ExactNoise, NoiseSource, SeededNoise, SystemNoise
 
 NUMBER = 100_000
 RARE = 1e-9  # a right sample has a smaller p-value once in a billion; the seeds are fixed, too

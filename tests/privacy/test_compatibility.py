@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.privacy.allowed import UNITS, Choice, allows, best_mechanism, check
+from bgtplanner.privacy.compatibility import UNITS, Choice, allows, best_mechanism, check
 
 BOTH = ("gaussian", "laplace")
 
