@@ -330,7 +330,7 @@ def read_items(path: Path | str, items_format: ItemsFormat | None = None) -> Cat
     if content[:4] == b"PAR1":
         return Catalogue.from_frame(_parquet(content, path), wanted, where=str(path))
     least = len(wanted.columns or ("item", "title"))
-    table = TextTable.open(path, columns=least, among=DELIMITERS_OF_ITEMS, older=True)
+    table = TextTable.open(content, path, columns=least, among=DELIMITERS_OF_ITEMS, older=True)
     if table is None:
         raise DataError("is empty; expected a row for each item", path=path)
     names, header = _header(table, wanted)

@@ -240,7 +240,7 @@ def _number(cell: str, *, dates: bool) -> float:
 
 def _text(path: Path, wanted: TableFormat) -> tuple[dict[str, Any], _Fault]:
     """Return the columns of a text table by role, and what makes the error about a cell."""
-    table = TextTable.open(path, wanted.delimiter)
+    table = TextTable.open(bytes_of(path), path, wanted.delimiter)
     if table is None:
         raise DataError("the file is empty; expected a header and ratings", path=path)
     if len(table.first) < 2:

@@ -109,6 +109,7 @@ class TextTable:
     @classmethod
     def open(
         cls,
+        content: bytes,
         path: Path,
         delimiter: str | None = None,
         *,
@@ -116,10 +117,11 @@ class TextTable:
         among: Sequence[str] = DELIMITERS,
         older: bool = False,
     ) -> TextTable | None:
-        """Read a table and look at its first rows; return None if there are none.
+        """Look at the first rows of a table; return None if there are none.
 
         Args:
-            path: The file, maybe gzipped.
+            content: What a file holds.
+            path: Which file it is, for errors.
             delimiter: Delimiter; by default the one that splits the rows best.
             columns: How many columns are enough when a delimiter is looked for.
             among: Delimiters to look for.
@@ -130,7 +132,7 @@ class TextTable:
             ConfigError: If the delimiter is impossible.
         """
         given = None if delimiter is None else _checked(delimiter)
-        content = _checked_text(bytes_of(path), path, older)
+        content = _checked_text(content, path, older)
         sample = content[:_SNIFFED_BYTES]
         if len(content) > _SNIFFED_BYTES:
             sample = sample[: sample.rfind(b"\n") + 1]
@@ -178,10 +180,7 @@ class TextTable:
     def fault(self, row: int, column: int, problem: str) -> DataError:
         """Return the error about a cell, which says where it is and never what it holds.
 
-        Args:
-            row: Which row, from 0; a header counts.
-            column: Which column, from 0.
-            problem: What is wrong with it.
+        Rows and columns count from 0, and a header counts as a row.
         """
         line: int | None = None
         with suppress(csv.Error):
