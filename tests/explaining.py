@@ -11,7 +11,8 @@ from jax import Array
 from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.models.bias import Biases
-from bgtplanner.models.learner import Explanation, Interactions, Local, Shared
+from bgtplanner.models.interactions import Interactions, Shared
+from bgtplanner.models.learner import Explanation, Local
 
 GENRES = ("Drama", "Horror", "War")
 

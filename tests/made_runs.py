@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bgtplanner.planning.policy import LedgerPolicy, Plan
+from bgtplanner.planning.plan import Plan
+from bgtplanner.planning.policy import LedgerPolicy
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.runs.assembly import accountant_of, budgets_of, policy_of
 from bgtplanner.runs.config import Config, load_config

@@ -25,7 +25,8 @@ sys.path.insert(0, str(DOCS))
 from writing import blocks, reference  # noqa: E402
 
 import bgtplanner  # noqa: E402
-from bgtplanner.runs.config import FLAGS, Config  # noqa: E402
+from bgtplanner.runs.config import Config  # noqa: E402
+from bgtplanner.runs.settings import FLAGS  # noqa: E402
 from processes import Processes  # noqa: E402
 
 NOTEBOOKS = {

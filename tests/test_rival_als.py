@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.models.interactions import Interactions, Shared
-from bgtplanner.models.learner import Aggregate, Noise
-from bgtplanner.models.optimizers import Server
+from bgtplanner.models.optimizers import Aggregate, Noise, Server
 from bgtplanner.testing import LearnerContract
 
 Float = NDArray[np.float64]

@@ -39,7 +39,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from bgtplanner.paper.planners import NOISE, AsPrinted, Record
-from bgtplanner.planning.plan import Floats
+from bgtplanner.planning.arguments import Floats
 
 __all__ = ["AsCoded"]
 

@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.paper.plan import DATASETS, FIGURES, MECHANISMS, READINGS, SEEDS, Reading
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.folder import write_whole
-from bgtplanner.runs.run import ratings_of, split_of
+from bgtplanner.runs.prepared import ratings_of, split_of
 from bgtplanner.runs.statistics import (
     Comparison,
     Estimate,

@@ -19,16 +19,16 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from bgtplanner.federation.client import flat_upload
-from bgtplanner.federation.outliers import Limits, OutlierTests
+from bgtplanner.federation.outliers import OutlierTests
 from bgtplanner.federation.parameters import RoundParameters, round_parameters
 from bgtplanner.federation.rounds import Federation, State
 from bgtplanner.models.bias import Biases
-from bgtplanner.models.learner import Interactions, Shared
+from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.metrics import Metrics, tally
-from bgtplanner.privacy.mechanisms import clip_factor
+from bgtplanner.privacy.mechanisms import Limits, clip_factor
 from bgtplanner.runs.assembly import accountant_of, federation_of
 from bgtplanner.runs.config import load_config
-from bgtplanner.runs.run import ratings_of, split_of
+from bgtplanner.runs.prepared import ratings_of, split_of
 
 Floats = NDArray[np.float64]
 

@@ -12,7 +12,7 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.models.learner import Learner
 from bgtplanner.models.metrics import METRICS
 from bgtplanner.runs.config import load_config
-from bgtplanner.runs.run import ratings_of
+from bgtplanner.runs.prepared import ratings_of
 from bgtplanner.runs.statistics import estimate
 
 OURS = "ours"

@@ -17,7 +17,8 @@ import typer.main
 
 from bgtplanner.cli import app
 from bgtplanner.commands.options import meanings
-from bgtplanner.runs.config import FLAGS, Config, load_config
+from bgtplanner.runs.config import Config, load_config
+from bgtplanner.runs.settings import FLAGS
 
 __all__ = [
     "PAGES",

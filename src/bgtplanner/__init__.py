@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from bgtplanner.data.ratings import Ratings
     from bgtplanner.models.learner import Learner
     from bgtplanner.planning.bgt import BGTPlanner
-    from bgtplanner.planning.policy import Plan, Policy
+    from bgtplanner.planning.plan import Plan
+    from bgtplanner.planning.policy import Policy
     from bgtplanner.privacy.budget import Budget, Budgets
     from bgtplanner.privacy.ledger import Ledger
     from bgtplanner.runs.compare import compare

@@ -7,8 +7,6 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
-__all__ = ["NOTE", "about", "commit", "commit_of", "extras"]
-
 NOTE = "commit.txt"
 """The file of the package in which a wheel has its commit; ``hatch_build.py`` writes it."""
 

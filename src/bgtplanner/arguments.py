@@ -14,8 +14,6 @@ import numpy as np
 
 from bgtplanner.errors import ConfigError, quoted
 
-__all__ = ["as_path", "as_settings", "as_whole", "in_words", "refuse_unless"]
-
 
 def in_words(value: object) -> str:
     """Return a value as errors show it: a plain one as it is, of others what they are.

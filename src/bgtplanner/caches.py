@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["user_cache", "with_home"]
-
 
 def user_cache() -> Path:
     """The user's folder for what can be downloaded or made again."""

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["replace_file", "replacing"]
-
 
 def replace_file(target: Path, content: bytes) -> None:
     """Replace a file by one with this content."""

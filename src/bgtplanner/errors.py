@@ -15,27 +15,6 @@ from typing import Self
 
 from bgtplanner.text import visible
 
-__all__ = [
-    "BGTPlannerError",
-    "BudgetExceeded",
-    "ConfigError",
-    "DataError",
-    "DownloadError",
-    "InputError",
-    "InterruptedRunError",
-    "LedgerError",
-    "LedgerTamperedError",
-    "MessageError",
-    "MissingExtraError",
-    "NothingLearnedError",
-    "RunFolderError",
-    "RunLockedError",
-    "SchemaError",
-    "StaleRoundError",
-    "StorageError",
-    "TrainingDivergedError",
-]
-
 
 def quoted(value: object) -> str:
     """Return a value as messages show it: at most one line, with invisible characters escaped.

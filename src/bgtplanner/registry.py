@@ -19,8 +19,6 @@ from typing import Any, TypeVar, cast
 
 from bgtplanner.errors import ConfigError, quoted
 
-__all__ = ["Registry", "load_plugins"]
-
 T = TypeVar("T")
 
 

@@ -23,13 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgtplanner.errors import BGTPlannerError, ConfigError
-from bgtplanner.planning.policy import Plan, Policy
+from bgtplanner.planning.plan import Plan
+from bgtplanner.planning.policy import Policy
 from bgtplanner.privacy.accountants import ACCOUNTANTS
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.mechanisms import SENSITIVITY, mechanism_named
-
-__all__ = ["LearnerContract", "PolicyContract"]
 
 _RULES = tuple(name for name, accountant in ACCOUNTANTS.items() if accountant.sound)
 
@@ -411,8 +410,8 @@ class LearnerContract:
         import jax
         import jax.numpy as jnp
 
-        from bgtplanner.models.learner import NO_NOISE, Aggregate, Noise, Shared
-        from bgtplanner.models.optimizers import Server
+        from bgtplanner.models.interactions import Shared
+        from bgtplanner.models.optimizers import NO_NOISE, Aggregate, Noise, Server
 
         interactions = self.interactions()
         server = Server(optimizer=self.optimizer, aggregation="clients")

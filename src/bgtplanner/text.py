@@ -16,19 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "LONGEST_LABEL",
-    "LONGEST_NAME",
-    "MOST_BYTES_OF_A_CATALOGUE",
-    "MOST_BYTES_OF_ROUNDS",
-    "MOST_BYTES_OF_SETTINGS",
-    "MOST_LABELS",
-    "csv_text",
-    "is_sha256",
-    "read_bytes",
-    "visible",
-]
-
 LONGEST_LABEL = 256
 """The most bytes of UTF-8 in the name of a user or an item."""
 

@@ -16,8 +16,6 @@ from bgtplanner.models.metrics import of_lists
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.observers import Tracker
 
-__all__ = ["TRACKERS", "MLflowTracker", "TensorBoardTracker", "tracker_named"]
-
 _MARK = "bgtplanner.folder"  # holds a hash: a path may have quotes, and reveals more than needed
 _OF_ALL_ROUNDS = ("rmse_objective", "rmse_served", "ndcg_at_10_served", "rmse_arriving")
 _EVERY = 1.0  # seconds between batches to MLflow: a round may take a millisecond

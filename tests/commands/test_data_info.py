@@ -10,7 +10,7 @@ import pytest
 
 from bgtplanner.commands.data import describe
 from bgtplanner.runs.config import load_config
-from bgtplanner.runs.run import ratings_of, split_of
+from bgtplanner.runs.prepared import ratings_of, split_of
 
 
 def described(**settings: Any) -> dict[str, Any]:

@@ -135,7 +135,7 @@ def made_run(path: Path, dataset: str) -> None:
     """A run's folder with a ledger, as a run with a budget leaves it behind."""
     from bgtplanner.runs.config import load_config
     from bgtplanner.runs.folder import RunFolder
-    from bgtplanner.runs.run import fingerprint_of, ratings_of, split_of
+    from bgtplanner.runs.prepared import fingerprint_of, ratings_of, split_of
 
     config = load_config(settings={"data.dataset": dataset, "federation.rounds": 2})
     ratings = ratings_of(config)

@@ -27,7 +27,8 @@ from bgtplanner.models.factorization import Factorization
 from bgtplanner.planning.adaptive import Adap
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.context import ReleasedContext
-from bgtplanner.planning.policy import Choice, LedgerPolicy, Plan
+from bgtplanner.planning.plan import Plan
+from bgtplanner.planning.policy import Choice, LedgerPolicy
 from bgtplanner.planning.schedules import Uniform, Unlimited
 from bgtplanner.privacy.accountants import TICK, accountant_named
 from bgtplanner.privacy.budget import Budget, Budgets

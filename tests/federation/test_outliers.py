@@ -15,10 +15,11 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from bgtplanner.federation.outliers import FALSE_ALARM, Limits, OutlierTests, limits_of
-from bgtplanner.models.learner import Noise, Shared
+from bgtplanner.federation.outliers import FALSE_ALARM, OutlierTests, limits_of
+from bgtplanner.models.interactions import Shared
+from bgtplanner.models.optimizers import Noise
 from bgtplanner.models.posterior import Posterior
-from bgtplanner.privacy.mechanisms import mechanism_named
+from bgtplanner.privacy.mechanisms import Limits, mechanism_named
 from bgtplanner.privacy.privunit import cap_of, randomise
 from bgtplanner.privacy.randomness import SeededNoise
 

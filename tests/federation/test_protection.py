@@ -21,7 +21,7 @@ from bgtplanner.federation.randomizer import Randomizer
 from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.server import Server
 from bgtplanner.models.factorization import Factorization
-from bgtplanner.models.learner import Interactions, Upload
+from bgtplanner.models.interactions import Interactions, Upload
 from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger

@@ -20,7 +20,8 @@ from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.rounds import Draw, Federation, Outcome, State
 from bgtplanner.federation.server import Server
 from bgtplanner.models.fedgnn import FedGNN
-from bgtplanner.models.learner import Interactions, Learner, Shared, Statistics, Upload
+from bgtplanner.models.interactions import Interactions, Shared, Upload
+from bgtplanner.models.learner import Learner, Statistics
 from bgtplanner.models.metrics import Metrics, metrics
 from bgtplanner.paper import extras, rows
 from bgtplanner.paper.extras import PaperExtras

@@ -24,8 +24,9 @@ from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.server import Server
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.factorization import Factorization
-from bgtplanner.models.learner import Interactions, Upload
-from bgtplanner.planning.policy import Choice, LedgerPolicy, Plan
+from bgtplanner.models.interactions import Interactions, Upload
+from bgtplanner.planning.plan import Plan
+from bgtplanner.planning.policy import Choice, LedgerPolicy
 from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger

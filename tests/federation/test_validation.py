@@ -22,7 +22,7 @@ from bgtplanner.federation.validation import (
     errors_of_clients,
     rmse_of,
 )
-from bgtplanner.models.learner import Interactions, Upload
+from bgtplanner.models.interactions import Interactions, Upload
 
 
 def some_ratings(seed: int = 0, clients: int | None = None) -> Ratings:

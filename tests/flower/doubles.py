@@ -21,7 +21,7 @@ from bgtplanner.flower.messages import HelloRequest, Request, SentCatalogue, Sen
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.runs.config import load_config, to_toml
 from bgtplanner.runs.deployable import catalogue_of
-from bgtplanner.runs.run import split_of
+from bgtplanner.runs.prepared import split_of
 
 SETTINGS: dict[str, Any] = {
     "model.name": "biases",

@@ -12,9 +12,10 @@ import pytest
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.federation.client import features_in, first_parameters
 from bgtplanner.flower import training
-from bgtplanner.models.learner import Learner, Shared
+from bgtplanner.models.interactions import Shared
+from bgtplanner.models.learner import Learner
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.runs.run import Result
+from bgtplanner.runs.result import Result
 from flower.doubles import item_names
 
 OWN = "flower.own_learner:Qualities"

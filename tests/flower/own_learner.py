@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from jax import Array
 
-from bgtplanner.models.learner import Interactions, Learner, Local, Shared, Upload
+from bgtplanner.models.interactions import Interactions, Shared, Upload
+from bgtplanner.models.learner import Learner, Local
 
 
 @dataclass(frozen=True, kw_only=True)

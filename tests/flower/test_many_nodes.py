@@ -34,7 +34,9 @@ from bgtplanner.runs.config import load_config
 from bgtplanner.runs.deployable import catalogue_of
 from bgtplanner.runs.deployed import carry_out
 from bgtplanner.runs.example import write_example, write_ratings
-from bgtplanner.runs.run import Result, execute, split_of
+from bgtplanner.runs.prepared import split_of
+from bgtplanner.runs.result import Result
+from bgtplanner.runs.run import execute
 from flower import simulated_client
 from flower.equality import same_ledgers, same_model
 from flower.loopback import BIN, TESTS, Loopback

@@ -43,7 +43,7 @@ from bgtplanner.flower.machines import Machines
 from bgtplanner.flower.messages import SUM, Reply, SentCatalogue, StepAnswer, SumStep, read_answer
 from bgtplanner.flower.server import Deployment, Group, Pace
 from bgtplanner.models.bias import Biases
-from bgtplanner.planning.policy import Plan
+from bgtplanner.planning.plan import Plan
 from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.randomness import SeededNoise
 from bgtplanner.privacy.shares import Shares, Tolerance

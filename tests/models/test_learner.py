@@ -19,13 +19,8 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import deal_users
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.fedgnn import FedGNN, FedGNNLocal
-from bgtplanner.models.learner import (
-    Gradients,
-    Interactions,
-    Shared,
-    client_gradients,
-    copies,
-)
+from bgtplanner.models.interactions import Interactions, Shared, copies
+from bgtplanner.models.learner import Gradients, client_gradients
 
 Float = NDArray[np.float64]
 N_USERS, N_ITEMS = 7, 6

@@ -28,7 +28,7 @@ from bgtplanner.federation.coordinator import Coordinator
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Draw, Federation
 from bgtplanner.federation.simulation import Simulation
-from bgtplanner.planning.policy import Plan
+from bgtplanner.planning.plan import Plan
 from bgtplanner.runs.assembly import coordinator_of, federation_of
 from bgtplanner.runs.config import Config, load_config
 

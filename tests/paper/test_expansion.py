@@ -23,7 +23,7 @@ from bgtplanner.federation.server import Server
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.fedgnn import FedGNN
-from bgtplanner.models.learner import Interactions, Upload
+from bgtplanner.models.interactions import Interactions, Upload
 from bgtplanner.paper import expansion, extras
 from bgtplanner.paper.expansion import Expansion, believed, item_tokens, match, matching_key
 from bgtplanner.paper.extras import PaperExtras

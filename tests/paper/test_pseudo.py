@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.models.learner import Interactions
+from bgtplanner.models.interactions import Interactions
 from bgtplanner.paper.pseudo import pseudo_items, pseudo_rows
 
 N_USERS, N_ITEMS = 6, 10

@@ -13,7 +13,7 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.federation.parameters import RoundParameters
 from bgtplanner.federation.protection import Protection
 from bgtplanner.models.fedgnn import FedGNN
-from bgtplanner.models.learner import Interactions, Upload
+from bgtplanner.models.interactions import Interactions, Upload
 from bgtplanner.paper.rows import noise_rows
 from bgtplanner.privacy.mechanisms import mechanism_named
 from small_federation import MECHANISMS, QUICK, WIDTH, some_interactions, some_terms

@@ -12,7 +12,7 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.paper.planners import Repaired, margin_of_paper
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.constrainer import solve_programme
-from bgtplanner.planning.policy import Plan
+from bgtplanner.planning.plan import Plan
 from bgtplanner.planning.predictor import Predictor
 from bgtplanner.privacy.budget import Budget, Budgets
 

@@ -16,7 +16,8 @@ from bgtplanner.errors import BGTPlannerError, ConfigError
 from bgtplanner.paper.planners import Repaired
 from bgtplanner.planning.adaptive import Adap
 from bgtplanner.planning.bgt import BGTPlanner
-from bgtplanner.planning.policy import Choice, LedgerPolicy, Plan, Policy
+from bgtplanner.planning.plan import Plan
+from bgtplanner.planning.policy import Choice, LedgerPolicy, Policy
 from bgtplanner.planning.schedules import Fixed, Random, Uniform
 from bgtplanner.privacy.accountants import ACCOUNTANTS, accountant_named
 from bgtplanner.privacy.budget import Budget, Budgets

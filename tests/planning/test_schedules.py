@@ -10,7 +10,8 @@ import pytest
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.adaptive import Adap, Adpml
-from bgtplanner.planning.policy import Plan, Policy
+from bgtplanner.planning.plan import Plan
+from bgtplanner.planning.policy import Policy
 from bgtplanner.planning.schedules import (
     Early,
     Fixed,

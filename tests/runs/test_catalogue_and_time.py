@@ -15,7 +15,8 @@ from bgtplanner.errors import RunFolderError
 from bgtplanner.report.guarantee import guarantee, is_sound
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.folder import RunFolder
-from bgtplanner.runs.run import load, ratings_of
+from bgtplanner.runs.prepared import ratings_of
+from bgtplanner.runs.run import load
 
 pytestmark = pytest.mark.usefixtures("compiled_once", "undrawn")
 

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.registry import POLICIES
 from bgtplanner.runs.config import (
-    FLAGS,
-    PRESETS,
     Config,
     departures,
     identifying,
@@ -22,6 +20,7 @@ from bgtplanner.runs.config import (
     parse_assignment,
     to_toml,
 )
+from bgtplanner.runs.settings import FLAGS, PRESETS
 
 
 def keys_of_sections() -> dict[str, list[str]]:

@@ -13,7 +13,8 @@ from jax import Array
 
 from bgtplanner.errors import ConfigError, InterruptedRunError, RunFolderError
 from bgtplanner.models.factorization import Factorization
-from bgtplanner.models.learner import Interactions, Learner, Local, Shared, Upload
+from bgtplanner.models.interactions import Interactions, Shared, Upload
+from bgtplanner.models.learner import Learner, Local
 from bgtplanner.planning.schedules import Uniform
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.runs.folder import RunFolder

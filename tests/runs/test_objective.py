@@ -14,7 +14,8 @@ from bgtplanner.models.metrics import METRICS, lists_of
 from bgtplanner.models.references import references
 from bgtplanner.planning.objective import Objective
 from bgtplanner.runs.config import load_config
-from bgtplanner.runs.run import ratings_of, resume, split_of
+from bgtplanner.runs.prepared import ratings_of, split_of
+from bgtplanner.runs.run import resume
 from bgtplanner.runs.summary import (
     alone_by_round,
     as_served,

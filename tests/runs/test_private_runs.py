@@ -18,7 +18,7 @@ from bgtplanner.paper.accounting import client_level
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.folder import RunFolder
-from bgtplanner.runs.run import ratings_of, split_of
+from bgtplanner.runs.prepared import ratings_of, split_of
 from bgtplanner.runs.summary import CLIENT_LEVEL_DELTA
 from finished import timeless
 

@@ -19,7 +19,8 @@ from bgtplanner.errors import RunFolderError
 from bgtplanner.report.page import render
 from bgtplanner.runs.compare import run_study
 from bgtplanner.runs.folder import RunFolder
-from bgtplanner.runs.run import load, resume, split_of
+from bgtplanner.runs.prepared import split_of
+from bgtplanner.runs.run import load, resume
 from bgtplanner.runs.statistics import read_study, summed_up
 from bgtplanner.runs.study import Study
 from command_line import Call

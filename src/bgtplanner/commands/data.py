@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from bgtplanner.data.ratings import Ratings
     from bgtplanner.runs.config import Config
 
-__all__ = ["data_app", "describe"]
-
 _MOST_VALUES = 20  # of a scale of stars; other scales are shown in tenths
 
 data_app = typer.Typer(
@@ -118,7 +116,7 @@ def data_fetch(
 def describe(config: Config) -> dict[str, Any]:
     """Return counts, ratings by value, the catalogue, and errors of what shares nothing."""
     from bgtplanner.models.references import references
-    from bgtplanner.runs.run import ratings_of, split_of
+    from bgtplanner.runs.prepared import ratings_of, split_of
 
     ratings = ratings_of(config)
     split = split_of(config, ratings)

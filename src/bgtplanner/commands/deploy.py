@@ -11,8 +11,6 @@ from bgtplanner.commands.options import Json, answer, local_client, need_flower,
 from bgtplanner.errors import ConfigError
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
-__all__ = ["deploy_app"]
-
 deploy_app = typer.Typer(
     help="Set up a federation on real machines, over Flower.\n\n"
     "Example: `bgtplanner deploy init deployment --clients 6`",

@@ -14,8 +14,6 @@ from bgtplanner.errors import BGTPlannerError, LedgerTamperedError
 from bgtplanner.privacy.ledger import Head, Ledger
 from bgtplanner.privacy.witness import Witness
 
-__all__ = ["Source", "check_heads", "heads_around"]
-
 
 class Source(NamedTuple):
     """Heads from one source, oldest first, or why it could not be read."""

@@ -306,7 +306,7 @@ def _labels(path: Path) -> list[list[str]] | None:
         return None
     need_simulator()
     from bgtplanner.runs.folder import RunFolder
-    from bgtplanner.runs.run import fingerprint_of, ratings_of, split_of
+    from bgtplanner.runs.prepared import fingerprint_of, ratings_of, split_of
 
     run = RunFolder(folder)
     notes, config = run.notes(), run.config()

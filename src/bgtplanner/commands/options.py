@@ -22,26 +22,6 @@ from bgtplanner.text import visible
 if TYPE_CHECKING:
     from bgtplanner.flower.client import Client
 
-__all__ = [
-    "DataDir",
-    "Json",
-    "Preset",
-    "Quiet",
-    "answer",
-    "choices",
-    "default",
-    "local_client",
-    "meanings",
-    "named_by_flags",
-    "need_flower",
-    "need_path",
-    "need_simulator",
-    "option",
-    "print_json",
-    "say",
-    "settings_options",
-]
-
 
 @functools.cache
 def meanings(section: type) -> dict[str, str]:

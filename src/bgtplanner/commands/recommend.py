@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from bgtplanner.models.recommending import Block, Recommended, Recommender
     from bgtplanner.runs.result import Result
 
-__all__ = ["predict", "recommend"]
-
 Folder = Annotated[str, typer.Argument(help="The folder of a run.")]
 Home = Annotated[str, typer.Argument(help="The folder of a run, or of a client on this machine.")]
 MovedRatings = Annotated[

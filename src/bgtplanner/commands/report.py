@@ -12,8 +12,6 @@ import typer
 from bgtplanner.commands.options import Json, answer, need_simulator, say
 from bgtplanner.errors import ConfigError, MissingExtraError
 
-__all__ = ["report", "report_writer"]
-
 
 def report(
     folder: Annotated[str, typer.Argument(help="Folder of a run, a comparison or a sweep.")],

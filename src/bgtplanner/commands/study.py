@@ -27,8 +27,6 @@ from bgtplanner.report.screen import Screen, print_table, words
 if TYPE_CHECKING:
     from bgtplanner.runs.study import Study
 
-__all__ = ["compare", "sweep"]
-
 _Datasets = Annotated[list[str] | None, option("data.dataset")]
 _Mechanisms = Annotated[list[str] | None, option("privacy.mechanism")]
 _Policies = Annotated[list[str] | None, option("planning.policy")]

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from bgtplanner.runs.observers import Observer
     from bgtplanner.runs.result import Result
 
-__all__ = ["new_folder", "resume", "run"]
-
 Track = Annotated[
     list[str] | None, typer.Option(help="Also log to: tensorboard | mlflow. Repeatable.")
 ]

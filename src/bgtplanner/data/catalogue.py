@@ -24,8 +24,6 @@ from bgtplanner.data.textfile import DELIMITERS_OF_ITEMS, TextTable, bytes_of
 from bgtplanner.errors import ConfigError, DataError
 from bgtplanner.text import LONGEST_LABEL, MOST_LABELS
 
-__all__ = ["Catalogue", "ItemsFormat", "as_label", "read_items"]
-
 _IDS = ("id", "item", "itemid", "movieid", "productid", "asin", "bookid", "isbn", "sku")
 _TITLES = ("title", "name", "itemname", "movietitle", "producttitle")
 _SEPARATORS = ("|", ";", ",")

@@ -27,19 +27,6 @@ from bgtplanner.data.tables import Column, TableFormat, read_table
 from bgtplanner.errors import ConfigError, DataError
 from bgtplanner.registry import Registry
 
-__all__ = [
-    "DATASETS",
-    "Archive",
-    "Dataset",
-    "data_folders",
-    "dataset_info",
-    "existing_file",
-    "find_files",
-    "load_ratings",
-    "parse_scale",
-    "with_items",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Archive:

@@ -21,8 +21,6 @@ from bgtplanner.caches import with_home
 from bgtplanner.data.datasets import Archive, data_folders, dataset_info, existing_file
 from bgtplanner.errors import ConfigError, DownloadError
 
-__all__ = ["fetch_dataset"]
-
 
 def fetch_dataset(
     name: str,

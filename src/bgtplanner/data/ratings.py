@@ -21,8 +21,6 @@ from bgtplanner.arguments import in_words, refuse_unless
 from bgtplanner.data.catalogue import Catalogue, as_label
 from bgtplanner.errors import ConfigError, DataError, quoted
 
-__all__ = ["Duplicates", "Ratings", "Scale"]
-
 IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float32]
 

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from bgtplanner.data.ratings import IntArray, Ratings
 from bgtplanner.errors import ConfigError, DataError
 
-__all__ = ["Arrival", "Pairs", "Split", "Within", "deal_users", "merge_users", "split_ratings"]
-
 Within = Literal["user", "all", "last", "time", "leave-last"]
 """How a test set is held out; see :func:`split_ratings`."""
 

@@ -18,8 +18,6 @@ from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import ConfigError
 
-__all__ = ["demo_ratings", "synthetic_ratings"]
-
 _MEAN = 3.65
 _USER_SPREAD = 0.50
 _ITEM_SPREAD = 0.54

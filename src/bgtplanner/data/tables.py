@@ -19,8 +19,6 @@ from bgtplanner.data.textfile import TextTable, bytes_of
 from bgtplanner.errors import ConfigError, DataError
 from bgtplanner.text import LONGEST_LABEL, MOST_BYTES_OF_A_CATALOGUE, MOST_LABELS, read_bytes
 
-__all__ = ["Column", "Table", "TableFormat", "item_names", "read_table"]
-
 Column = str | int | None
 """A column by its name in the header, by its position from 0, or not given."""
 

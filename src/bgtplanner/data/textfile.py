@@ -22,8 +22,6 @@ from typing import Any
 
 from bgtplanner.errors import ConfigError, DataError
 
-__all__ = ["DELIMITERS", "DELIMITERS_OF_ITEMS", "TextTable", "bytes_of"]
-
 DELIMITERS = ("\t", "::", ";", ",", "|", " ")
 """What may stand between two cells, in the order in which it is tried."""
 

@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from bgtplanner.durable import replace_file
 
-__all__ = ["Answers"]
-
 Floats = NDArray[np.float64]
 
 

@@ -17,8 +17,6 @@ from bgtplanner.models.interactions import (
 )
 from bgtplanner.models.learner import Local
 
-__all__ = ["Computed", "Heldout", "Pairs", "by_chunk"]
-
 
 class Heldout(NamedTuple):
     """Ratings that no client trains on: the test set, or the clients' validation sets.

@@ -21,21 +21,6 @@ from bgtplanner.federation.compilation import padding_of
 from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.learner import Explanation, Learner, Local
 
-__all__ = [
-    "as_shared",
-    "coordinates_of",
-    "features_in",
-    "first_parameters",
-    "flat_upload",
-    "nothing_kept",
-    "predictions_of",
-    "ranking_of",
-    "train_client",
-    "upload_of",
-    "with_features",
-    "without_features",
-]
-
 _NEVER = np.iinfo(np.int32).max
 
 

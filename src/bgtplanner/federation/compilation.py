@@ -17,8 +17,6 @@ import jax
 
 from bgtplanner.caches import user_cache, with_home
 
-__all__ = ["FEW_RATINGS", "Program", "begin_run", "padding_of", "use_compilation_cache"]
-
 FEW_RATINGS = 1 << 14
 """With at most so many ratings, compiling a round takes longer than all the rounds of a run."""
 

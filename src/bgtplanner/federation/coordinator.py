@@ -25,14 +25,12 @@ from bgtplanner.federation.validation import Validation, rmse_of
 from bgtplanner.models.learner import Learner
 from bgtplanner.models.metrics import Metrics
 from bgtplanner.planning.arguments import context_of
-from bgtplanner.planning.plan import GROUPS, in_groups, reserved
-from bgtplanner.planning.policy import Plan, Policy
+from bgtplanner.planning.plan import GROUPS, Plan, in_groups, reserved
+from bgtplanner.planning.policy import Policy
 from bgtplanner.planning.registry import CONTEXTS
 from bgtplanner.privacy.accountants import TICK
 from bgtplanner.privacy.ledger import Ledger, Spending
 from bgtplanner.privacy.shares import Tolerance
-
-__all__ = ["Coordinator", "Engine"]
 
 STATE_VERSION = 2
 """Version of :meth:`Coordinator.state_dict`; in version 1 the policy had its own ledger."""

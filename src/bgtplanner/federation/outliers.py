@@ -33,8 +33,6 @@ from scipy.special import ndtri
 
 from bgtplanner.privacy.mechanisms import Limits, mechanism_named
 
-__all__ = ["FALSE_ALARM", "LEAST_SCALE", "Limits", "OutlierTests", "limits_of"]
-
 Floats = NDArray[np.float64]
 
 FALSE_ALARM = 1e-6

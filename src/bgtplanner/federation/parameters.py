@@ -21,8 +21,6 @@ from bgtplanner.privacy.accountants import TICK, Accountant
 from bgtplanner.privacy.mechanisms import Neighbours, mechanism_named
 from bgtplanner.privacy.shares import Shares, Tolerance
 
-__all__ = ["RoundParameters", "noise_of_mean", "round_parameters"]
-
 Floats = NDArray[np.float64]
 
 

@@ -23,8 +23,8 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.federation.client import as_shared, flat_upload
 from bgtplanner.federation.outliers import LEAST_SCALE, limits_of
 from bgtplanner.federation.parameters import RoundParameters
-from bgtplanner.federation.server import Aggregate
 from bgtplanner.models.interactions import Interactions, Shared, Upload
+from bgtplanner.models.optimizers import Aggregate
 from bgtplanner.planning.plan import weights_of
 from bgtplanner.privacy.compatibility import UNITS, Choice, Unit, check
 from bgtplanner.privacy.mechanisms import (
@@ -34,18 +34,6 @@ from bgtplanner.privacy.mechanisms import (
     clip_factor,
     mechanism_named,
 )
-
-__all__ = [
-    "ClippedSum",
-    "KeyedNoise",
-    "Protection",
-    "Released",
-    "Uploads",
-    "clipped_sum",
-    "each_alone",
-    "release_sum",
-    "release_whole",
-]
 
 
 class Released(NamedTuple):

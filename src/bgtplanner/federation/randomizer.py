@@ -21,8 +21,6 @@ from bgtplanner.privacy.mechanisms import Mechanism, mechanism_named
 from bgtplanner.privacy.randomness import NoiseSource, SystemNoise
 from bgtplanner.privacy.shares import Shares
 
-__all__ = ["Randomizer", "Release"]
-
 Floats = NDArray[np.float64]
 
 

@@ -15,8 +15,6 @@ from pathlib import Path
 
 from bgtplanner.durable import replace_file
 
-__all__ = ["RateLimit"]
-
 
 class RateLimit:
     """A token bucket: a number of requests per hour, of which one hour's worth can be saved up.

@@ -13,13 +13,10 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from bgtplanner.models.metrics import Metrics, of_ratings
-from bgtplanner.planning.policy import Plan
+from bgtplanner.planning.plan import Plan
 
 if TYPE_CHECKING:
     from bgtplanner.federation.simulation import Seen
-
-__all__ = ["RoundResult"]
-
 
 _ALWAYS = ("loss", "clients", "ratings", "seconds")
 _IF_KNOWN = (

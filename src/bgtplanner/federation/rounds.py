@@ -37,15 +37,6 @@ from bgtplanner.models.learner import Learner, Local
 from bgtplanner.models.metrics import tally
 from bgtplanner.models.optimizers import Memory, Noise, Server
 
-__all__ = [
-    "Draw",
-    "Extras",
-    "Federation",
-    "Outcome",
-    "State",
-    "Uploaded",
-]
-
 
 class Draw(IntEnum):
     """The random draws of a round.

@@ -9,9 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from bgtplanner.models.interactions import Interactions, Shared, Upload
-from bgtplanner.models.optimizers import Aggregate, Server
-
-__all__ = ["Aggregate", "ExtraRows", "How", "Server", "Sums", "sums_of"]
+from bgtplanner.models.optimizers import Aggregate
 
 
 class ExtraRows(NamedTuple):

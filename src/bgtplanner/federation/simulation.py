@@ -25,15 +25,7 @@ from bgtplanner.federation.rounds import Extras, Federation, Outcome, State
 from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.learner import Explanation, Learner, Local
 from bgtplanner.models.metrics import Metrics, tally
-from bgtplanner.planning.policy import Plan
-
-__all__ = [
-    "Seen",
-    "Simulation",
-    "pick_device",
-    "restored_state",
-    "state_arrays",
-]
+from bgtplanner.planning.plan import Plan
 
 
 class Seen(NamedTuple):

@@ -17,8 +17,6 @@ from jax import Array
 from bgtplanner.federation.chunks import Heldout
 from bgtplanner.models.interactions import Interactions
 
-__all__ = ["WORST", "Validation", "errors_of_clients", "rmse_of"]
-
 WORST = 0.16
 """Bound on a client's mean squared error (an RMSE of 0.4); larger errors are clipped to it."""
 

@@ -20,10 +20,8 @@ from bgtplanner.errors import BGTPlannerError, ConfigError
 from bgtplanner.federation.aggregation.keys import public_bytes
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.identity import identity_in
-from bgtplanner.models.learner import MODELS
+from bgtplanner.models.registry import MODELS
 from bgtplanner.privacy.ledger import in_write_ahead_mode, sqlite_warning
-
-__all__ = ["Finding", "check_client", "finding"]
 
 _FLOWER = ((1, 41), (1, 43))  # from this minor on, below that one
 _CONNECT_SECONDS = 10.0

@@ -71,8 +71,6 @@ if TYPE_CHECKING:  # JAX comes with it, and most messages do without: see its he
     from bgtplanner.flower.training import Trainer
     from bgtplanner.models.recommending import Recommender
 
-__all__ = ["Client", "client_app", "make_client_app"]
-
 NoiseFor = Callable[[ClientFile, Request], NoiseSource]
 
 _LARGEST_PARAMETER = 1e6  # no model of ours comes near: a larger one only overflows

@@ -28,8 +28,6 @@ from bgtplanner.privacy.compatibility import Choice, check, neighbours_of
 from bgtplanner.privacy.mechanisms import Neighbours
 from bgtplanner.text import is_sha256
 
-__all__ = ["ClientFile", "ClientPolicy", "load_client"]
-
 
 class _File(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

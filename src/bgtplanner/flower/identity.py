@@ -12,8 +12,6 @@ from bgtplanner.federation.aggregation import keys
 from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.flower.messages import Hello, HelloRequest
 
-__all__ = ["check_proof", "identity_in", "new_identity", "proof_of"]
-
 
 def new_identity(file: Path) -> Ed25519PrivateKey:
     """Return a new identity key, after writing it to a file that only its owner can read."""

@@ -14,8 +14,6 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-__all__ = ["InProcessGrid", "Tamper"]
-
 Tamper = Callable[[int, Message, Message], Iterable[Message]]
 
 

@@ -22,8 +22,6 @@ from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.flower.identity import check_proof
 from bgtplanner.flower.messages import HELLO, Hello, HelloRequest, Sent, read_answer
 
-__all__ = ["Machines"]
-
 _log = logging.getLogger("flwr")  # what `flwr log` shows
 
 _ASK_AGAIN_SECONDS = 60.0

@@ -41,19 +41,6 @@ from bgtplanner.federation.aggregation import wire
 from bgtplanner.federation.aggregation.wire import Reader, array, blob, fixed, real, text, texts
 from bgtplanner.text import LONGEST_LABEL, MOST_BYTES_OF_A_CATALOGUE, MOST_LABELS
 
-__all__ = ["CATALOGUE", "HELLO", "KEEP", "SUM", "TRAIN", "Hello", "HelloRequest", "Reply"]
-__all__ += [
-    "Request",
-    "Sent",
-    "SentCatalogue",
-    "SentModel",
-    "Setting",
-    "StepAnswer",
-    "SumStep",
-    "Upload",
-]
-__all__ += ["read_answer", "read_word"]
-
 HELLO, TRAIN, KEEP = "query.hello", "train", "query.keep"
 CATALOGUE, SUM = "query.catalogue", "query.sum"
 

@@ -15,8 +15,6 @@ from flwr.clientapp import ClientApp
 from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
 from flwr.supernode.runtime import run_clientapp
 
-__all__ = ["main", "pin"]
-
 
 def pin() -> None:
     """Make Flower's client process in this Python load our client and no other.

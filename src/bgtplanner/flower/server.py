@@ -30,7 +30,7 @@ from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.federation.aggregation.server import Server as SumServer
 from bgtplanner.federation.client import coordinates_of, first_parameters, without_features
 from bgtplanner.federation.coordinator import Coordinator
-from bgtplanner.federation.outliers import Limits, OutlierTests
+from bgtplanner.federation.outliers import OutlierTests
 from bgtplanner.federation.parameters import RoundParameters
 from bgtplanner.federation.protection import Protection, Released
 from bgtplanner.federation.result import RoundResult
@@ -54,13 +54,10 @@ from bgtplanner.flower.messages import (
 )
 from bgtplanner.models.learner import settings_of
 from bgtplanner.models.metrics import Metrics
-from bgtplanner.planning.plan import noise_of
-from bgtplanner.planning.policy import Plan
+from bgtplanner.planning.plan import Plan, noise_of
 from bgtplanner.privacy.accountants import Accountant
-from bgtplanner.privacy.mechanisms import Neighbours
+from bgtplanner.privacy.mechanisms import Limits, Neighbours
 from bgtplanner.privacy.shares import Shares, Tolerance
-
-__all__ = ["DeployedRounds", "Deployment", "Group", "Pace"]
 
 _Answer = TypeVar("_Answer", bound=Sent)
 

@@ -23,8 +23,6 @@ from bgtplanner.flower.messages import SentCatalogue, SentModel
 from bgtplanner.privacy.ledger import Head, Ledger
 from bgtplanner.privacy.witness import Witness
 
-__all__ = ["ClientState", "RoundStore"]
-
 _ROUNDS_KEPT = 8  # entries of two files each; the ledger refuses rounds that are over
 
 

@@ -32,10 +32,9 @@ from bgtplanner.federation.client import (
 )
 from bgtplanner.flower.messages import SentCatalogue, SentModel, Setting
 from bgtplanner.models.interactions import Shared
-from bgtplanner.models.learner import MODELS, Local
+from bgtplanner.models.learner import Local
 from bgtplanner.models.recommending import Recommender
-
-__all__ = ["Trainer"]
+from bgtplanner.models.registry import MODELS
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -40,8 +40,6 @@ from bgtplanner.models.optimizers import Aggregate, Noise, Server
 from bgtplanner.models.posterior import COUNT_WEIGHT, Floats, Posterior
 from bgtplanner.models.solving import ridge
 
-__all__ = ["Biases"]
-
 _QUALITY = 2  # column of the quality in what users respond to
 _SWEEPS = 4  # between the users and the items of a client with several users
 

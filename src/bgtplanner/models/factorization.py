@@ -19,8 +19,6 @@ from bgtplanner.models.interactions import Interactions, Shared, Upload
 from bgtplanner.models.learner import Learner, Local, Statistics, within
 from bgtplanner.models.solving import normal_equations, solved_systems
 
-__all__ = ["Factorization"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Factorization(Learner):

@@ -25,8 +25,6 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.models.interactions import Interactions, Shared, Upload, copies, where_users
 from bgtplanner.models.learner import Learner, Local, Statistics, client_gradients, within
 
-__all__ = ["FedGNN", "FedGNNLocal", "Neighbours"]
-
 _SLOPE = 0.2  # of leaky_relu, as in the graph-attention paper and in DGL
 
 

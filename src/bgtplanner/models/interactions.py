@@ -13,18 +13,6 @@ from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
 
-__all__ = [
-    "FEW_COLUMNS",
-    "Interactions",
-    "Layout",
-    "Parts",
-    "Shared",
-    "Upload",
-    "copies",
-    "places_of",
-    "where_users",
-]
-
 FEW_COLUMNS = 4
 """Columns up to which products are added edge by edge: multiplying matrices would be slower."""
 

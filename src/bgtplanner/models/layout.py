@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.models.interactions import Interactions, Layout, places_of
 
-__all__ = ["laid_out"]
-
 _NEVER = np.iinfo(np.int32).max
 _SMALL = 50_000  # ratings up to which nothing is laid out: programs compile faster without
 _BLOCKS = (32, 16, 8)

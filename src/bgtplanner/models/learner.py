@@ -21,28 +21,7 @@ from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.models.interactions import Interactions, Shared, Upload, copies
-from bgtplanner.models.optimizers import NO_NOISE, Aggregate, Memory, Noise, Server
-from bgtplanner.models.registry import MODELS
-
-__all__ = [
-    "MODELS",
-    "NO_NOISE",
-    "Aggregate",
-    "Explanation",
-    "Gradients",
-    "Interactions",
-    "Learner",
-    "Local",
-    "Noise",
-    "Shared",
-    "Size",
-    "Statistics",
-    "Upload",
-    "client_gradients",
-    "copies",
-    "settings_of",
-    "within",
-]
+from bgtplanner.models.optimizers import Aggregate, Memory, Noise, Server
 
 Local = Any
 """Local state, which stays on the clients: a tree of arrays whose first axis is the user."""

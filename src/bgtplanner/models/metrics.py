@@ -26,29 +26,6 @@ from numpy.typing import NDArray
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.registry import Registry
 
-__all__ = [
-    "HEADLINE",
-    "LIST_LENGTH",
-    "METRICS",
-    "MOST_USERS",
-    "RELEVANT",
-    "THRESHOLD",
-    "TWIN",
-    "Lists",
-    "Metric",
-    "Metrics",
-    "drawn_users",
-    "lists_of",
-    "metrics",
-    "of_lists",
-    "of_ratings",
-    "ranked",
-    "ranked_at_once",
-    "relevant",
-    "shown",
-    "tally",
-]
-
 THRESHOLD = 0.5
 """From which value on the scale of 0 to 1 a rating or prediction counts as positive in F1."""
 

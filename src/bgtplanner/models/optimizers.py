@@ -15,8 +15,6 @@ from bgtplanner.models.interactions import Shared
 if TYPE_CHECKING:  # takes long to import, and the default model does not need it
     import optax
 
-__all__ = ["NO_NOISE", "Aggregate", "Memory", "Noise", "Server", "Shrunk"]
-
 Memory = Any
 """What the server remembers from round to round: a tree of arrays."""
 

@@ -31,8 +31,6 @@ from bgtplanner.models.interactions import Shared
 from bgtplanner.models.optimizers import Noise
 from bgtplanner.models.solving import solved_systems
 
-__all__ = ["COUNT_WEIGHT", "Floats", "Posterior"]
-
 Floats = NDArray[np.float64]
 Norm = Literal["l1", "l2"] | None
 

@@ -19,8 +19,6 @@ from numpy.typing import ArrayLike, NDArray
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.models.learner import Explanation
 
-__all__ = ["TENTH", "Reasons", "plain_name"]
-
 Floats = NDArray[np.float64]
 
 TENTH = 0.1

@@ -25,8 +25,6 @@ from bgtplanner.errors import NothingLearnedError
 from bgtplanner.models.learner import Explanation
 from bgtplanner.models.reasons import TENTH, Reasons
 
-__all__ = ["Basis", "Block", "Recommended", "Recommender", "note_of", "pairs_of"]
-
 Basis = Literal["model", "popularity", "features", "nothing"]
 """What a list rests on."""
 

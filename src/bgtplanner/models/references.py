@@ -14,17 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.models.metrics import Metrics, drawn_users, metrics
 
-__all__ = [
-    "PRIOR_MEAN",
-    "PRIOR_RATINGS",
-    "REFERENCES",
-    "References",
-    "predicted_alone",
-    "rankings",
-    "references",
-    "the_same_for_all",
-]
-
 PRIOR_MEAN = 0.7
 """A client's prior mean of ratings: a public constant, not the mean of the data."""
 

@@ -9,8 +9,6 @@ from bgtplanner.registry import Registry
 if TYPE_CHECKING:
     from bgtplanner.models.learner import Learner
 
-__all__ = ["MODELS"]
-
 
 def _is_learner(found: Any) -> bool:
     parts = ("initial", "personalise", "train", "predict", "server_initial", "server_update")

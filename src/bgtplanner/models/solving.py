@@ -10,8 +10,6 @@ from jax import Array
 
 from bgtplanner.models.interactions import FEW_COLUMNS, Interactions
 
-__all__ = ["normal_equations", "ridge", "solved_systems"]
-
 _UNROLLED = 8  # columns up to which systems are solved element by element
 _STEPS = 10  # of conjugate gradients; the error is then far below that of the data
 

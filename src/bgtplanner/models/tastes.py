@@ -53,8 +53,6 @@ from bgtplanner.models.learner import Explanation, Local, Size, Statistics, with
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
 from bgtplanner.models.posterior import Floats, Posterior
 
-__all__ = ["TasteMemory", "Tastes"]
-
 _SHARE = 3  # column of the share of all ratings that an item has; 0 for all: not known yet
 _ASKS = 4  # column of the share of the next upload that is asked for tastes; the same for all
 _OWN = 5  # columns of an item before its axes and features

@@ -6,8 +6,6 @@ The core does not import this package. It registers itself as any plugin does: s
 
 from __future__ import annotations
 
-__all__ = ["register"]
-
 
 def register() -> None:
     """Add the paper's own parts to the registries by their addresses, importing none."""

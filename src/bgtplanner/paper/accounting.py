@@ -22,8 +22,6 @@ from bgtplanner.privacy.compatibility import Unit
 from bgtplanner.privacy.conversions import filter_epsilon, gdp_epsilon, laplace_renyi_epsilon
 from bgtplanner.privacy.mechanisms import mechanism_named
 
-__all__ = ["AUTHORS", "GAUSSIAN_AUTHORS", "ROW", "client_level"]
-
 ROW = Unit(
     name="row", release="bgtplanner.paper.rows:release_rows", sound=False, axes=2, own_clips=True
 )

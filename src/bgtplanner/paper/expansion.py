@@ -23,8 +23,6 @@ from scipy import sparse
 from bgtplanner.errors import ConfigError
 from bgtplanner.privacy.mechanisms import clip_factor
 
-__all__ = ["Expansion", "believed", "item_tokens", "match", "matching_key"]
-
 _TOKEN_BYTES = 16
 _CELLS_AT_ONCE = 2**22  # of the table of how many items users have in common
 

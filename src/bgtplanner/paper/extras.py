@@ -21,8 +21,6 @@ from bgtplanner.models.learner import Learner, Local
 from bgtplanner.paper.expansion import Expansion, believed, item_tokens, match, matching_key
 from bgtplanner.paper.pseudo import pseudo_items, pseudo_rows
 
-__all__ = ["Expandable", "PaperExtras"]
-
 
 @runtime_checkable
 class Expandable(Protocol):

@@ -27,13 +27,11 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from bgtplanner.planning.allocator import LevelPolicy, probabilities
-from bgtplanner.planning.arguments import number, whole
+from bgtplanner.planning.arguments import Floats, number, whole
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.constrainer import Constrainer, solve_programme
-from bgtplanner.planning.plan import Floats, Plan
+from bgtplanner.planning.plan import Plan
 from bgtplanner.planning.policy import Choice
-
-__all__ = ["NOISE", "AsPrinted", "Record", "Repaired", "gamma_of_paper", "margin_of_paper"]
 
 NOISE = 0.1
 """Sigma of the authors' code; the text has no value."""

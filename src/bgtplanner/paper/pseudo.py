@@ -14,8 +14,6 @@ from jax import Array
 
 from bgtplanner.models.interactions import Interactions
 
-__all__ = ["pseudo_items", "pseudo_rows"]
-
 
 def pseudo_items(key: Array, interactions: Interactions, number: int) -> Array:
     """Draw distinct items that each client has not rated so far, ``[n_clients, number]``.

@@ -14,11 +14,9 @@ from jax import Array
 
 from bgtplanner.federation.parameters import RoundParameters
 from bgtplanner.federation.protection import KeyedNoise, Protection, Released
-from bgtplanner.federation.server import Aggregate
 from bgtplanner.models.interactions import Interactions, Upload
+from bgtplanner.models.optimizers import Aggregate
 from bgtplanner.privacy.mechanisms import clip_factor
-
-__all__ = ["noise_rows", "noise_users", "norm_of_average", "release_rows"]
 
 
 def release_rows(

@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from bgtplanner.data.datasets import DATASETS
 
-__all__ = ["EPSILON", "HEADLINE", "NAMES", "Published", "published"]
-
 EPSILON = 10.0
 """The total budget of the table."""
 

@@ -17,8 +17,6 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.planning.arguments import whole
 from bgtplanner.planning.context import Context
 
-__all__ = ["UsageContext"]
-
 _NOTHING = 1e-6  # singular values below this share of the largest count as 0
 _WHOLE_SIDE = 64  # up to this size a direct solution is as cheap as a search
 

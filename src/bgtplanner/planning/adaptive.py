@@ -9,12 +9,11 @@ from typing import Any, Literal
 import numpy as np
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.plan import Explanation, Floats, Plan
+from bgtplanner.planning.arguments import Floats
+from bgtplanner.planning.plan import Explanation, Plan
 from bgtplanner.planning.policy import Choice, LedgerPolicy
 from bgtplanner.planning.schedules import Schedule
 from bgtplanner.privacy.mechanisms import SENSITIVITY
-
-__all__ = ["Adap", "Adpml"]
 
 _CLIPS = (1e-9, 1e9)  # bounds on a clip that follows a norm
 

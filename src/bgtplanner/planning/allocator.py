@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.plan import Explanation, Floats
+from bgtplanner.planning.arguments import Floats
+from bgtplanner.planning.plan import Explanation
 from bgtplanner.planning.policy import Choice, LedgerPolicy
-
-__all__ = ["LevelPolicy", "gamma_growing", "probabilities", "said"]
 
 
 def probabilities(scores: ArrayLike, gamma: float) -> Floats:

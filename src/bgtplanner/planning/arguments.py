@@ -14,8 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError
 
-__all__ = ["Floats", "context_of", "floats", "number", "reward_of", "whole"]
-
 Floats = NDArray[np.float64]
 
 

@@ -33,17 +33,15 @@ import numpy as np
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.allocator import LevelPolicy, gamma_growing, probabilities, said
-from bgtplanner.planning.arguments import number
+from bgtplanner.planning.arguments import Floats, number
 from bgtplanner.planning.constrainer import Constrainer
 from bgtplanner.planning.forecasting import Agenda, Forecast, Programme
 from bgtplanner.planning.objective import Kind, Objective
-from bgtplanner.planning.plan import Explanation, Floats, Plan
+from bgtplanner.planning.plan import Explanation, Plan
 from bgtplanner.planning.policy import Choice
 from bgtplanner.planning.predictor import Predictor
 from bgtplanner.planning.schedules import fitted
 from bgtplanner.privacy.accountants import TICK
-
-__all__ = ["BGTPlanner"]
 
 _REPLAYED = 32  # latest contexts that the price is updated by
 _REFRESH = 8  # number of rounds after which their rewards are predicted again

@@ -27,8 +27,6 @@ from scipy.optimize import linprog
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.arguments import Floats
 
-__all__ = ["Constrainer", "Programme", "solve_programme"]
-
 _MOST = 1e300  # bounds a step in logarithms, so that it stays finite
 _LOG_LEAST = float(np.log(1e-9))  # smallest share of the radius, so that it can rise again
 

@@ -13,10 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.arguments import floats, number
-from bgtplanner.planning.plan import Floats
-
-__all__ = ["Context", "ReleasedContext"]
+from bgtplanner.planning.arguments import Floats, floats, number
 
 
 class Context:

@@ -28,8 +28,6 @@ from numpy.typing import NDArray
 from bgtplanner.planning.arguments import Floats
 from bgtplanner.planning.objective import Objective
 
-__all__ = ["Agenda", "Forecast", "Offers", "Programme", "Schedules"]
-
 _STALE = 0.5  # share of a gain that is lost where none of the ratings is known, by its square
 _SETTLING = 0.2  # share of a gain that is lost if all is paid at once by a learner of 3 steps
 _REVISED = 0.3  # by how much a forecast has to change for a new plan

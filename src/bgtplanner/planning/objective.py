@@ -12,8 +12,6 @@ from numpy.typing import ArrayLike
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.arguments import Floats, floats
 
-__all__ = ["OBJECTIVES", "Objective"]
-
 Kind = Literal["served", "last"]
 OBJECTIVES: tuple[Kind, ...] = get_args(Kind)
 """What can be planned for."""

@@ -22,19 +22,6 @@ from bgtplanner.privacy.accountants import TICK, Accountant, accountant_named
 from bgtplanner.privacy.ledger import Ledger, Reservation
 from bgtplanner.privacy.mechanisms import Neighbours, mechanism_named
 
-__all__ = [
-    "GROUPS",
-    "ClientPlan",
-    "Explanation",
-    "Floats",
-    "Noise",
-    "Plan",
-    "in_groups",
-    "noise_of",
-    "reserved",
-    "weights_of",
-]
-
 Mask = NDArray[np.bool_]
 Trust = Literal["local", "secagg"]
 

@@ -34,8 +34,6 @@ from bgtplanner.privacy.compatibility import neighbours_of
 from bgtplanner.privacy.ledger import Head, Ledger, Spending, Ticks
 from bgtplanner.privacy.mechanisms import Neighbours, mechanism_named
 
-__all__ = ["Choice", "Explanation", "Floats", "LedgerPolicy", "Plan", "Policy"]
-
 _TOO_LITTLE = 1e-3  # share of an even charge: with the noise of less a round can only do harm
 
 

@@ -22,8 +22,6 @@ from scipy.spatial.distance import cdist
 
 from bgtplanner.errors import ConfigError
 
-__all__ = ["Predictor", "negative_likelihood"]
-
 Floats = NDArray[np.float64]
 
 _JITTER = 1e-12

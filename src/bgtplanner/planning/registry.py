@@ -6,8 +6,6 @@ from bgtplanner.planning.context import Context
 from bgtplanner.planning.policy import Policy
 from bgtplanner.registry import Registry
 
-__all__ = ["CONSTANTS", "CONTEXTS", "POLICIES"]
-
 _PARTS = tuple(name for name in vars(Policy) if not name.startswith("_"))
 
 

@@ -15,25 +15,12 @@ from numpy.typing import ArrayLike
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.allocator import LevelPolicy
-from bgtplanner.planning.arguments import whole
-from bgtplanner.planning.plan import Explanation, Floats, Mask, Plan
+from bgtplanner.planning.arguments import Floats, whole
+from bgtplanner.planning.plan import Explanation, Mask, Plan
 from bgtplanner.planning.policy import Choice, LedgerPolicy, Policy
 from bgtplanner.planning.states import STATE_VERSION, reading_state, sealed
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
-
-__all__ = [
-    "Early",
-    "Fixed",
-    "Hong",
-    "Late",
-    "Random",
-    "Schedule",
-    "TwoPhase",
-    "Uniform",
-    "Unlimited",
-    "fitted",
-]
 
 _LEAST = 2.0**-43  # smallest charge of a round that is not skipped
 

@@ -10,8 +10,6 @@ from typing import Any
 
 from bgtplanner.errors import BGTPlannerError, ConfigError
 
-__all__ = ["STATE_VERSION", "reading_state", "sealed"]
-
 STATE_VERSION = 3
 """Version of what a policy's ``state_dict`` returns; any other version is refused."""
 

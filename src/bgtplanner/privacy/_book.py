@@ -42,8 +42,6 @@ from bgtplanner.privacy.accountants import (
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.mechanisms import SENSITIVITY, Neighbours
 
-__all__ = ["Book", "Decision", "Demand", "Reservation", "Spending", "first_row"]
-
 
 class Spending:
     """What every client has spent, and its limits, which the caller must not change.

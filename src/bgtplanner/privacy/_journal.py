@@ -27,8 +27,6 @@ from typing import Any, Self
 from bgtplanner.errors import LedgerError, LedgerTamperedError, StorageError
 from bgtplanner.privacy._rows import Head, Made, Row, Snapshot, damaged, settled_by
 
-__all__ = ["SCHEMA", "Journal", "in_write_ahead_mode", "sqlite_warning"]
-
 SCHEMA = 2
 """Version of the file's layout, kept in SQLite's ``user_version``. Files of version 1, which hold
 only the rows, are migrated when they are opened for writing."""

@@ -25,8 +25,6 @@ from bgtplanner.errors import LedgerTamperedError as Tampered
 from bgtplanner.privacy.accountants import CEILING
 from bgtplanner.privacy.budget import Budgets
 
-__all__ = ["Head", "Made", "Mask", "Payment", "Row", "Snapshot", "Ticks"]
-
 Mask = NDArray[np.bool_]
 Ticks = NDArray[np.int64]
 

@@ -59,21 +59,6 @@ from bgtplanner.privacy.mechanisms import (
 )
 from bgtplanner.registry import Registry
 
-__all__ = [
-    "ACCOUNTANTS",
-    "CEILING",
-    "PURE",
-    "TICK",
-    "Accountant",
-    "accountant_named",
-    "both_readings",
-    "default_accountant",
-    "from_ticks",
-    "quotes",
-    "rounded_up",
-    "to_ticks",
-]
-
 Floats = NDArray[np.float64]
 Ticks = NDArray[np.int64]
 Sum = tuple[Callable[[float, float], ArrayLike], Callable[[Floats, float], Floats]]

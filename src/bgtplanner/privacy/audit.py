@@ -31,21 +31,6 @@ from scipy.stats import binom
 from bgtplanner.errors import ConfigError
 from bgtplanner.privacy.conversions import gdp_epsilon
 
-__all__ = [
-    "Check",
-    "Finding",
-    "at_least",
-    "bound_of_guesses",
-    "bound_of_means",
-    "fresh_noise",
-    "interval",
-    "largest_epsilon",
-    "lower_bound",
-    "releases_needed",
-    "size_of_noise",
-    "told_apart",
-]
-
 Floats = NDArray[np.float64]
 
 MOST = 1e5

@@ -12,8 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError, quoted
 
-__all__ = ["Budget", "Budgets"]
-
 
 @dataclass(frozen=True)
 class Budget:

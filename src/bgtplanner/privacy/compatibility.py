@@ -14,9 +14,6 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.privacy.mechanisms import MECHANISMS, SENSITIVITY, Neighbours, mechanism_named
 from bgtplanner.registry import Registry
 
-__all__ = ["UNITS", "Choice", "Unit", "allows", "best_mechanism", "check", "neighbours_of"]
-
-
 _SHARED = (
     "gaussian, with trust = secagg: every client adds a share of the noise, so that no one holds "
     "all of it, and only Gaussian noise is drawn in shares"

@@ -12,20 +12,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import erfcx, ndtr
 
-__all__ = [
-    "ORDERS",
-    "filter_capacity",
-    "filter_epsilon",
-    "gaussian_delta",
-    "gdp_capacity",
-    "gdp_epsilon",
-    "laplace_renyi_epsilon",
-    "renyi_capacity",
-    "renyi_epsilon",
-    "squares_capacity",
-    "squares_epsilon",
-]
-
 Floats = NDArray[np.float64]
 
 ORDERS: Floats = np.concatenate(

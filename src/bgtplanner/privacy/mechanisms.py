@@ -33,20 +33,6 @@ from bgtplanner.errors import ConfigError, quoted
 from bgtplanner.privacy.randomness import ExactNoise, NoiseSource
 from bgtplanner.registry import Registry
 
-__all__ = [
-    "MECHANISMS",
-    "SENSITIVITY",
-    "Additive",
-    "Gaussian",
-    "Laplace",
-    "Limits",
-    "Mechanism",
-    "Neighbours",
-    "clip_factor",
-    "mechanism_named",
-    "special_of",
-]
-
 Floats = NDArray[np.float64]
 Array = Any  # of NumPy or JAX; this package does not depend on JAX
 Neighbours = Literal["replace-special", "replace-one"]

@@ -38,8 +38,6 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.privacy.mechanisms import Limits, Mechanism, special_of
 from bgtplanner.privacy.randomness import FINE_BITS, ExactNoise, NoiseSource, sure
 
-__all__ = ["PRIVUNIT", "Cap", "PrivUnit", "cap_of", "epsilon_of", "randomise"]
-
 Floats = NDArray[np.float64]
 Big = NDArray[np.object_]
 Array = Any  # of NumPy, or of JAX

@@ -23,15 +23,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError
 
-__all__ = [
-    "FINE_BITS",
-    "ExactNoise",
-    "NoiseSource",
-    "SeededNoise",
-    "SystemNoise",
-    "sure",
-]
-
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Steps = NDArray[np.int64]

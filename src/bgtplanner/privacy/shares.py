@@ -31,8 +31,6 @@ from bgtplanner.privacy.accountants import Accountant
 from bgtplanner.privacy.mechanisms import Neighbours, mechanism_named
 from bgtplanner.privacy.randomness import ExactNoise, NoiseSource
 
-__all__ = ["ROOM", "Shares", "Tolerance", "distance_from_gaussian"]
-
 Floats = NDArray[np.float64]
 Steps = NDArray[np.int64]
 Words = NDArray[np.uint64]

@@ -17,8 +17,6 @@ from pathlib import Path
 from bgtplanner.errors import LedgerError, StorageError
 from bgtplanner.privacy._rows import Head
 
-__all__ = ["Witness"]
-
 _LINE = 200  # no line of ours is as long
 
 

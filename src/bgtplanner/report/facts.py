@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 from bgtplanner.report.style import Picture
 
-__all__ = ["Facts", "Section", "Table"]
-
 
 class Table(NamedTuple):
     """A table, independent of where it is shown.

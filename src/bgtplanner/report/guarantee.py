@@ -8,8 +8,6 @@ from typing import Any
 from bgtplanner.privacy.accountants import ACCOUNTANTS, rounded_up
 from bgtplanner.privacy.mechanisms import MECHANISMS
 
-__all__ = ["guarantee", "is_sound", "not_covered", "relation_in_words", "shared_noise"]
-
 _NOT_ACCOUNTED = {
     "item-ids": "which items each client rated",
     "pseudo-rows": "rows of the pseudo items that a client adds, whose size gives them away",

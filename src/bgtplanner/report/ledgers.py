@@ -13,8 +13,6 @@ from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.report.facts import Table
 from bgtplanner.report.screen import print_table
 
-__all__ = ["ledger_facts", "ledger_view", "quotes_view"]
-
 
 def quotes_view(console: Console, rounds: int, quotes: Mapping[str, Mapping[str, Any]]) -> None:
     """Print the noise of a round under every accountant, and what it amounts to."""

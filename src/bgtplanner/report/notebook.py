@@ -14,8 +14,6 @@ from bgtplanner.runs.result import Result
 from bgtplanner.runs.statistics import Comparison
 from bgtplanner.text import visible
 
-__all__ = ["run_as_html", "study_as_html"]
-
 
 def run_as_html(result: Result) -> str:
     """Return the headline of a run, its scores beside the references, and its error by round."""

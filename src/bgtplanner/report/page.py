@@ -27,8 +27,6 @@ from bgtplanner.runs.folder import RunFolder, write_whole
 from bgtplanner.runs.study import Study
 from bgtplanner.text import visible
 
-__all__ = ["facts_of", "follow", "pictures_of", "render", "write_report"]
-
 _POLL = 1.0  # seconds between looks at the folder
 _BREATHE = 4.0  # pause after a drawing, as a multiple of its time: training needs the processor
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["comparison", "forecast", "quality", "spent"]
-
 _MOST_CLASSES = 5
 _LEAST_GAIN = 0.05  # what an axis of gains covers at least
 _LEAST_DIFFERENCE = 0.02  # what an axis of differences covers at least, in figures of the baseline

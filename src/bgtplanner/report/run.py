@@ -32,8 +32,6 @@ from bgtplanner.runs.summary import (
     summarise,
 )
 
-__all__ = ["facts_of_result", "read_facts"]
-
 _HOW_LISTS = (
     "Every user gets a list of ten out of the whole catalogue, without what it has rated in "
     "training. An item is relevant if the user's held-out rating of it is at least 80 % of the "

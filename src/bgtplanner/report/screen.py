@@ -12,8 +12,6 @@ from rich.text import Text
 from bgtplanner.report.facts import Table
 from bgtplanner.text import visible
 
-__all__ = ["Screen", "cut", "duration", "print_table", "words"]
-
 _WIDEST = 27  # room for a name in 80 columns
 
 

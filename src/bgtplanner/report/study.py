@@ -18,8 +18,6 @@ from bgtplanner.runs import tables
 from bgtplanner.runs.statistics import Comparison, Row, metric_of, read_study, summed_up
 from bgtplanner.runs.study import Study, folder_name, in_words
 
-__all__ = ["as_rows", "facts_of_comparison", "headline", "study_facts"]
-
 _MOST = 2  # figures that are drawn: the two that count most
 
 

@@ -16,23 +16,6 @@ from bgtplanner.text import visible
 if TYPE_CHECKING:  # facts can be computed where Matplotlib is not installed
     from matplotlib.figure import Figure
 
-__all__ = [
-    "ABOVE",
-    "BESIDE",
-    "BLUE",
-    "GREEN",
-    "GREY",
-    "VERMILLION",
-    "YELLOW",
-    "Look",
-    "Picture",
-    "as_file",
-    "as_page",
-    "look_of",
-    "shades",
-    "write_pictures",
-]
-
 # The colours of Okabe and Ito, then of Tol: colour-blind readers can tell them apart.
 BLUE, VERMILLION, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#808080"
 YELLOW = "#E69F00"

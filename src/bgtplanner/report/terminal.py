@@ -22,8 +22,6 @@ if TYPE_CHECKING:  # for annotations only: this file must work without the simul
     from bgtplanner.runs.statistics import Outcome
     from bgtplanner.runs.study import Cell
 
-__all__ = ["RunProgress", "StudyProgress"]
-
 
 class _View:
     """What both kinds of progress share: a console, and at most one live line."""

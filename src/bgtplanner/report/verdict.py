@@ -11,24 +11,6 @@ from typing import Any
 from bgtplanner.models.metrics import METRICS, of_lists, of_ratings, shown
 from bgtplanner.models.references import REFERENCES
 
-__all__ = [
-    "ERROR",
-    "LISTS",
-    "about_scores",
-    "error_in_words",
-    "gained",
-    "headline",
-    "is_served",
-    "lead",
-    "lists_in_words",
-    "nothing_learned",
-    "on_the_scale",
-    "planned_key",
-    "scores",
-    "target_in_words",
-    "unit_of",
-]
-
 Summary = Mapping[str, Any]
 ERROR = next(name for name, metric in of_ratings().items() if metric.unit == "ratings")
 """The error that is planned for, and compared."""

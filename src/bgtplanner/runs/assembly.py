@@ -15,7 +15,8 @@ from bgtplanner.federation.coordinator import Coordinator, Engine
 from bgtplanner.federation.parameters import noise_of_mean
 from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.rounds import Federation
-from bgtplanner.models.learner import MODELS, Learner, Size, settings_of
+from bgtplanner.models.learner import Learner, Size, settings_of
+from bgtplanner.models.registry import MODELS
 from bgtplanner.paper.accounting import AUTHORS
 from bgtplanner.paper.expansion import Expansion
 from bgtplanner.paper.extras import PaperExtras
@@ -27,22 +28,6 @@ from bgtplanner.privacy.compatibility import UNITS
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.runs.config import Config, check_policy, identifying
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
-
-__all__ = [
-    "Given",
-    "accountant_of",
-    "budgets_of",
-    "check_planning",
-    "coordinator_of",
-    "described",
-    "expansion_of",
-    "federation_of",
-    "learner_of",
-    "model_given",
-    "policy_named",
-    "policy_of",
-    "promise_of",
-]
 
 
 class Given(NamedTuple):

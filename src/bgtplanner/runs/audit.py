@@ -33,8 +33,6 @@ from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.compatibility import neighbours_of
 from bgtplanner.runs.audit_targets import BLOCKS, GuardTarget, Setting, Target, Trials
 
-__all__ = ["RELEASES", "Audit", "audit"]
-
 Floats = NDArray[np.float64]
 Progress = Callable[[float], None]
 

@@ -55,9 +55,7 @@ from bgtplanner.flower import clientfile
 from bgtplanner.flower.identity import identity_in
 from bgtplanner.flower.messages import Request, SentCatalogue, SentModel, SumStep
 from bgtplanner.models.bias import Biases
-from bgtplanner.models.learner import Shared
-
-__all__ = ["ClientTarget", "Group", "GroupTarget"]
+from bgtplanner.models.interactions import Shared
 
 Floats = NDArray[np.float64]
 Words = NDArray[np.uint64]

@@ -24,8 +24,6 @@ from bgtplanner.privacy.mechanisms import Neighbours
 from bgtplanner.privacy.privunit import Cap, cap_of
 from bgtplanner.privacy.randomness import SeededNoise
 
-__all__ = ["GuardTarget", "Setting", "Target", "Trials", "worst_case"]
-
 Floats = NDArray[np.float64]
 
 SIZE = 8

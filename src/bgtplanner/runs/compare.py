@@ -35,21 +35,10 @@ from bgtplanner.runs.config import Config, check_policy, differences
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.interrupts import stop_requests
 from bgtplanner.runs.observers import Observer
+from bgtplanner.runs.prepared import Prepared
 from bgtplanner.runs.statistics import Comparison, Outcome, finished_cells, outcome_of, summed_up
 from bgtplanner.runs.study import Cell, Study, default_policies
 from bgtplanner.runs.tables import write_tables
-
-__all__ = [
-    "Objects",
-    "StudyObserver",
-    "Tell",
-    "check_settings",
-    "compare",
-    "data_of",
-    "run_cells",
-    "run_study",
-    "shared_data",
-]
 
 Tell = Callable[[Cell, int, int], None]
 """Called with a cell, its number of finished rounds, and the number of all its rounds."""
@@ -402,10 +391,10 @@ def data_of(config: Config) -> str:
     return json.dumps([*settings, config.run.seed, config.federation.rounds], sort_keys=True)
 
 
-_latest: dict[tuple[str, str], runner.Prepared] = {}  # the data of the latest cell
+_latest: dict[tuple[str, str], Prepared] = {}  # the data of the latest cell
 
 
-def shared_data(study: str, config: Config, ratings: Ratings | None = None) -> runner.Prepared:
+def shared_data(study: str, config: Config, ratings: Ratings | None = None) -> Prepared:
     """The data of a cell: most often those of the one before.
 
     Reading and splitting them, and scoring what needs no training, takes as long as the rounds of
@@ -415,5 +404,5 @@ def shared_data(study: str, config: Config, ratings: Ratings | None = None) -> r
     data = _latest.get(key)
     if data is None:
         _latest.clear()  # first of all: two large data sets may not fit
-        data = _latest[key] = runner.Prepared.of(config, ratings)
+        data = _latest[key] = Prepared.of(config, ratings)
     return data

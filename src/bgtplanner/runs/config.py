@@ -28,25 +28,8 @@ from bgtplanner.privacy.accountants import ACCOUNTANTS
 from bgtplanner.privacy.compatibility import UNITS, best_mechanism
 from bgtplanner.privacy.mechanisms import MECHANISMS, Additive
 from bgtplanner.runs import settings
-from bgtplanner.runs.settings import FLAGS, PRESETS, Section, packaged, parse_assignment
+from bgtplanner.runs.settings import FLAGS, PRESETS, Section, packaged
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
-
-__all__ = [
-    "BEFORE",
-    "FLAGS",
-    "GONE",
-    "INDIFFERENT",
-    "PRESETS",
-    "Config",
-    "check_policy",
-    "departures",
-    "differences",
-    "expected",
-    "identifying",
-    "load_config",
-    "parse_assignment",
-    "to_toml",
-]
 
 BEFORE = {
     "data.items": "none",

@@ -24,8 +24,6 @@ from bgtplanner.privacy.compatibility import Choice, check
 from bgtplanner.runs.assembly import accountant_of, federation_of, promise_of
 from bgtplanner.runs.config import Config, load_config
 
-__all__ = ["agreed_settings", "catalogue_of", "check_deployable", "check_server"]
-
 _TABLES = (".csv", ".tsv", ".parquet", ".pq")
 _ZIPPED = ".gz"
 _DELIMITERS = (b",", b"\t", b";", b"|")

@@ -32,8 +32,6 @@ from bgtplanner.runs.observers import RoundObserver
 from bgtplanner.runs.summary import facts_of, spending_of, summarise
 from bgtplanner.text import visible
 
-__all__ = ["carry_out", "server_app"]
-
 server_app = ServerApp()
 
 _HELLO_SECONDS = 120.0  # a client's process has to start before it can say who it is

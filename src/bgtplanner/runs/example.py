@@ -22,8 +22,6 @@ from bgtplanner.privacy.compatibility import best_mechanism
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.deployable import agreed_settings, catalogue_of
 
-__all__ = ["write_example"]
-
 _EPSILON, _DELTA, _ROUNDS = 10.0, 1e-5, 3
 _COLLUDERS = 1  # the least that protects clients from one another
 _FEWEST = {"secagg": _COLLUDERS + 2, "local": 1}  # a sum of two is each other's secret

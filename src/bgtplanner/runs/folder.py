@@ -52,8 +52,6 @@ from bgtplanner.runs.config import BEFORE, Config, load_config, to_toml
 from bgtplanner.runs.record import Record
 from bgtplanner.text import MOST_BYTES_OF_ROUNDS, MOST_BYTES_OF_SETTINGS, read_bytes, visible
 
-__all__ = ["SCHEMA", "RunFolder", "write_whole"]
-
 SCHEMA = 1
 """Version of the layout of the folder. Never raise it without a migration."""
 

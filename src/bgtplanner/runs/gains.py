@@ -20,8 +20,6 @@ from bgtplanner.data.split import Split
 from bgtplanner.models.references import predicted_alone
 from bgtplanner.privacy.budget import Budgets
 
-__all__ = ["FEWEST", "gains_of"]
-
 FEWEST = 10
 """Of fewer clients than this, nothing is said."""
 

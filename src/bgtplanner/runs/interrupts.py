@@ -7,8 +7,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 
-__all__ = ["stop_requests"]
-
 _heard: list[threading.Event] = []  # the event that signals set now, if any
 
 

@@ -27,8 +27,6 @@ from bgtplanner.runs.interrupts import stop_requests
 from bgtplanner.runs.observers import RoundObserver
 from bgtplanner.runs.summary import most_spent, reaches_target
 
-__all__ = ["Run"]
-
 _LARGEST = 1e15  # figure in a file
 _MOST_SECONDS = 1e12  # longer than any run
 _NOT_OF_THIS_RUN = (AttributeError, RecursionError, TypeError, ValueError)

@@ -17,8 +17,6 @@ from bgtplanner.runs.config import Config
 from bgtplanner.runs.result import Result
 from bgtplanner.runs.summary import readings
 
-__all__ = ["Observer", "RoundObserver", "Several", "Tracker", "figures_of"]
-
 
 class RoundObserver(Protocol):
     """Observes the rounds of a run, in simulation or on real machines."""

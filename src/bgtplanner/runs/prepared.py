@@ -21,8 +21,6 @@ from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.summary import alone_by_round, rankings_beside
 
-__all__ = ["Prepared", "fingerprint_of", "found_again", "ratings_of", "split_of"]
-
 
 class Prepared:
     """Ratings as runs use them, and what can be said of them without any training.

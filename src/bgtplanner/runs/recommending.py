@@ -39,21 +39,6 @@ from bgtplanner.models.recommending import Basis, Block, Recommended, Recommende
 from bgtplanner.runs.config import Config
 from bgtplanner.text import csv_text
 
-__all__ = [
-    "COLUMNS",
-    "FORMATS",
-    "Recommendations",
-    "example_users",
-    "examples_of",
-    "number_of_examples",
-    "recommendations_of",
-    "recommender_of",
-    "rows_as_csv",
-    "users_as_json",
-    "without_figures",
-    "writing",
-]
-
 Format = Literal["json", "csv", "parquet"]
 FORMATS: tuple[Format, ...] = ("json", "csv", "parquet")
 COLUMNS = Recommended._fields

@@ -21,19 +21,6 @@ from bgtplanner.models.references import REFERENCES
 from bgtplanner.runs.config import expected
 from bgtplanner.text import LONGEST_NAME
 
-__all__ = [
-    "CLIENTS",
-    "EXAMPLES",
-    "NOTES",
-    "OF_EVERY_RUN",
-    "ROUND",
-    "SUMMARY",
-    "Record",
-    "check_spent",
-    "needed_of_rounds",
-    "needed_of_summary",
-]
-
 _LARGEST = 10**15  # no figure of a run is anywhere near, and drawings and sums stay exact enough
 _Many = Field(max_length=1_000_000)  # no list has more entries than a run can have rounds
 _Figure = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]

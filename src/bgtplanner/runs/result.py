@@ -24,8 +24,6 @@ from bgtplanner.runs.prepared import fingerprint_of, split_of
 from bgtplanner.runs.recommending import Recommendations, recommendations_of, recommender_of
 from bgtplanner.text import visible
 
-__all__ = ["Result"]
-
 Label = str | int | float | np.generic
 """The label of a user or an item, as the source has it."""
 

@@ -39,10 +39,8 @@ from bgtplanner.runs.loop import Run
 from bgtplanner.runs.observers import Observer
 from bgtplanner.runs.prepared import (
     Prepared,
-    fingerprint_of,
     found_again,
     ratings_of,
-    split_of,
 )
 from bgtplanner.runs.recommending import example_users, examples_of, number_of_examples
 from bgtplanner.runs.result import Result
@@ -57,21 +55,6 @@ from bgtplanner.runs.summary import (
     spending_of,
     summarise,
 )
-
-__all__ = [
-    "RATINGS",
-    "Observer",
-    "Prepared",
-    "Result",
-    "execute",
-    "fingerprint_of",
-    "load",
-    "ratings_of",
-    "resume",
-    "simulate",
-    "split_of",
-]
-
 
 _LOST = 1e6  # no parameter that predicts ratings from 0 to 1 is anywhere near
 

@@ -35,8 +35,6 @@ from bgtplanner.privacy.shares import Tolerance
 from bgtplanner.registry import Registry
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
-__all__ = ["FLAGS", "PRESETS", "SECTIONS", "OneOf", "Section", "packaged", "parse_assignment"]
-
 PRESETS = ("recommended", "paper")
 
 FLAGS = {

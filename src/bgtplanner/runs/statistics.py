@@ -26,21 +26,6 @@ from bgtplanner.runs.record import OF_EVERY_RUN
 from bgtplanner.runs.study import Cell, Point, Study, Variation, in_words
 from bgtplanner.text import csv_text, visible
 
-__all__ = [
-    "Comparison",
-    "Estimate",
-    "Outcome",
-    "Row",
-    "compared",
-    "estimate",
-    "finished_cells",
-    "load_study",
-    "metric_of",
-    "outcome_of",
-    "read_study",
-    "summed_up",
-]
-
 _COLUMNS = (
     *("kind", "dataset", "mechanism", "policy", "baseline", "metric"),
     *("seeds", "mean", "std", "low", "high", "paper", "minus_paper"),

@@ -29,18 +29,6 @@ from bgtplanner.runs.config import BEFORE, Config, differences, load_config
 from bgtplanner.runs.folder import write_whole
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
-__all__ = [
-    "AXES",
-    "Axis",
-    "Cell",
-    "Point",
-    "Study",
-    "Variation",
-    "default_policies",
-    "folder_name",
-    "in_words",
-]
-
 AXES = {
     "data.dataset": "--dataset",
     "privacy.mechanism": "--mechanism",

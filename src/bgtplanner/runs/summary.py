@@ -27,27 +27,6 @@ from bgtplanner.runs.assembly import accountant_of, budgets_of, expansion_of, pr
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import SCHEMA
 
-__all__ = [
-    "CLIENT_LEVEL_DELTA",
-    "about_ratings",
-    "alone_by_round",
-    "as_served",
-    "classes_of",
-    "facts_of",
-    "identity_of",
-    "lists_served",
-    "most_spent",
-    "not_accounted",
-    "promised",
-    "ranking_of",
-    "rankings_beside",
-    "reaches_target",
-    "readings",
-    "rounds_to_rank",
-    "spending_of",
-    "summarise",
-]
-
 CLIENT_LEVEL_DELTA = 1e-5
 """The delta at which the epsilon of a whole client is computed, whatever the preset."""
 

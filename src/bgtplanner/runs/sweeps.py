@@ -7,10 +7,8 @@ import tomllib
 from collections.abc import Iterator
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.runs.config import parse_assignment
+from bgtplanner.runs.settings import parse_assignment
 from bgtplanner.runs.study import Axis, Study, Variation, in_words
-
-__all__ = ["FIGURES", "figure_named", "parse_axis", "parse_seeds"]
 
 FIGURES = ("budget", "min-rounds", "rounds", "small")
 """The paper's sensitivity studies. The paper does not state its grids; these are ours."""

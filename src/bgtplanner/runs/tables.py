@@ -17,17 +17,6 @@ from bgtplanner.runs.statistics import Comparison, Estimate, Row, metric_of
 from bgtplanner.runs.study import Variation, in_words
 from bgtplanner.text import visible
 
-__all__ = [
-    "Table",
-    "as_code",
-    "group_name",
-    "in_markdown",
-    "markdown",
-    "tables_of",
-    "when",
-    "write_tables",
-]
-
 _NOTHING = "–"
 
 

@@ -56,8 +56,6 @@ from bgtplanner.federation.aggregation.wire import (
     places_form,
 )
 
-__all__ = ["Client", "Policy", "Store"]
-
 KEYS, SHARES, UPLOAD, SIGN, OPEN = range(1, 6)
 _OVER = 255
 

@@ -22,9 +22,6 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from bgtplanner.errors import MessageError
 
-__all__ = ["MARK", "SEALED", "SEED", "combine", "commitment", "mark", "masking_key"]
-__all__ += ["pair_key", "public_bytes", "seal", "self_key", "sign", "split", "unseal", "verify"]
-
 SEED = 16
 """Bytes of a secret, and of a share of it."""
 

@@ -8,9 +8,6 @@ from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError, MessageError
 
-__all__ = ["MOST_BITS", "MOST_COORDINATES", "mask", "pack", "packed_length", "reduced", "signed"]
-__all__ += ["unpack"]
-
 MOST_BITS = 63
 MOST_COORDINATES = 1 << 24
 

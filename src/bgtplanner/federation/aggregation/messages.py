@@ -26,18 +26,6 @@ from bgtplanner.federation.aggregation.wire import (
     text,
 )
 
-__all__ = [
-    "InRound",
-    "Keys",
-    "KeysOfNeighbours",
-    "Opened",
-    "Opening",
-    "Parcel",
-    "Partners",
-    "Request",
-]
-__all__ += ["Share", "Shares", "SharesForOne", "Signature", "Survivors", "Upload"]
-
 _LONGEST_RUN = 1000
 _MOST_PARTNERS = (MOST_CLIENTS + 7) // 8
 

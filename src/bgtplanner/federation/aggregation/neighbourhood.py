@@ -13,8 +13,6 @@ from math import comb
 
 from bgtplanner.errors import ConfigError
 
-__all__ = ["AVAILABILITY_BITS", "SECURITY_BITS", "Ring", "degree_and_threshold"]
-
 SECURITY_BITS = 80
 """A ring lets colluders in with probability 2^-80: 2^-40 after trying 2^40 names of runs."""
 

@@ -16,8 +16,6 @@ from bgtplanner.durable import replace_file
 from bgtplanner.errors import ConfigError, StorageError
 from bgtplanner.text import LONGEST_LABEL, is_sha256, read_bytes, visible
 
-__all__ = ["MOST_CLIENTS", "Roster"]
-
 MOST_CLIENTS = 100_000
 """The most clients in a roster."""
 

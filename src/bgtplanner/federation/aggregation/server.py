@@ -34,8 +34,6 @@ from bgtplanner.federation.aggregation.neighbourhood import Ring
 from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.federation.aggregation.wire import Message
 
-__all__ = ["STEPS", "Server", "Sum"]
-
 STEPS = ("keys", "shares", "upload", "sign", "open")
 """The steps of a round, by the names of the client's methods that answer them."""
 

@@ -21,9 +21,6 @@ from numpy.typing import NDArray
 from bgtplanner.errors import ConfigError, MessageError
 from bgtplanner.federation.aggregation.roster import MOST_CLIENTS
 
-__all__ = ["Entry", "Message", "Reader", "array", "blob", "fixed", "form", "many", "nested"]
-__all__ += ["number", "optional", "place_form", "places_form", "real", "sized", "text", "texts"]
-
 _MOST_NUMBERS = 1 << 28  # in one array
 
 
