@@ -106,10 +106,10 @@ def training(model: str) -> Simulation:
     from bgtplanner.data.split import Split, split_ratings
     from bgtplanner.data.synthetic import synthetic_ratings
     from bgtplanner.federation.rounds import Federation
-    from bgtplanner.federation.server import Server
     from bgtplanner.federation.simulation import Simulation
     from bgtplanner.models.factorization import Factorization
     from bgtplanner.models.fedgnn import FedGNN
+    from bgtplanner.models.optimizers import Server
 
     ratings = synthetic_ratings(clients=943, items=1682, ratings_per_client=106)
     split = split_ratings(ratings, seed=0, rounds=1, initial_share=1.0)

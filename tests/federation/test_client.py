@@ -27,12 +27,12 @@ from bgtplanner.federation.client import (
 )
 from bgtplanner.federation.parameters import round_parameters
 from bgtplanner.federation.rounds import Federation, State
-from bgtplanner.federation.server import Server
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.fedgnn import FedGNN
 from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.learner import Learner
+from bgtplanner.models.optimizers import Server
 from bgtplanner.models.tastes import Tastes
 from bgtplanner.privacy.accountants import accountant_named
 

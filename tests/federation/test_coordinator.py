@@ -19,11 +19,11 @@ from bgtplanner.federation.parameters import RoundParameters, noise_of_mean
 from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Federation
-from bgtplanner.federation.server import Server
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.federation.validation import rmse_of
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.factorization import Factorization
+from bgtplanner.models.optimizers import Server
 from bgtplanner.planning.adaptive import Adap
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.context import ReleasedContext

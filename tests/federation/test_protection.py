@@ -19,9 +19,9 @@ from bgtplanner.federation.parameters import RoundParameters, round_parameters
 from bgtplanner.federation.protection import Protection, Released, Uploads, each_alone
 from bgtplanner.federation.randomizer import Randomizer
 from bgtplanner.federation.rounds import Federation
-from bgtplanner.federation.server import Server
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.interactions import Interactions, Upload
+from bgtplanner.models.optimizers import Server
 from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger

@@ -18,11 +18,11 @@ from bgtplanner.federation.chunks import Heldout
 from bgtplanner.federation.parameters import RoundParameters
 from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.rounds import Draw, Federation, Outcome, State
-from bgtplanner.federation.server import Server
 from bgtplanner.models.fedgnn import FedGNN
 from bgtplanner.models.interactions import Interactions, Shared, Upload
 from bgtplanner.models.learner import Learner, Statistics
 from bgtplanner.models.metrics import Metrics, metrics
+from bgtplanner.models.optimizers import Server
 from bgtplanner.paper import extras, rows
 from bgtplanner.paper.extras import PaperExtras
 

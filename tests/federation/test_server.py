@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import deal_users
 from bgtplanner.errors import ConfigError
-from bgtplanner.federation.server import ExtraRows, Server, sums_of
+from bgtplanner.federation.server import ExtraRows, sums_of
 from bgtplanner.models.interactions import Interactions, Shared, Upload
-from bgtplanner.models.optimizers import Aggregate, Noise, Shrunk
+from bgtplanner.models.optimizers import Aggregate, Noise, Server, Shrunk
 
 Float = NDArray[np.float64]
 N_ITEMS, WIDTH, DENSE = 6, 2, 3

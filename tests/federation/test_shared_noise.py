@@ -21,10 +21,10 @@ from bgtplanner.federation.protection import Protection, Released
 from bgtplanner.federation.randomizer import Randomizer
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Federation
-from bgtplanner.federation.server import Server
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.interactions import Interactions, Upload
+from bgtplanner.models.optimizers import Server
 from bgtplanner.planning.plan import Plan
 from bgtplanner.planning.policy import Choice, LedgerPolicy
 from bgtplanner.privacy.accountants import accountant_named

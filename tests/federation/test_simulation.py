@@ -14,11 +14,11 @@ from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import RunFolderError
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Federation
-from bgtplanner.federation.server import Server
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.fedgnn import FedGNN
 from bgtplanner.models.metrics import metrics
+from bgtplanner.models.optimizers import Server
 
 # Everything that is drawn at random or kept from round to round is in one of these.
 FEDGNN = Federation(

@@ -34,7 +34,6 @@ from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.randomizer import Randomizer
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Federation
-from bgtplanner.federation.server import Server as AveragingServer
 from bgtplanner.flower import client as client_module
 from bgtplanner.flower import server as server_module
 from bgtplanner.flower.client import Client, make_client_app
@@ -43,6 +42,7 @@ from bgtplanner.flower.machines import Machines
 from bgtplanner.flower.messages import SUM, Reply, SentCatalogue, StepAnswer, SumStep, read_answer
 from bgtplanner.flower.server import Deployment, Group, Pace
 from bgtplanner.models.bias import Biases
+from bgtplanner.models.optimizers import Server as AveragingServer
 from bgtplanner.planning.plan import Plan
 from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.randomness import SeededNoise

@@ -17,13 +17,13 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.rounds import Federation
-from bgtplanner.federation.server import Server
 from bgtplanner.models import bias as biases
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.fedgnn import FedGNN
 from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.learner import Learner
+from bgtplanner.models.optimizers import Server
 from bgtplanner.models.posterior import COUNT_WEIGHT
 
 Float = NDArray[np.float64]

@@ -17,11 +17,10 @@ from bgtplanner.federation.chunks import Heldout
 from bgtplanner.federation.parameters import RoundParameters
 from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.rounds import Federation, State
-from bgtplanner.federation.server import Server
 from bgtplanner.models import posterior
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.interactions import Interactions, Shared
-from bgtplanner.models.optimizers import NO_NOISE, Noise
+from bgtplanner.models.optimizers import NO_NOISE, Noise, Server
 from bgtplanner.models.posterior import COUNT_WEIGHT, Posterior
 
 Float = NDArray[np.float64]

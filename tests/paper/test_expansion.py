@@ -19,11 +19,11 @@ from bgtplanner.federation.coordinator import Coordinator
 from bgtplanner.federation.parameters import RoundParameters
 from bgtplanner.federation.protection import Protection, Released
 from bgtplanner.federation.rounds import Federation
-from bgtplanner.federation.server import Server
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.fedgnn import FedGNN
 from bgtplanner.models.interactions import Interactions, Upload
+from bgtplanner.models.optimizers import Server
 from bgtplanner.paper import expansion, extras
 from bgtplanner.paper.expansion import Expansion, believed, item_tokens, match, matching_key
 from bgtplanner.paper.extras import PaperExtras

@@ -12,15 +12,8 @@ from hypothesis import strategies as st
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.registry import POLICIES
-from bgtplanner.runs.config import (
-    Config,
-    departures,
-    identifying,
-    load_config,
-    parse_assignment,
-    to_toml,
-)
-from bgtplanner.runs.settings import FLAGS, PRESETS
+from bgtplanner.runs.config import Config, departures, identifying, load_config, to_toml
+from bgtplanner.runs.settings import FLAGS, PRESETS, parse_assignment
 
 
 def keys_of_sections() -> dict[str, list[str]]:
