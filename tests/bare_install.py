@@ -15,7 +15,7 @@ from bgtplanner import Ratings, errors, load_ratings
 
 
 def main() -> None:
-    for absent in ("jax", "optax", "matplotlib", "flwr", "mlflow", "tensorboard"):
+    for absent in ("jax", "optax", "matplotlib", "flwr"):
         if importlib.util.find_spec(absent) is not None:
             raise SystemExit(f"{absent} is installed: this environment is not bare")
     if "site-packages" not in bgtplanner.__file__:

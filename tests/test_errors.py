@@ -98,7 +98,6 @@ REFUSED: list[tuple[str, str]] = [
     ("report {tmp}/done --figures x --live", "--figures writes no page"),
     ("report {tmp}/old-grid", "{tmp}/old-grid/study.json: written by another version (schema 0)"),
     ("report {tmp}/torn-grid", "{tmp}/torn-grid/study.json: cannot be read"),
-    ("run --track wandb", "--track = 'wandb': expected one of tensorboard, mlflow"),
     ("compare --policy nonsense", "--policy: policy = 'nonsense'"),
     ("compare --policy bgt,,x", "--policy = 'bgt,,x'"),
     ("compare --seeds x", "--seeds = 'x'"),
@@ -205,8 +204,6 @@ EXTRAS: list[tuple[str, str, str]] = [
     ("data info demo", "optax", "sim"),
     ("report {tmp}/done", "jinja2", "report"),
     ("report {tmp}/done", "matplotlib", "report"),
-    ("run --track mlflow", "mlflow", "mlflow"),
-    ("run --track tensorboard", "tensorboard.summary", "tensorboard"),
 ]
 
 

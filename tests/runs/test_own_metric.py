@@ -12,8 +12,6 @@ import pytest
 
 from bgtplanner import compare, simulate
 from bgtplanner.models.metrics import METRICS, Lists, Metric
-from bgtplanner.runs.config import load_config
-from bgtplanner.runs.observers import figures_of
 from bgtplanner.runs.run import load
 from bgtplanner.runs.tables import tables_of
 
@@ -57,8 +55,6 @@ def test_it_is_everywhere(tmp_path: Path) -> None:
     assert summary["worst_best"] == min(line["worst"] for line in lines)
     assert summary["worst_constant"] >= summary["rmse_constant"]
     assert 0 <= summary["hits_at_10"] <= 1
-    config = load_config(settings={"privacy.mechanism": "none"})
-    assert figures_of(lines[0], config)["worst"] == lines[0]["worst"]
     assert load(folder).summary["hits_at_10"] == result.summary["hits_at_10"]
 
 

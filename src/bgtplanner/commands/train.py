@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,17 +27,13 @@ from bgtplanner.commands.options import (
 )
 from bgtplanner.commands.report import report_writer
 from bgtplanner.errors import ConfigError, MissingExtraError
-from bgtplanner.report.screen import Screen, words
+from bgtplanner.report.screen import Screen
 from bgtplanner.runs.settings import FLAGS
 
 if TYPE_CHECKING:
     from bgtplanner.report.terminal import RunProgress
-    from bgtplanner.runs.observers import Observer
     from bgtplanner.runs.result import Result
 
-Track = Annotated[
-    list[str] | None, typer.Option(help="Also log to: tensorboard | mlflow. Repeatable.")
-]
 Verbose = Annotated[
     bool,
     typer.Option(
@@ -59,7 +55,6 @@ def run(
     ] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace the run in that folder.")] = False,
     show_config: Annotated[bool, typer.Option(help="Print the settings and exit.")] = False,
-    track: Track = None,
     as_json: Json = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
@@ -84,14 +79,13 @@ def run(
     view = _view(as_json, verbose, quiet)
     _need_device()
     folder = new_folder(chosen.data.dataset) if out is None else Path(out)
-    with _watching(view, track, folder) as observer:
-        result = execute(chosen, out=folder, overwrite=overwrite, observer=observer)
+    with contextlib.closing(view):
+        result = execute(chosen, out=folder, overwrite=overwrite, observer=view)
     _show_result(result, as_json, view)
 
 
 def resume(
     folder: Annotated[str, typer.Argument(help="The folder of a run that was interrupted.")],
-    track: Track = None,
     as_json: Json = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
@@ -106,29 +100,9 @@ def resume(
     need_path("FOLDER", folder, "a run folder")
     view = _view(as_json, verbose, quiet)
     _need_device()
-    with _watching(view, track, Path(folder)) as observer:
-        result = go_on(folder, observer=observer)
+    with contextlib.closing(view):
+        result = go_on(folder, observer=view)
     _show_result(result, as_json, view)
-
-
-@contextlib.contextmanager
-def _watching(view: RunProgress, track: list[str] | None, folder: Path) -> Iterator[Observer]:
-    """Yield an observer that tells the terminal and the trackers; close them at the end."""
-    from bgtplanner.runs.observers import Several
-    from bgtplanner.trackers import tracker_named
-
-    trackers = [tracker_named(name, folder) for name in dict.fromkeys(track or [])]
-    try:
-        yield Several(view, *trackers)
-    finally:
-        view.close()
-        for tracker in trackers:
-            tracker.close()
-    for tracker in trackers:
-        if tracker.trouble is not None:
-            say(f"warning: tracking stopped early: {tracker.trouble}", err=True)
-        elif view.verbosity >= 0:
-            view.console.print(words(f"Tracked: {tracker.where}"), highlight=False)
 
 
 def _need_device() -> None:

@@ -1,6 +1,6 @@
 """How good predictions are: the metrics, each one entry of a registry.
 
-Summary, ``rounds.jsonl``, terminal, report, studies and trackers iterate over :data:`METRICS`: a
+Summary, ``rounds.jsonl``, terminal, report and studies iterate over :data:`METRICS`: a
 metric that is added here, or by a plugin, appears in all of them.
 
 Metrics of lists rank the whole catalogue, without what the user's training ratings are about. A
@@ -65,7 +65,7 @@ class Metric:
             :class:`Lists`.
         sums: Functions of predictions and ratings, which are NumPy or JAX arrays, traced or not.
         shown: Whether tables and figures show it beside the references, or the name of the one
-            preset under which they do; otherwise it is only written to files and sent to trackers.
+            preset under which they do; otherwise it is only written to files.
         digits: How many decimals are shown.
         unit: ``ratings`` if it grows with the scale of the ratings, so that it can be shown in
             stars; ``share`` if it does not.
