@@ -148,7 +148,7 @@ def test_over_other_items() -> None:
         ({"item": ["a", "b", "a"]}, "item 3 has a label that came before"),
         ({"item": ["a", "x" * 300]}, "item 2 has a label of more than 256 bytes"),
         ({"item": ["a"], "x": [1, 2]}, "same length"),
-        (7, "expected a table of items"),
+        (7, "expected a table with named columns"),
     ],
 )
 def test_frames_that_cannot_be(frame: Any, said: str) -> None:

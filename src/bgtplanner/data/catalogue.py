@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bgtplanner.data.tables import columns_of_frame, is_missing, usual_place
 from bgtplanner.data.textfile import DELIMITERS_OF_ITEMS, TextTable, bytes_of
 from bgtplanner.errors import ConfigError, DataError
 from bgtplanner.text import LONGEST_LABEL, MOST_LABELS
@@ -347,7 +348,7 @@ def _header(table: TextTable, wanted: ItemsFormat) -> tuple[list[str], bool]:
     if wanted.columns is not None:
         return list(wanted.columns), False
     first = [cell.strip() for cell in table.first]
-    usual = any(_plain(name) in (*_IDS, *_TITLES) for name in first)
+    usual = usual_place(first, (*_IDS, *_TITLES)) is not None
     if len(first) == 1 and not usual:  # a list of labels, as for a federation on real machines
         return ["item"], False
     problem = None
@@ -372,18 +373,11 @@ def _parquet(content: bytes, path: Path) -> Any:
 
 def _columns(frame: Any) -> dict[str, list[Any]]:
     """The columns of a table of whatever kind, as lists."""
-    if hasattr(frame, "to_pydict"):  # Arrow
-        return dict(frame.to_pydict())
-    if hasattr(frame, "to_dict") and not isinstance(frame, Mapping):
-        try:
-            found = frame.to_dict(orient="list")  # pandas
-        except TypeError:
-            found = frame.to_dict(as_series=False)  # Polars
-        return {str(name): list(cells) for name, cells in found.items()}
-    if not isinstance(frame, Mapping):
-        kind = type(frame).__name__
-        raise DataError(f"expected a table of items or a mapping of columns, not {kind}")
-    columns = {str(name): list(cells) for name, cells in frame.items()}
+    columns = {}
+    for name, cells in columns_of_frame(frame).items():
+        as_list = ("to_pylist", "to_list", "tolist")  # of Arrow, of Polars and pandas, of NumPy
+        method = next((getattr(cells, m) for m in as_list if hasattr(cells, m)), None)
+        columns[name] = list(cells) if method is None else method()
     if len({len(cells) for cells in columns.values()}) > 1:
         raise DataError("the columns of the catalogue are not of the same length")
     return columns
@@ -399,21 +393,15 @@ def _named(
         expected = f"one of {', '.join(list(columns)[:20])}"
         ConfigError.unless(given in columns, f"items: {role}", given, expected)
         return given
-    plain = {_plain(name): name for name in columns}
-    return next((plain[name] for name in usual if name in plain), None)
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[\W_]", "", name).lower()
+    place = usual_place(list(columns), usual)
+    return None if place is None else list(columns)[place]
 
 
 def as_label(cell: Any) -> str:
     """A cell as text; an empty one if it is missing, and whole numbers without a point."""
     if isinstance(cell, str):  # most of them
         return cell.strip()
-    if cell is None or (isinstance(cell, float) and not np.isfinite(cell)):
-        return ""
-    if type(cell).__name__ in ("NAType", "NaTType"):  # how pandas writes that a cell is missing
+    if is_missing(cell) or (isinstance(cell, float) and not np.isfinite(cell)):
         return ""
     if isinstance(cell, bool | np.bool_):
         return str(int(cell))

@@ -21,14 +21,15 @@ from bgtplanner.caches import with_home
 from bgtplanner.data.datasets import Archive, data_folders, dataset_info, existing_file
 from bgtplanner.errors import ConfigError, DownloadError
 
+_RETRIES = 2
+_TIMEOUT = 30.0  # seconds without a byte after which a transfer counts as broken
+
 
 def fetch_dataset(
     name: str,
     data_dir: Path | str | None = None,
     *,
     url: str | None = None,
-    attempts: int = 3,
-    timeout: float = 30.0,
 ) -> Path:
     """Download a data set, unless its files are already there, and return its folder.
 
@@ -37,8 +38,6 @@ def fetch_dataset(
         data_dir: Folder to put ``<set>/<file>`` into; created if needed. By default
             ``$BGTPLANNER_DATA``, else the user's cache.
         url: A mirror, https only; the checksum still applies.
-        attempts: How often to try in total.
-        timeout: Seconds without a byte after which a transfer counts as broken.
 
     Raises:
         ConfigError: If the name is not that of a real data set, or an argument is out of range.
@@ -48,8 +47,6 @@ def fetch_dataset(
     archive = info.archive
     if info.folder is None or archive is None:
         raise ConfigError(f"dataset={name!r}: there is nothing to fetch; use it as it is")
-    if attempts < 1 or not timeout > 0:
-        raise ConfigError("expected attempts >= 1 and timeout > 0")
     address = _checked_url(url or archive.url)
     folder = (data_folders()[0] if data_dir is None else with_home(data_dir)) / info.folder
     try:
@@ -57,7 +54,7 @@ def fetch_dataset(
         missing = {f: s for f, s in archive.files.items() if not existing_file(folder / f)}
         if missing.keys() & {*info.files, info.catalogue}:
             with tempfile.TemporaryDirectory(dir=folder, prefix=".fetched-") as beside:
-                zipped = _downloaded(address, archive, Path(beside), attempts, timeout)
+                zipped = _downloaded(address, archive, Path(beside))
                 _unpack(zipped, missing, Path(beside), archive.max_bytes)
                 for file in missing:
                     (Path(beside) / file).replace(folder / file)
@@ -80,23 +77,16 @@ def _checked_url(url: str) -> str:
     return url
 
 
-def _downloaded(url: str, archive: Archive, folder: Path, attempts: int, timeout: float) -> Path:
+def _downloaded(url: str, archive: Archive, folder: Path) -> Path:
     """Download the archive, compare it with its checksum, and return its path."""
     import pooch
     import requests
 
     pooch.get_logger().setLevel(logging.WARNING)
     name = PurePosixPath(urlsplit(archive.url).path).name
-    fetcher = pooch.create(
-        folder,
-        base_url="",
-        registry={name: archive.sha256},
-        urls={name: url},
-        retry_if_failed=attempts - 1,
-    )
 
     def download(address: str, path: str, _: Any) -> None:
-        with requests.get(address, timeout=timeout, stream=True) as reply:
+        with requests.get(address, timeout=_TIMEOUT, stream=True) as reply:
             if reply.status_code >= 400:
                 problem = f"{url}: the server answers {reply.status_code}"
                 raise requests.HTTPError(problem, response=reply)
@@ -107,6 +97,9 @@ def _downloaded(url: str, archive: Archive, folder: Path, attempts: int, timeout
                         raise DownloadError(problem)
 
     try:
+        fetcher = pooch.create(
+            folder, "", registry={name: archive.sha256}, urls={name: url}, retry_if_failed=_RETRIES
+        )
         return Path(fetcher.fetch(name, downloader=download))
     except requests.HTTPError as error:
         raise DownloadError(str(error)) from error

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.arguments import in_words, refuse_unless
 from bgtplanner.data.catalogue import Catalogue, as_label
+from bgtplanner.data.tables import columns_of_frame, is_missing
 from bgtplanner.errors import ConfigError, DataError, quoted
 
 IntArray = NDArray[np.int32]
@@ -227,7 +227,7 @@ class Ratings:
         refuse_unless(isinstance(name, str), "name", name, "text")
         raw = None if value is None else _as_float(value, "value")
         length = len(_column(user, "user")) if raw is None else len(raw)
-        values = _Values.of(raw, length, _as_scale(scale))
+        scaled, known = _scaled(raw, length, _as_scale(scale))
         user_labels, user_index = _index_labels(user, users, "user", length)
         item_labels, item_index = _index_labels(item, items, "item", length)
         when = None if time is None else _as_float(time, "time")
@@ -240,7 +240,9 @@ class Ratings:
         place = np.empty_like(client_of_user)  # of each user, in the order of clients
         place[np.argsort(client_of_user, kind="stable")] = np.arange(len(place))
         pair = place[user_index].astype(np.int64) * len(item_labels) + item_index
-        rows, scaled = _without_duplicates(pair, values.scaled, when, duplicates)
+        rows, scaled = _without_duplicates(pair, scaled, when, duplicates)
+        if items is not None:
+            known["public"] |= {"catalogue"}
         return cls(
             user=user_index[rows],
             item=item_index[rows],
@@ -248,14 +250,10 @@ class Ratings:
             time=None if when is None else when[rows],
             client_of_user=client_of_user,
             n_items=len(item_labels),
-            low=values.low,
-            high=values.high,
             user_labels=user_labels,
             item_labels=item_labels,
             name=name,
-            public=frozenset(["scale"] * values.given + ["catalogue"] * (items is not None)),
-            implicit=values.implicit,
-            notes=values.notes,
+            **known,
         )
 
     @classmethod
@@ -280,14 +278,13 @@ class Ratings:
             Ratings(ratings: 2 ratings, 2 users, 1 items, 2 clients)
         """
         named = {"user": user, "item": item, "value": value, "time": time, "client": client}
-        known, columns = _columns_of(frame), dict[str, Any]()
+        known, columns = columns_of_frame(frame), dict[str, Any]()
         for argument, name in named.items():
-            try:
-                columns[argument] = None if name is None else frame[name]
-            except Exception as error:  # frame libraries have errors of their own
+            if name is not None and name not in known:
                 clicks = "; for clicks without ratings: value=None" * (argument == "value")
-                problem = f"{argument}={name!r}: no such column; the frame has {known}{clicks}"
-                raise DataError(problem) from error
+                problem = f"no such column; the frame has {list(known)}{clicks}"
+                raise DataError(f"{argument}={name!r}: {problem}")
+            columns[argument] = None if name is None else known[name]
         possible = list(inspect.signature(cls.from_arrays).parameters)
         for option in options:
             if option not in possible:
@@ -296,69 +293,39 @@ class Ratings:
         return cls.from_arrays(**columns, **options)
 
 
-class _Values(NamedTuple):
-    """Raw values on the scale of 0 to 1, and what is known about them.
+def _scaled(
+    raw: NDArray[np.float64] | None, length: int, scale: Scale
+) -> tuple[NDArray[np.float64], dict[str, Any]]:
+    """Return values on the scale of 0 to 1, and what is known about the scale.
 
-    Attributes:
-        scaled: The values.
-        low: Raw value that became 0.
-        high: Raw value that became 1.
-        given: Whether the scale was given, and not read off the values.
-        implicit: Whether they are clicks.
-        notes: What whoever starts a run should be told.
+    If there are no values, or all are the same and above 0, they are clicks.
     """
-
-    scaled: NDArray[np.float64]
-    low: float
-    high: float
-    given: bool
-    implicit: bool
-    notes: tuple[str, ...]
-
-    @classmethod
-    def of(cls, raw: NDArray[np.float64] | None, length: int, scale: Scale) -> _Values:
-        """Scale the values; without any, or if all are the same, they are clicks."""
-        given = raw is None or not isinstance(scale, str)
-        if raw is None and not isinstance(scale, str) and scale != (0, 1):
-            expected = "nothing, or 0 and 1, as there are no values"
-            raise ConfigError(f"scale = {quoted(scale)}: expected {expected}")
-        alike = raw is not None and length > 1 and bool((raw == raw[0]).all())
-        if raw is None or (alike and not given and raw[0] > 0):
-            why = "There is no rating column" if raw is None else "All ratings are the same"
-            note = f"{why}: each row counts as a click (implicit feedback), with the value 1."
-            return cls(np.ones(length), 0.0, 1.0, given, True, (note,))
-        if alike and not given:
-            raise DataError(
-                f"all {length:,} values are the same and not above 0, so that there is "
-                "nothing to learn; give values that differ, or bounds with scale=(low, high)"
-            )
-        low, high = _bounds(raw, scale)
-        outside = np.flatnonzero(~((raw >= low) & (raw <= high)))
-        if outside.size:
-            raise DataError(
-                f"{outside.size} of {length} values lie outside the scale [{low:g}, {high:g}], "
-                f"the first in row {outside[0] + 1}"
-            )
-        note = "All ratings have the same value: there is nothing to learn from them."
-        scaled = (raw - low) / ((high - low) or 1.0)
-        return cls(scaled, low, high, given, False, (note,) if alike else ())
-
-
-def _columns_of(frame: Any) -> list[Any]:
-    """The names of the columns of a frame."""
-    if hasattr(frame, "collect"):  # lazy ones of Polars, those of Spark
-        raise DataError(f"frame = {in_words(frame)}: has no columns yet; collect it first")
-    for name in ("column_names", "columns"):  # Arrow's columns are not their names
-        if (known := getattr(frame, name, None)) is not None:
-            return list(known)
-    if isinstance(frame, Mapping):
-        return list(frame)
-    if isinstance(names := getattr(getattr(frame, "dtype", None), "names", None), tuple):
-        return list(names)  # a structured array of NumPy
-    raise DataError(
-        f"frame = {in_words(frame)}: expected a table with named columns, such as a DataFrame or "
-        "a dict of lists"
-    )
+    given = raw is None or not isinstance(scale, str)
+    if raw is None and not isinstance(scale, str) and scale != (0, 1):
+        expected = "nothing, or 0 and 1, as there are no values"
+        raise ConfigError(f"scale = {quoted(scale)}: expected {expected}")
+    public = frozenset({"scale"} if given else ())
+    alike = raw is not None and length > 1 and bool((raw == raw[0]).all())
+    if raw is None or (alike and not given and raw[0] > 0):
+        why = "There is no rating column" if raw is None else "All ratings are the same"
+        note = f"{why}: each row counts as a click (implicit feedback), with the value 1."
+        known = {"low": 0.0, "high": 1.0, "implicit": True, "notes": (note,)}
+        return np.ones(length), known | {"public": public}
+    if alike and not given:
+        raise DataError(
+            f"all {length:,} values are the same and not above 0, so that there is "
+            "nothing to learn; give values that differ, or bounds with scale=(low, high)"
+        )
+    low, high = _bounds(raw, scale)
+    outside = np.flatnonzero(~((raw >= low) & (raw <= high)))
+    if outside.size:
+        raise DataError(
+            f"{outside.size} of {length} values lie outside the scale [{low:g}, {high:g}], "
+            f"the first in row {outside[0] + 1}"
+        )
+    note = "All ratings have the same value: there is nothing to learn from them."
+    known = {"low": low, "high": high, "notes": (note,) if alike else (), "public": public}
+    return (raw - low) / ((high - low) or 1.0), known
 
 
 def _column(column: ArrayLike, name: str) -> NDArray[Any]:
@@ -378,7 +345,7 @@ def _column(column: ArrayLike, name: str) -> NDArray[Any]:
 def _as_float(column: ArrayLike, name: str) -> NDArray[np.float64]:
     given = _column(column, name)
     if given.dtype == object:
-        given = np.array([np.nan if _is_missing(of) else of for of in given.tolist()])
+        given = np.array([np.nan if is_missing(of) else of for of in given.tolist()])
     try:
         if given.dtype.kind == "c":
             raise TypeError
@@ -415,7 +382,7 @@ def _labels(column: ArrayLike, name: str) -> NDArray[Any]:
     """A column of labels, each of them a number or text."""
     array = _column(column, name)
     if array.dtype == object:
-        missing = [_is_missing(label) for label in array.tolist()]
+        missing = [is_missing(label) for label in array.tolist()]
         if any(missing):
             row = missing.index(True) + 1
             raise DataError(f"{name} must not hold missing labels; the first is in row {row}")
@@ -426,12 +393,6 @@ def _labels(column: ArrayLike, name: str) -> NDArray[Any]:
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise DataError(f"{name} must not hold NaN or infinity")
     return array
-
-
-def _is_missing(label: Any) -> bool:
-    """Whether it is None, a NaN, or the missing value of a library of frames."""
-    missing = label is None or type(label).__name__ in ("NAType", "NaTType")
-    return missing or (isinstance(label, float | np.floating) and bool(np.isnan(label)))
 
 
 def _as_scale(scale: Any) -> Scale:

@@ -24,7 +24,6 @@ _ITEM_SPREAD = 0.54
 _TASTE_SPREAD = 0.45
 _ACTIVITY_SPREAD = 0.9  # standard deviation of the logarithm of a user's number of ratings
 _RACED = 1 << 21  # pairs of user and item that race at a time, to bound the memory
-_MOST_CHOOSY = 10.0
 _DENSE_SHARE = 8  # a user who rated over 1/8 of the items draws from all items at once
 _MAX_REDRAWS = 60
 _CATEGORY_SHARE = 0.5  # of the variance of a hidden factor that its categories can tell
@@ -72,7 +71,21 @@ def synthetic_ratings(
         >>> sorted({round(float(v), 1) for v in ratings.value})
         [0.2, 0.4, 0.6, 0.8, 1.0]
     """
-    _check(clients, items, ratings_per_client, dim, users_per_client, noise, choosy, seed)
+    many, most = np.iinfo(np.int32).max, items * users_per_client
+    for argument, given, least, largest in (
+        ("clients", clients, 1, many // max(int(users_per_client), 1)),
+        ("items", items, 1, many),
+        ("users_per_client", users_per_client, 1, many),
+        ("dim", dim, 0, many),
+        ("seed", seed, 0, 2**64),
+        ("ratings_per_client", ratings_per_client, users_per_client, most),
+    ):
+        expected = f"a whole number from {least} to {largest}"
+        ConfigError.unless(
+            int(given) == given and least <= given <= largest, argument, given, expected
+        )
+    ConfigError.unless(0 <= noise < np.inf, "noise", noise, "a finite number, at least 0")
+    ConfigError.unless(0 <= choosy <= 10, "choosy", choosy, "a number from 0 to 10")
     generator = np.random.default_rng([seed, 0x5E7])
     users = clients * users_per_client
     counts = _activity(generator, users, items, clients * ratings_per_client)
@@ -112,35 +125,6 @@ def synthetic_ratings(
         public=frozenset({"scale", "catalogue"}),  # both are settings, not data
         catalogue=_catalogue(item_factors, seed) if catalogue else None,
     )
-
-
-def _check(
-    clients: int,
-    items: int,
-    ratings_per_client: int,
-    dim: int,
-    users_per_client: int,
-    noise: float,
-    choosy: float,
-    seed: int,
-) -> None:
-    """Refuse what no ratings can be drawn with."""
-    many, most = np.iinfo(np.int32).max, items * users_per_client
-    for argument, given, least, largest in (
-        ("clients", clients, 1, many // max(int(users_per_client), 1)),
-        ("items", items, 1, many),
-        ("users_per_client", users_per_client, 1, many),
-        ("dim", dim, 0, many),
-        ("seed", seed, 0, 2**64),
-        ("ratings_per_client", ratings_per_client, users_per_client, most),
-    ):
-        if int(given) != given or not least <= given <= largest:
-            expected = f"expected a whole number from {least} to {largest}"
-            raise ConfigError(f"{argument}={given!r}: {expected}")
-    if not (np.isfinite(noise) and noise >= 0):
-        raise ConfigError(f"noise={noise!r}: expected a finite number, at least 0")
-    if not 0 <= choosy <= _MOST_CHOOSY:
-        raise ConfigError(f"choosy={choosy!r}: expected a number from 0 to {_MOST_CHOOSY:g}")
 
 
 def _catalogue(item_factors: NDArray[np.float32], seed: int) -> Catalogue:

@@ -6,7 +6,7 @@ What is not given is detected. Messages name the file and the line, never the co
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from bgtplanner.arguments import in_words
 from bgtplanner.data.textfile import TextTable, bytes_of
 from bgtplanner.errors import ConfigError, DataError
 from bgtplanner.text import LONGEST_LABEL, MOST_BYTES_OF_A_CATALOGUE, MOST_LABELS, read_bytes
@@ -154,14 +155,12 @@ def _ids(
     texts = labels.to_pylist()
     length = _numpy(compute.binary_length(labels))
     blank = compute.match_substring_regex(coded.dictionary, r'^\s+"')
-    for bad, problem in (
-        (length == 0, "is empty"),
-        (length > LONGEST_LABEL, f"is longer than {LONGEST_LABEL} bytes"),
-        ([whole_only and not _WHOLE.fullmatch(text) for text in texts], "is not a whole number"),
-        (["\0" in text for text in texts], "holds a zero byte"),
-        (_numpy(blank), "has a blank before its quote; remove it"),
-    ):
-        refuse(np.asarray(bad, dtype=bool)[rows], problem)
+    refuse((length == 0)[rows], "is empty")
+    refuse((length > LONGEST_LABEL)[rows], f"is longer than {LONGEST_LABEL} bytes")
+    odd = [whole_only and not _WHOLE.fullmatch(text) for text in texts]
+    refuse(np.array(odd, dtype=bool)[rows], "is not a whole number")
+    refuse(np.array(["\0" in text for text in texts], dtype=bool)[rows], "holds a zero byte")
+    refuse(_numpy(blank)[rows], "has a blank before its quote; remove it")
     if all(map(_WHOLE.fullmatch, texts)):  # such as numbers with blanks around them
         return _narrow(np.array(texts).astype(np.int64))[rows], None
     names, place = np.unique(np.array(texts), return_inverse=True)
@@ -304,7 +303,7 @@ def _has_header(first: Sequence[str], wanted: TableFormat, path: Path) -> bool:
         if named and not wanted.header:
             raise ConfigError("columns are given by name, but data.header says there is no header")
         return wanted.header
-    usual = {role: _usual_place(first, role) for role in _ROLES}
+    usual = {role: usual_place(first, _KNOWN_NAMES[role]) for role in _ROLES}
     if named or usual["rating"] is not None:
         return True
     if len(first) > 2 and "rating" in given:
@@ -328,7 +327,7 @@ def _places(
     first: Sequence[str], wanted: TableFormat, header: bool, path: Path, line: int | None = None
 ) -> dict[str, int]:
     """The position of every column in use, by role."""
-    usual = {role: _usual_place(first, role) if header else None for role in _ROLES}
+    usual = {role: usual_place(first, _KNOWN_NAMES[role]) if header else None for role in _ROLES}
     guessed = all(usual[role] is None for role in _NEEDED)
     spare = len(first) - sum(at is not None for at in usual.values())  # columns of no known use
     nothing_left = len(first) == 2 or (header and not guessed and spare <= 0)
@@ -373,10 +372,40 @@ def _given_place(role: str, given: str | int, first: Sequence[str], path: Path) 
     return list(first).index(given)
 
 
-def _usual_place(first: Sequence[str], role: str) -> int | None:
-    # A type may follow the name, as in "user_id:token".
-    plain = [re.sub("[-_ ]", "", cell.partition(":")[0].lower()) for cell in first]
-    return next((plain.index(name) for name in _KNOWN_NAMES[role] if name in plain), None)
+def plain_name(name: str) -> str:
+    """Return a column's name without case, blanks and signs, and without a type behind a colon."""
+    return re.sub(r"[\W_]", "", name.partition(":")[0]).lower()
+
+
+def usual_place(names: Sequence[str], usual: Sequence[str]) -> int | None:
+    """Return the position of the column that is called by the first of these usual names."""
+    plain = [plain_name(name) for name in names]
+    return next((plain.index(name) for name in usual if name in plain), None)
+
+
+def columns_of_frame(frame: Any) -> dict[str, Any]:
+    """Return the columns, by name, of a frame of pandas, Polars or Arrow, or of a mapping.
+
+    Raises:
+        DataError: If it has no columns with names.
+    """
+    if hasattr(frame, "collect"):  # lazy ones of Polars, those of Spark
+        raise DataError(f"frame = {in_words(frame)}: has no columns yet; collect it first")
+    names = getattr(getattr(frame, "dtype", None), "names", None)  # a structured array of NumPy
+    for attribute in ("columns", "column_names"):  # Arrow's columns are not their names
+        names = getattr(frame, attribute, names)
+    if names is None and isinstance(frame, Mapping):
+        names = list(frame)
+    if names is None:
+        expected = "a table with named columns, such as a DataFrame or a dict of lists"
+        raise DataError(f"frame = {in_words(frame)}: expected {expected}")
+    return {str(name): frame[name] for name in names}
+
+
+def is_missing(cell: Any) -> bool:
+    """Return whether a cell is None, a NaN, or the missing value of a library of frames."""
+    missing = cell is None or type(cell).__name__ in ("NAType", "NaTType")
+    return missing or (isinstance(cell, float | np.floating) and bool(np.isnan(cell)))
 
 
 def _names(first: Sequence[str]) -> str:
