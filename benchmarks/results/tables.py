@@ -291,7 +291,7 @@ def rivals_table(study: Study, store: Store) -> str | None:
 
 
 def nonprivate_table(study: Study, store: Store) -> str | None:
-    """Standard models without privacy, from what was kept of `benchmarks.nonprivate`."""
+    """Standard models without privacy, from what was kept of a study with LensKit and Surprise."""
     del study, store
     file = _HERE / "nonprivate.md"
     return file.read_text(encoding="utf-8") if file.exists() else None

@@ -1,4 +1,4 @@
-"""Draw the pictures of `docs/howto/choose.md`: what `bgtplanner budget` says, for many budgets.
+"""Draw the pictures of `docs/right-for-me.md`: what `bgtplanner budget` says, for many budgets.
 
 cd docs && python -m writing.pictures
 """
