@@ -378,20 +378,6 @@ def test_a_file_without_its_last_byte_is_refused(path: Path) -> None:
         Journal.open(path)
 
 
-@pytest.mark.parametrize("values", ["1, 0, NULL, x'00', x'00'", "1, 0, x'00', 'text', x'00'"])
-def test_a_snapshot_of_other_types_is_refused(path: Path, values: str) -> None:
-    made(path).close()
-    edit(
-        path,
-        "DROP TABLE snapshot; CREATE TABLE snapshot (one, number, hash, state, mark);"
-        f"INSERT INTO snapshot VALUES ({values})",
-    )
-    kept = Journal.open(path)
-    with pytest.raises(LedgerTamperedError, match="the snapshot cannot be read: damaged"):
-        kept.snapshot()
-    kept.close()
-
-
 def test_a_row_of_other_types_is_refused(path: Path) -> None:
     made(path).close()
     edit(

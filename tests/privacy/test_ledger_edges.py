@@ -13,7 +13,7 @@ import pytest
 from bgtplanner.errors import LedgerError, LedgerTamperedError
 from bgtplanner.privacy import _journal as journal
 from bgtplanner.privacy._book import Book, first_row
-from bgtplanner.privacy._rows import Head, Payment, Row, pack
+from bgtplanner.privacy._rows import Head, Row, pack
 from bgtplanner.privacy.accountants import CEILING, TICK, accountant_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
@@ -180,15 +180,3 @@ def test_a_loss_that_lacks_a_part_is_refused(about: dict[str, Any]) -> None:
 
 
 # ---- snapshots under other classes
-
-
-@pytest.mark.parametrize("ticks", [[5, 7, 7], [5, 5, 7], [5, 6, 7]])
-def test_a_snapshot_is_by_the_first_classes_whichever_are_in_force(ticks: list[int]) -> None:
-    book = Book(first_row(BUDGETS, BASIC, KEY), KEY)
-    book.lower(Budgets((Budget(1.0), Budget(0.5)), np.array([0, 1, 1])))
-    payment = Payment(0, b"", np.ones(3, dtype=bool), np.array(ticks))
-    book.read(Row.after(book.head, "reserve", "a", 0, book.written(payment)))
-    fresh = Book(first_row(BUDGETS, BASIC, KEY), KEY)
-    fresh.go_to(book.snapshot())
-    assert fresh.spending.spent().tolist() == [ticks]
-    assert (fresh.head, fresh.unsettled) == (book.head, 1)

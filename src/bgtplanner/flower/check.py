@@ -21,7 +21,6 @@ from bgtplanner.federation.aggregation.keys import public_bytes
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.identity import identity_in
 from bgtplanner.models.registry import MODELS
-from bgtplanner.privacy.ledger import in_write_ahead_mode, sqlite_warning
 
 _FLOWER = ((1, 41), (1, 43))  # from this minor on, below that one
 _CONNECT_SECONDS = 10.0
@@ -146,7 +145,6 @@ def _ledger(client: Client) -> str:
     """Check that the ledger can be opened and written, and still has a budget."""
     path = client.file.ledger
     try:
-        warning = sqlite_warning(write_ahead=path.exists() and in_write_ahead_mode(path))
         with client.open_ledger() as ledger:
             left, spent = float(ledger.left()[0]), float(ledger.epsilon_spent()[0])
         database = sqlite3.connect(path, timeout=1.0, isolation_level=None)
@@ -159,8 +157,8 @@ def _ledger(client: Client) -> str:
         raise ConfigError(f"{path}: cannot be written: {error}") from error
     epsilon = client.policy.epsilon
     note = f"epsilon {spent:.3g} of {epsilon:g} spent; a round may still cost {left:.4g}"
-    if warning is not None or left <= 0:
-        raise ConfigError(note if warning is None else f"{warning}; {note}")
+    if left <= 0:
+        raise ConfigError(note)
     return note
 
 

@@ -2,14 +2,12 @@
 
 *Spending* holds the sums of what every client has paid. A *book* reads the rows in order, checks
 that each one follows the one before it, and decides what may be reserved. Two readers of the same
-rows have the same book. Its state at any row can be packed into a snapshot, and reading can go on
-from there.
+rows have the same book.
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -21,11 +19,9 @@ from bgtplanner.errors import BudgetExceeded, ConfigError, InputError, LedgerErr
 from bgtplanner.errors import LedgerTamperedError as Tampered
 from bgtplanner.privacy._rows import (
     Head,
-    Made,
     Mask,
     Payment,
     Row,
-    Snapshot,
     Ticks,
     named_values,
     pack,
@@ -80,15 +76,6 @@ class Spending:
         if ticks.ndim:
             return self.accountant.sums_of(np.where(who, ticks, 1))
         return self.accountant.sums_of(ticks)[:, None]
-
-    def by_class(self) -> Ticks | None:
-        """Return the sums of a member of each class; None if members of a class differ.
-
-        A class without clients has spent nothing.
-        """
-        sums = np.zeros((len(self.sums), len(self.class_sizes)), dtype=np.int64)
-        sums[:, self.class_of] = self.sums
-        return sums if (sums[:, self.class_of] == self.sums).all() else None
 
 
 class Demand(NamedTuple):
@@ -180,6 +167,14 @@ class Reservation:
         return np.broadcast_to(from_ticks(self.ticks), len(self.granted))
 
 
+class Made(NamedTuple):
+    """A reservation, without who paid: that is in its row."""
+
+    attempt: int
+    number: int
+    fingerprint: bytes
+
+
 class Decision(NamedTuple):
     """Who pays now, who cannot, who has paid already, and for which earlier reservation."""
 
@@ -196,7 +191,9 @@ class Book:
         first_budgets: The budgets that the ledger was created with. Rows refer to their classes.
         budgets: The budgets that are in force.
         spending: What every client has spent.
-        unsettled: How many reservations were never settled.
+        made: The reservations of each run and round, oldest first.
+        newest_round: The highest round of each run.
+        unsettled: The rows of reservations that were never settled.
         forgiven: Lost heads whose loss was stated.
     """
 
@@ -228,9 +225,11 @@ class Book:
             raise Tampered("the ledger's key is not the one it was created with")
         self.budgets = self.first_budgets
         self.spending = Spending(self.accountant, self.budgets)
-        self.unsettled = 0
+        self.made: dict[tuple[str, int], list[Made]] = {}
+        self.newest_round: dict[str, int] = {}
+        self.unsettled: set[int] = set()
         self.forgiven: set[Head] = set()
-        self._first, self._key = self.head, key
+        self._hashes = [self.head.hash]
 
     def lower(self, budgets: Budgets) -> None:
         """Put other budgets in force, of which none may be larger than it is now."""
@@ -278,6 +277,16 @@ class Book:
         except (KeyError, ValueError) as error:
             raise Tampered(f"row {row.number} cannot be read: {error}") from error
         self.head = head
+        self._hashes.append(head.hash)
+
+    def has(self, head: Head) -> bool:
+        """Return whether a row with this number and hash was read."""
+        return head.number < len(self._hashes) and self._hashes[head.number] == head.hash
+
+    def is_here(self, row: Row) -> bool:
+        """Return whether a row, read once more, is still the one that was read before."""
+        before = Head(row.number - 1, self._hashes[row.number - 1])
+        return self.has(Head(row.number, row.hash)) and row.follows(before)
 
     def payment(self, row: Row) -> Payment:
         """Return what a row charges; a loss, to every client."""
@@ -292,7 +301,7 @@ class Book:
         """Return the payload of a row that says a payment."""
         return payment.packed(self.first_budgets)
 
-    def described(self, row: Row, *, settled: bool) -> dict[str, Any]:
+    def described(self, row: Row) -> dict[str, Any]:
         """Return a row in readable form; the only data of a client is what it paid."""
         entry: dict[str, Any] = dict(zip(Row._fields[:4], row, strict=False))
         if row.kind not in ("reserve", "loss"):
@@ -305,7 +314,7 @@ class Book:
                 "charge_least": float(paid.min()),
                 "charge_most": float(paid.max()),
                 "attempt": payment.attempt,
-                "settled": settled,
+                "settled": row.number not in self.unsettled,
             }
         else:
             entry["charge_most"] = float(from_ticks(payment.ticks))
@@ -313,52 +322,20 @@ class Book:
 
     def _take_in(self, row: Row) -> None:
         if row.kind == "reserve":
-            self.spending.add(self.payment(row))
-            self.unsettled += 1
+            payment = self.payment(row)
+            self.spending.add(payment)
+            made = Made(payment.attempt, row.number, payment.fingerprint)
+            self.made.setdefault((row.run, row.round), []).append(made)
+            self.newest_round[row.run] = max(row.round, self.newest_round.get(row.run, 0))
+            self.unsettled.add(row.number)
         elif row.kind == "settle":
-            settled_by(row)
-            self.unsettled = max(0, self.unsettled - 1)
+            self.unsettled.discard(settled_by(row))
         elif row.kind == "loss":
             lost = Head.parse(str(named_values(row.payload)["head"]))
             self.spending.add(self.payment(row))
             self.forgiven.add(lost)
         else:
             raise ValueError(f"unknown kind {row.kind!r}")
-
-    # ---- snapshots
-
-    def snapshot(self) -> Snapshot:
-        """Return the present state, with one sum per class if all members have spent the same."""
-        spending = Spending(self.accountant, self.first_budgets, self.spending.sums)
-        by_class = spending.by_class()
-        about = {
-            "by_class": by_class is not None,
-            "unsettled": self.unsettled,
-            "forgiven": sorted(str(head) for head in self.forgiven),
-        }
-        sums = spending.sums if by_class is None else by_class
-        state = pack(about, sums.astype("<i8").tobytes())
-        return Snapshot(*self.head, state, self._mark(self.head, state))
-
-    def go_to(self, snapshot: Snapshot) -> None:
-        """Go on from a snapshot, instead of reading the rows before it."""
-        head = Head(snapshot.number, snapshot.hash)
-        if not hmac.compare_digest(snapshot.mark, self._mark(head, snapshot.state)):
-            raise Tampered("the snapshot is not the one that was written: it was edited")
-        about, data = unpack(snapshot.state)
-        sums = np.frombuffer(data, dtype="<i8").astype(np.int64)
-        sums = sums.reshape(len(self.accountant.sums), -1)
-        if about["by_class"]:
-            sums = sums[:, self.first_budgets.class_of_client]
-        self.spending = Spending(self.accountant, self.first_budgets, sums)
-        self.unsettled = about["unsettled"]
-        self.forgiven = {Head.parse(text) for text in about["forgiven"]}
-        self.head = head
-
-    def _mark(self, head: Head, state: bytes) -> bytes:
-        """Return the keyed hash that shows that a snapshot belongs to this ledger."""
-        text = f"bgtplanner ledger snapshot {self._first} {head} ".encode()
-        return hmac.digest(self._key, text + state, hashlib.sha256)
 
 
 def first_row(

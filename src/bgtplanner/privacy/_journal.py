@@ -5,31 +5,30 @@ it is in the file itself and on the disk, and a plain copy of the file contains 
 write-ahead log, whose loss or damage SQLite would silently ignore. A ledger that is to live as
 long as its process is the same database in memory.
 
-Beside the rows, the file holds what is derived from them, so that opening it does not have to read
-them all: which reservations were made for a round, which were never settled, the newest row, and a
-*snapshot* of the sums at some row. Only the rows count. If the newest row is not the one that was
-noted, or the snapshot is not the one that was written, the ledger is refused.
+Beside the rows, the file notes which row is the newest, so that one whose end was cut is refused.
+Further tables hold what earlier versions derive from the rows. They are written and never read.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
 import secrets
 import sqlite3
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
 from bgtplanner.errors import LedgerError, LedgerTamperedError, StorageError
-from bgtplanner.privacy._rows import Head, Made, Row, Snapshot, damaged, settled_by
+from bgtplanner.privacy._rows import Head, Row, attempt_of, damaged, named_values, settled_by
 
 SCHEMA = 2
 """Version of the file's layout, kept in SQLite's ``user_version``. Files of version 1, which hold
-only the rows, are migrated when they are opened for writing."""
+only the rows, in write-ahead mode, are migrated when they are opened for writing."""
+
+_OLDEST_SQLITE = (3, 37)  # the first with strict tables
 
 _APPLICATION = 0x42475450  # "BGTP", in SQLite's application_id: marks the file as a ledger
 _SELECT = "SELECT number, kind, run, round, payload, hash FROM rows"
@@ -48,6 +47,9 @@ CREATE TABLE newest (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT
 CREATE TABLE snapshot (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT NULL,
     hash BLOB NOT NULL, state BLOB NOT NULL, mark BLOB NOT NULL) STRICT;
 """
+_NEWEST_IN_SCHEMA_1 = """
+CREATE TEMP VIEW newest AS SELECT number, hash FROM rows ORDER BY number DESC LIMIT 1
+"""
 _CHUNK = 64  # rows read at a time: a reader blocks a writer no longer than that
 _WAIT_SECONDS = 30.0
 
@@ -59,7 +61,7 @@ class Journal:
     """Rows in an SQLite file, or in memory. Use :meth:`create`, :meth:`open` or :meth:`in_memory`.
 
     Attributes:
-        key: A secret for fingerprints and snapshots; it is never exported with the rows.
+        key: A secret for fingerprints; it is never exported with the rows.
         durable: Whether the rows outlive the process.
         path: The file; a name for errors if it is in memory.
     """
@@ -86,32 +88,6 @@ class Journal:
         with _sqlite_errors(path):
             _write_new(connection, key, rows)
         return cls(connection, path, durable=False)
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """Restore what :meth:`state_dict` returned, in memory; the chain is not checked."""
-        try:
-            rows = []
-            for number, (place, kind, run, round_, payload, digest) in enumerate(state["rows"]):
-                if int(place) != number or int(round_) < 0:
-                    raise ValueError("rows are missing, or out of order")
-                data = base64.b64decode(payload, validate=True)
-                hash_ = bytes.fromhex(digest)
-                rows.append(Row(number, str(kind), str(run), int(round_), data, hash_))
-            key = base64.b64decode(state["key"], validate=True)
-            return cls.in_memory(rows, key)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise LedgerTamperedError(
-                "the state cannot be read: edited, damaged, or not that of a ledger"
-            ) from error
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the key and the rows as plain values."""
-        rows = [
-            [*row[:4], base64.b64encode(row.payload).decode(), row.hash.hex()]
-            for row in self.rows()
-        ]
-        return {"key": base64.b64encode(self.key).decode(), "rows": rows}
 
     @classmethod
     def create(cls, path: Path | str, key: bytes, first: Row) -> Self:
@@ -160,7 +136,7 @@ class Journal:
                         "Another version wrote it: update bgtplanner to open it"
                     )
                 if schema != SCHEMA and read_only:
-                    connection = _migrated_copy(connection, path)
+                    connection.execute(_NEWEST_IN_SCHEMA_1)
                 elif schema != SCHEMA or rebuild:
                     _migrate(connection, path)
                 if not read_only:
@@ -191,7 +167,7 @@ class Journal:
     def append(self, row: Row) -> None:
         """Append a row, inside :meth:`writing`."""
         with _sqlite_errors(self.path):
-            _append(self._connection, row)
+            _write(self._connection, row)
 
     def rows(self, start: int = 0) -> Iterator[Row]:
         """Yield the rows from a number on, in order, unchecked."""
@@ -215,70 +191,11 @@ class Journal:
         found = self._one("SELECT number, hash FROM newest")
         return None if found is None else Head._make(found)
 
-    def newest_round(self, run: str) -> int | None:
-        (newest,) = self._one("SELECT max(round) FROM reservations WHERE run = ?", run)
-        return None if newest is None else int(newest)
-
-    def attempts(self, run: str, round_: int) -> int:
-        query = "SELECT max(attempt) FROM reservations WHERE run = ? AND round = ?"
-        (newest,) = self._one(query, run, round_)
-        return 0 if newest is None else int(newest) + 1
-
-    def made_for(self, run: str, round_: int, fingerprint: bytes) -> list[Made]:
-        """Return the reservations of a round for the same inputs, oldest first."""
-        query = (
-            "SELECT run, round, attempt, number, fingerprint FROM reservations "
-            "WHERE run = ? AND round = ? AND fingerprint = ? ORDER BY number"
-        )
-        return list(map(Made._make, self._all(query, run, round_, fingerprint)))
-
-    def unsettled(self) -> set[int]:
-        return {number for (number,) in self._all("SELECT number FROM unsettled")}
-
-    def is_unsettled(self, number: int) -> bool:
-        return self._one("SELECT 1 FROM unsettled WHERE number = ?", number) is not None
-
-    def snapshot(self) -> Snapshot | None:
-        """Return the latest snapshot, unchecked."""
-        found = self._one("SELECT number, hash, state, mark FROM snapshot")
-        if found is None:
-            return None
-        if [type(part) for part in found] != [int, bytes, bytes, bytes]:
-            raise LedgerTamperedError(f"{self.path}: the snapshot cannot be read: damaged")
-        return Snapshot._make(found)
-
-    def keep_snapshot(self, snapshot: Snapshot) -> None:
-        """Replace the latest snapshot, inside :meth:`writing`."""
-        with _sqlite_errors(self.path):
-            self._connection.execute("REPLACE INTO snapshot VALUES (1, ?, ?, ?, ?)", snapshot)
-
     def check(self) -> None:
-        """Refuse a file that SQLite finds damaged, or whose index does not match its rows."""
-        with self._lock, _sqlite_errors(self.path):
-            self._connection.execute("BEGIN")  # all of it as it is at one moment
-            try:
-                (said,) = self._one("PRAGMA integrity_check(1)")
-                if said != "ok":
-                    raise LedgerTamperedError(f"{self.path}: SQLite finds it damaged: {said}")
-                if not self._index_is_right():
-                    raise LedgerTamperedError(
-                        f"{self.path}: the index of reservations does not match the rows: "
-                        "edited or damaged"
-                    )
-            finally:
-                self._connection.execute("ROLLBACK")
-
-    def _index_is_right(self) -> bool:
-        made: set[Made] = set()
-        unsettled: set[int] = set()
-        for row in self.rows():
-            if row.kind == "reserve":
-                made.add(Made.by(row))
-                unsettled.add(row.number)
-            elif row.kind == "settle":
-                unsettled.discard(settled_by(row))
-        noted = self._all("SELECT run, round, attempt, number, fingerprint FROM reservations")
-        return made == set(map(Made._make, noted)) and unsettled == self.unsettled()
+        """Refuse a file that SQLite finds damaged."""
+        (said,) = self._one("PRAGMA integrity_check(1)")
+        if said != "ok":
+            raise LedgerTamperedError(f"{self.path}: SQLite finds it damaged: {said}")
 
     def close(self) -> None:
         """Close the file, and leave nothing beside it. A journal in memory stays open."""
@@ -307,7 +224,7 @@ def _row(values: tuple[Any, ...]) -> Row:
     return Row._make(values)
 
 
-def _append(connection: sqlite3.Connection, row: Row) -> None:
+def _write(connection: sqlite3.Connection, row: Row) -> None:
     connection.execute("INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?)", row)
     _note(connection, row)
 
@@ -316,7 +233,9 @@ def _note(connection: sqlite3.Connection, row: Row) -> None:
     """Store what is derived from a row."""
     connection.execute("REPLACE INTO newest VALUES (1, ?, ?)", (row.number, row.hash))
     if row.kind == "reserve":
-        connection.execute("INSERT INTO reservations VALUES (?, ?, ?, ?, ?)", Made.by(row))
+        attempt, mark = attempt_of(named_values(row.payload))
+        made = row.run, row.round, attempt, row.number, mark
+        connection.execute("INSERT INTO reservations VALUES (?, ?, ?, ?, ?)", made)
         connection.execute("INSERT INTO unsettled VALUES (?)", (row.number,))
     elif row.kind == "settle":
         connection.execute("DELETE FROM unsettled WHERE number = ?", (settled_by(row),))
@@ -333,7 +252,7 @@ def _write_new(connection: sqlite3.Connection, key: bytes, rows: Iterable[Row]) 
     )
     connection.execute("INSERT INTO secret VALUES (?)", (key,))
     for row in rows:
-        _append(connection, row)
+        _write(connection, row)
     connection.execute("COMMIT")
 
 
@@ -360,22 +279,6 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA locking_mode = NORMAL")  # releases the lock at the next read
 
 
-def _migrated_copy(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:
-    """Return a migrated copy in memory of a file that may not be written."""
-    copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    try:
-        with _sqlite_errors(path), contextlib.closing(connection):
-            connection.backup(copy)
-            copy.execute("BEGIN")
-            _derive(copy)
-            copy.execute("COMMIT")
-            copy.execute("PRAGMA query_only = ON")
-    except BaseException:
-        copy.close()
-        raise
-    return copy
-
-
 def _refuse_cut(connection: sqlite3.Connection, path: Path) -> None:
     """Refuse a file whose last page is cut: SQLite would read zeros there."""
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
@@ -385,69 +288,37 @@ def _refuse_cut(connection: sqlite3.Connection, path: Path) -> None:
         raise LedgerError(f"{path}: damaged: its last {missing} bytes are missing")
 
 
-def sqlite_warning(
-    *, write_ahead: bool = False, version: tuple[int, ...] = sqlite3.sqlite_version_info
-) -> str | None:
-    """Return a warning about the SQLite version in use, or None if there is none."""
-    name = ".".join(map(str, version))
-    if version < (3, 37):
-        return f"SQLite {name} is too old for a ledger: use 3.37 or newer"
-    mended = version >= (3, 51, 3) or any(
-        first <= version < (3, first[1] + 1) for first in ((3, 50, 7), (3, 44, 6))
-    )
-    if write_ahead and not mended:
-        return (
-            f"SQLite {name} can damage a file in write-ahead mode when two processes use it "
-            "(sqlite.org/wal.html#walresetbug); use 3.51.3 or newer, or open the ledger once for "
-            "writing, which takes it out of that mode"
-        )
-    return None
-
-
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+        raise StorageError(f"SQLite {sqlite3.sqlite_version} is too old for a ledger: use 3.37")
     with _sqlite_errors(path):
         return sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode={mode}",
-            uri=True,
-            timeout=_WAIT_SECONDS,
-            isolation_level=None,
-            check_same_thread=False,
-        )
+            f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=_WAIT_SECONDS,
+            isolation_level=None, check_same_thread=False,
+        )  # fmt: skip
 
 
 def _connect_to_read(path: Path) -> sqlite3.Connection:
-    """Return a connection that changes nothing, wherever the file lies.
+    """Return a connection that changes nothing, except that it rolls back what a crash cut short.
 
     A file of schema 1 is in write-ahead mode: SQLite would create files beside it in order to read
-    it, unless it is told that no one writes. No one does if there is no log. After a crash in the
-    middle of a write, the file cannot be read before a writer has rolled the write back.
+    it, unless it is told that no one writes. No one does if there is no log.
     """
-    log = path.with_name(path.name + "-wal")
-    if in_write_ahead_mode(path) and not (log.exists() and log.stat().st_size):
-        return _connect(path, "ro&immutable=1")
-    connection = _connect(path, "ro")
-    try:
-        connection.execute("PRAGMA schema_version")
-    except sqlite3.OperationalError as error:
-        connection.close()
-        if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_ROLLBACK:
-            with _sqlite_errors(path):
-                raise
-        with _sqlite_errors(path), contextlib.closing(_connect(path, "rw")) as writer:
-            writer.execute("PRAGMA schema_version")
-        return _connect(path, "ro")
-    except sqlite3.Error:
-        pass  # the first read gives a better message
-    return connection
 
+    def holds_something(ending: str) -> bool:
+        beside = path.with_name(path.name + ending)
+        return beside.exists() and beside.stat().st_size > 0
 
-def in_write_ahead_mode(path: Path) -> bool:
-    """Return whether an SQLite file is in write-ahead mode, as ledgers of schema 1 are."""
-    try:
-        with path.open("rb") as file:
-            return file.read(20)[18:] == b"\2\2"
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be read: {error.strerror}") from error
+    if holds_something("-journal"):  # after a crash, only a writer can read on
+        with (
+            contextlib.suppress(sqlite3.Error),
+            contextlib.closing(_connect(path, "rw")) as writer,
+        ):
+            writer.execute("PRAGMA schema_version")  # the first read gives a better message
+    with path.open("rb") as file:
+        write_ahead = file.read(20)[18:] == b"\2\2"
+    quiet = write_ahead and not holds_something("-wal")
+    return _connect(path, "ro&immutable=1" if quiet else "ro")
 
 
 @contextlib.contextmanager

@@ -86,34 +86,6 @@ class Row(NamedTuple):
         return self == Row.after(head, self.kind, self.run, self.round, self.payload)
 
 
-class Made(NamedTuple):
-    """A reservation as the index holds it, without who paid."""
-
-    run: str
-    round: int
-    attempt: int
-    number: int
-    fingerprint: bytes
-
-    @classmethod
-    def by(cls, row: Row) -> Made:
-        """Return the index entry of a reserve row."""
-        attempt, mark = attempt_of(named_values(row.payload))
-        return cls(row.run, row.round, attempt, row.number, mark)
-
-
-class Snapshot(NamedTuple):
-    """What all rows up to a certain one amount to, so that only later rows have to be read.
-
-    The mark is a hash of the rest with the ledger's key, so that an edit is detected.
-    """
-
-    number: int
-    hash: bytes
-    state: bytes
-    mark: bytes
-
-
 # ---- payloads of rows
 
 

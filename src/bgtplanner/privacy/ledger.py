@@ -10,14 +10,14 @@
 * The first row names the neighbouring relation for which the noise of every release is scaled. A
   ledger whose first row names none is older, and its relation is ``replace-one``. A ledger is
   never used for another relation than its own.
-* Opening a ledger reads the newest snapshot and the few rows after it, however many there are.
-  Only :meth:`Ledger.verify` reads them all.
+* Opening a ledger reads and checks every row.
 
 The ledger holds no rating, no item id and no gradient, only who paid how much in which round.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import itertools
@@ -31,19 +31,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import LedgerError, LedgerTamperedError, StaleRoundError
-from bgtplanner.privacy._book import Book, Demand, Reservation, Spending, first_row
-from bgtplanner.privacy._journal import Journal, in_write_ahead_mode, sqlite_warning
-from bgtplanner.privacy._rows import Head, Made, Payment, Row, Ticks, pack
+from bgtplanner.privacy._book import Book, Demand, Made, Reservation, Spending, first_row
+from bgtplanner.privacy._journal import Journal
+from bgtplanner.privacy._rows import Head, Payment, Row, Ticks, pack
 from bgtplanner.privacy.accountants import Accountant, accountant_named, to_ticks
 from bgtplanner.privacy.budget import Budgets
 from bgtplanner.privacy.mechanisms import Neighbours
 from bgtplanner.privacy.witness import Witness
 
-__all__ = ["SNAPSHOT_EVERY", "Head", "Ledger", "Reservation", "Spending", "Ticks",
-           "in_write_ahead_mode", "sqlite_warning"]  # fmt: skip
-
-SNAPSHOT_EVERY = 64
-"""How many rows are written between two snapshots of the sums."""
+__all__ = ["Head", "Ledger", "Reservation", "Spending", "Ticks"]
 
 
 class Ledger:
@@ -64,15 +60,6 @@ class Ledger:
         self._journal, self._witness = journal, witness
         self._lock = threading.RLock()
         self._book = Book(journal.row(0), journal.key)
-        snapshot = journal.snapshot()
-        if snapshot is not None:
-            self._book.go_to(snapshot)
-            if journal.head_at(snapshot.number) != self._book.head:
-                raise LedgerTamperedError(
-                    f"row {snapshot.number}, where the last snapshot was taken, is not in this "
-                    "ledger: rows were cut, edited or removed"
-                )
-        self._snapshot_at = self._book.head.number
         self._catch_up()
         if witness is not None and (seen := witness.newest()) is not None:
             self.check_head(seen)
@@ -146,8 +133,8 @@ class Ledger:
             witness: A file elsewhere to which every head is appended before a reservation is
                 granted. A ledger that has lost the newest of them is refused.
             read_only: Whether nothing may be written.
-            rebuild: Derive everything from the rows again, before a loss is stated: for a file
-                whose rows were cut, or whose snapshot or index is damaged.
+            rebuild: Take the rows for all there are, before a loss is stated: for a file whose
+                newest rows were cut.
         """
         journal = Journal.open(path, read_only=read_only, rebuild=rebuild)
         try:
@@ -181,10 +168,26 @@ class Ledger:
         """
         if "rows" not in state:
             raise LedgerError("the state holds no rows: open the durable ledger file instead")
-        journal = Journal.from_state(state)
-        if str(journal.head_at(len(state["rows"]) - 1)) != state.get("head"):
+        try:
+            rows = [
+                Row(
+                    int(number),
+                    str(kind),
+                    str(run),
+                    int(round_),
+                    _bytes(payload),
+                    bytes.fromhex(digest),
+                )
+                for number, kind, run, round_, payload, digest in state["rows"]
+            ]
+            found = cls(Journal.in_memory(rows, _bytes(state["key"])))
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise LedgerTamperedError(
+                "the state cannot be read: edited, damaged, or not that of a ledger"
+            ) from error
+        if str(found.head) != state.get("head"):
             raise LedgerTamperedError("the state has lost its newest rows, or they were replaced")
-        return cls(journal)
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """Return a ledger in memory as plain values, for :meth:`from_state`; keep them secret.
@@ -193,8 +196,14 @@ class Ledger:
         """
         with self._lock:
             self._catch_up()
-            rows = {} if self.durable else self._journal.state_dict()
-            return {"head": str(self.head)} | rows
+            if self.durable:
+                return {"head": str(self.head)}
+            rows = [
+                [*row[:4], base64.b64encode(row.payload).decode(), row.hash.hex()]
+                for row in self._journal.rows()
+            ]
+            key = base64.b64encode(self._journal.key).decode()
+            return {"head": str(self.head), "key": key, "rows": rows}
 
     @property
     def durable(self) -> bool:
@@ -269,7 +278,7 @@ class Ledger:
             row: Row | None = None
             with self._journal.writing():
                 self._catch_up()
-                newest = self._journal.newest_round(run) if rising else None
+                newest = self._book.newest_round.get(run) if rising else None
                 if newest is not None and demand.round <= newest:
                     raise StaleRoundError(
                         f"round = {demand.round}: the run has already had round {newest}; "
@@ -277,7 +286,7 @@ class Ledger:
                     )
                 decision = self._book.decide(demand, self._repeats(demand), strict=strict)
                 made = decision.made
-                attempt = made.attempt if made else self._journal.attempts(*demand[:2])
+                attempt = made.attempt if made else self._attempts(demand)
                 if decision.pays.any():
                     payment = Payment(attempt, demand.mark, decision.pays, demand.ticks)
                     row = self._append("reserve", *demand[:2], self._book.written(payment))
@@ -296,30 +305,24 @@ class Ledger:
             ticks=demand.ticks,
         )
 
+    def _attempts(self, demand: Demand) -> int:
+        made = self._book.made.get(demand[:2], [])
+        return max((each.attempt + 1 for each in made), default=0)
+
     def _repeats(self, demand: Demand) -> list[tuple[Made, Payment]]:
-        """Return the earlier reservations for the same inputs, as their rows in the chain say."""
-        if not demand.mark:
-            return []
+        """Return the earlier reservations for the same inputs, as their rows say."""
         found = []
-        for made in self._journal.made_for(*demand[:2], demand.mark):
-            row = self._journal.row(made.number)
-            before = self._journal.head_at(made.number - 1)
-            if row is None or row.kind != "reserve" or not row.follows(before):
-                raise LedgerTamperedError(
-                    f"row {made.number}, which the index lists, is not a reservation of this "
-                    "ledger: edited or damaged"
-                )
-            if Made.by(row) == made:
+        for made in self._book.made.get(demand[:2], []):
+            if demand.mark and made.fingerprint == demand.mark:
+                row = self._journal.row(made.number)
+                if row is None or not self._book.is_here(row):
+                    raise LedgerTamperedError(f"row {made.number} was edited or removed")
                 found.append((made, self._book.payment(row)))
         return found
 
     def _append(self, kind: str, run: str, round_: int, payload: bytes) -> Row:
-        """Write the next row, after a snapshot of everything before it if one is due."""
-        head = self._book.head
-        if head.number - self._snapshot_at >= SNAPSHOT_EVERY:
-            self._journal.keep_snapshot(self._book.snapshot())
-            self._snapshot_at = head.number
-        row = Row.after(head, kind, run, round_, payload)
+        """Write the next row."""
+        row = Row.after(self._book.head, kind, run, round_, payload)
         self._journal.append(row)
         return row
 
@@ -331,10 +334,9 @@ class Ledger:
         with self._lock:
             with self._journal.writing():
                 self._catch_up()
-                made = self._journal.row(number)
-                if made is None or made[1:4] != ("reserve", *key):
+                if all(made.number != number for made in self._book.made.get(key, [])):
                     raise LedgerError(f"settle: this ledger has no reservation {number}")
-                if not self._journal.is_unsettled(number):
+                if number not in self._book.unsettled:
                     return
                 row = self._append("settle", *key, pack({"settles": number}))
             self._book.read(row)
@@ -348,7 +350,9 @@ class Ledger:
 
     def newest_round(self, run: str) -> int | None:
         """Return the highest round of a run that any process has reserved, or None."""
-        return self._journal.newest_round(run)
+        with self._lock:
+            self._catch_up()
+            return self._book.newest_round.get(run)
 
     def spent(self) -> Ticks:
         """Return the sums of all charges in ticks, ``[sums, clients]``, settled or not."""
@@ -367,8 +371,7 @@ class Ledger:
         if run is None:
             return self._book.spending
         with self._lock:
-            newest = self._journal.newest_round(run)
-            if newest is None or newest < before:
+            if self._book.newest_round.get(run, -1) < before:
                 return self._book.spending
             known = Spending(self.accountant, self.budgets)
             for row in self._journal.rows():
@@ -408,43 +411,25 @@ class Ledger:
     @property
     def unsettled(self) -> int:
         """How many reservations were never settled. They count as spent."""
-        return self._book.unsettled
+        return len(self._book.unsettled)
 
     def history(self) -> Iterator[dict[str, Any]]:
         """Yield the rows in readable form; the only data of a client is what it paid."""
         with self._lock:
             self._catch_up()
-            unsettled = self._journal.unsettled()
         for row in itertools.islice(self._journal.rows(), self.head.number + 1):
-            yield self._book.described(row, settled=row.number not in unsettled)
+            yield self._book.described(row)
 
     def verify(self, head: Head | None = None) -> int:
-        """Read every row again, check everything that can be checked, and return their number.
-
-        That is the chain, the file, and that the index, the snapshot and the sums in memory match
-        the rows.
-        """
+        """Read every row again, have SQLite check the file, and return the number of rows."""
         with self._lock:
-            snapshot = self._journal.snapshot()
-            self._read_on()
-            known = self._book
-            gone = LedgerTamperedError("the newest rows are gone since the ledger was opened")
-            rows = itertools.islice(self._journal.rows(), known.head.number + 1)
-            first = next(rows, None)
-            if first is None:
-                raise gone
-            book = Book(first, self._journal.key)
-            same = True
+            self._catch_up()
+            rows = itertools.islice(self._journal.rows(), self.head.number + 1)
+            book = Book(next(rows, None), self._journal.key)
             for row in rows:
                 book.read(row)
-                if snapshot is not None and snapshot.number == row.number:
-                    same = book.snapshot() == snapshot
-            if book.head != known.head:
-                raise gone
-            if not same or not np.array_equal(book.spending.spent(), known.spending.spent()):
-                wrong = "the stored sums do not match the rows: edited or damaged"
-                raise LedgerTamperedError(wrong)
-            self._catch_up()
+            if book.head != self.head:
+                raise LedgerTamperedError("rows have changed since the ledger was opened")
             self._journal.check()
             if head is not None:
                 self.check_head(head)
@@ -452,7 +437,10 @@ class Ledger:
 
     def check_head(self, head: Head) -> None:
         """Refuse a ledger that has lost a row known elsewhere, unless the loss was stated."""
-        if head not in self._book.forgiven and self._journal.head_at(head.number) != head:
+        with self._lock:
+            self._catch_up()
+            known = head in self._book.forgiven or self._book.has(head)
+        if not known:
             raise LedgerTamperedError(
                 f"row {head.number}, which was seen before, is not in this ledger (its newest is "
                 f"{self.head.number}): rows were cut, or a backup was restored. State the loss "
@@ -478,22 +466,22 @@ class Ledger:
     def _catch_up(self) -> None:
         """Read and check the rows that other processes have written since."""
         known, newest = self._book.head, self._journal.newest()
-        self._read_on()
-        head = self._book.head
+        for row in self._journal.rows(known.number + 1):
+            self._book.read(row)
         # The rows that were read before must still be there: the file may have been replaced.
-        if newest != head and (
-            newest is None
-            or any(self._journal.head_at(one.number) != one for one in (newest, known))
-        ):
+        there = self._journal.head_at(known.number) == known
+        if not there or newest is None or not self._book.has(newest):
             raise LedgerTamperedError(
                 "the newest row is not the one that was noted: rows were cut, or the file is "
                 "damaged"
             )
 
-    def _read_on(self) -> None:
-        """Read and check the rows after those that are known."""
-        for row in self._journal.rows(self._book.head.number + 1):
-            self._book.read(row)
+
+_hash = bytes.fromhex
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
 
 
 def _rule(accountant: Accountant | str) -> Accountant:
