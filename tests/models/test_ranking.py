@@ -17,7 +17,6 @@ from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import split_ratings
 from bgtplanner.data.synthetic import synthetic_ratings
-from bgtplanner.models import metrics as module
 from bgtplanner.models.metrics import (
     METRICS,
     Lists,
@@ -26,6 +25,7 @@ from bgtplanner.models.metrics import (
     ranked,
     relevant,
 )
+from bgtplanner.models.ranking import SEED
 from bgtplanner.models.references import rankings, references, the_same_for_all
 
 
@@ -46,22 +46,6 @@ def fixed(scores: NDArray[Any]) -> Callable[[Any], Any]:
     return lambda users: scores[users]
 
 
-@pytest.mark.parametrize("values", [1, 2, 5, 1000])
-@pytest.mark.parametrize("size", [1, 10, 40])
-@pytest.mark.parametrize("columns", [40, 700])  # none, and some of them, are left out by groups
-def test_the_highest_first_and_of_equal_ones_the_first(
-    values: int, size: int, columns: int
-) -> None:
-    draws = np.random.default_rng(values)
-    scores = draws.integers(0, values, (30, columns)).astype(np.float32)
-    scores[:10, ::2] = -np.inf
-    scores[10:12] = -np.inf
-    turn = draws.permutation(columns)
-    by_turn = np.argsort(turn)
-    expected = by_turn[np.argsort(-scores[:, by_turn], axis=1, kind="stable")[:, :size]]
-    assert np.array_equal(module._best(scores, size, turn), expected)
-
-
 class TestLists:
     @settings(max_examples=25, deadline=None)
     @given(seed=st.integers(0, 1000), kinds=st.integers(1, 40))
@@ -70,7 +54,7 @@ class TestLists:
         train, test = both(seed)
         scores = np.random.default_rng(seed).integers(0, kinds, (test.n_users, test.n_items))
         found = lists_of(fixed(scores), train, test)
-        turn = np.argsort(np.random.default_rng(module._SEED).permutation(test.n_items))
+        turn = np.argsort(np.random.default_rng(SEED).permutation(test.n_items))
         good = relevant(train, test)
         for user in range(test.n_users):
             known = set(train.item[train.user == user].tolist())
@@ -80,23 +64,6 @@ class TestLists:
             liked = set(test.item[(test.user == user) & good].tolist())
             assert found.hits[user].tolist() == [item in liked for item in found.items[user]]
             assert found.liked[user] == len(liked)
-
-    def test_in_blocks(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        train, test = both(3, clients=50)
-        scores = np.random.default_rng(0).normal(size=(test.n_users, test.n_items))
-        whole = lists_of(fixed(scores), train, test)
-        monkeypatch.setattr(module, "_AT_ONCE", 5 * test.n_items)
-        asked: list[int] = []
-
-        def rank(users: NDArray[Any]) -> NDArray[Any]:
-            asked.append(len(users))
-            return scores[users]
-
-        again = lists_of(rank, train, test)
-        assert max(asked) == 4, "a power of two, for which models are compiled"
-        assert sum(asked) == test.n_users
-        for one, other in zip(whole, again, strict=True):
-            assert np.array_equal(one, other)
 
     def test_equal_items_are_not_listed_as_in_the_file(self) -> None:
         train, test = table([(0, 0, 1.0)], items=200), table([(0, 1, 5.0)], items=200)

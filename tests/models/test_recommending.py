@@ -1,4 +1,4 @@
-"""Which items are recommended to whom, and what happens where nothing was learned."""
+"""Which items are recommended to whom, why, and what happens where nothing was learned."""
 
 from __future__ import annotations
 
@@ -8,14 +8,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn import linear_model
 
+from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import NothingLearnedError
-from bgtplanner.models import recommending
+from bgtplanner.models import ranking
 from bgtplanner.models.learner import Explanation
-from bgtplanner.models.recommending import Basis, Recommended, Recommender, note_of
-from explaining import GENRES, genre_ratings
+from bgtplanner.models.ranking import (
+    SEED,
+    Basis,
+    Recommended,
+    Recommender,
+    best_unrated,
+    note_of,
+    plain_name,
+    reasons_of,
+)
+from explaining import genre_ratings
 
 
 def recommender(ratings: Ratings, scores: Any, **changes: Any) -> Recommender:
@@ -38,29 +47,28 @@ def lists(made: Recommender, users: Any, top: int) -> tuple[list[list[Recommende
 
 
 def test_the_same_as_one_user_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against the plain loop; ties go to the item that comes first."""
-    monkeypatch.setattr(recommending, "_FEWEST_USERS", 2)
-    monkeypatch.setattr(recommending, "_AT_ONCE", 100)  # four users a block
+    """Against the plain loop; ties are put in one public random order."""
+    monkeypatch.setattr(ranking, "_FEWEST", 2)
+    monkeypatch.setattr(ranking, "_AT_ONCE", 100)  # four users a block
     ratings = genre_ratings(users=11)
     scores = np.random.default_rng(0).integers(0, 6, size=(11, 24)).astype(float)
+    turn = np.argsort(np.random.default_rng(SEED).permutation(24))
     made = recommender(ratings, scores)
     users = [10, 0, 7, 3, 4, 1, 2, 9]
-    assert len(list(made.blocks(users, 5))) > 1
-    found, bases = lists(made, users, 5)
+    assert [len(block.users) for block in made.blocks(users, 4)] == [4, 4]
+    found, bases = lists(made, users, 4)
     for user, rows in zip(users, found, strict=True):
         rated = set(ratings.item[ratings.user == user].tolist())
-        left = sorted(set(range(24)) - rated, key=lambda item: (-scores[user, item], item))
-        assert [row.item for row in rows] == left[:5]
-        assert [row.place for row in rows] == [1, 2, 3, 4, 5]
-        assert {row.user for row in rows} == {ratings.user_labels[user]}
-        assert [row.title for row in rows] == [f"The {item}th" for item in left[:5]]
-        assert [row.predicted for row in rows] == pytest.approx(
-            [(user + item) % 7 / 7 * 5 for item in left[:5]]
-        )
+        left = sorted(set(range(24)) - rated, key=lambda item: (-scores[user, item], turn[item]))
+        expected = [
+            (f"user {user:02d}", n + 1, item, f"The {item}th", (user + item) % 7 / 7 * 5, None)
+            for n, item in enumerate(left[:4])
+        ]
+        assert [row[:4] for row in rows] == [row[:4] for row in expected]
+        assert [row[4] for row in rows] == pytest.approx([row[4] for row in expected])
     assert set(bases) == {"model"}
-    whole, _ = lists(made, users, 24)
+    whole, _ = lists(made, users, 30)
     assert [len(rows) for rows in whole] == [24 - (ratings.user == user).sum() for user in users]
-    assert [rows[:5] for rows in whole] == found
 
 
 def test_only_what_is_known_is_left_out() -> None:
@@ -87,98 +95,124 @@ def test_data_without_ratings_have_no_predicted_ones() -> None:
     assert [row.predicted for row in rows] == [None, None]
 
 
-class TestNothingLearned:
-    def test_without_anything_there_is_no_list(self) -> None:
-        ratings = replace(genre_ratings(), catalogue=None)
-        random = np.random.default_rng(0).random((12, 24))  # as a model starts
-        found, bases = lists(recommender(ratings, random, learned=False), range(12), 3)
-        assert found == [[]] * 12
-        with pytest.raises(NothingLearnedError, match="larger --epsilon"):
-            note_of(Counter(bases), learned=False)
-
-    def test_popularity_that_was_released(self) -> None:
-        ratings = genre_ratings()
-        popular: Any = np.random.default_rng(1).normal(size=24)
-        flat = recommender(ratings, np.zeros((12, 24)), why=Explanation(popularity=popular))
-        (rows,), bases = lists(flat, [4], 3)
-        left = np.setdiff1d(np.arange(24), ratings.item[ratings.user == 4])
-        assert [row.item for row in rows] == left[np.argsort(-popular[left])][:3].tolist()
-        assert bases == ["popularity"]
-        note = note_of(Counter(bases), learned=True)
-        assert note is not None
-        assert "the most popular items" in note
-
-    def test_own_leanings_towards_features(self) -> None:
-        """Each user of `genre_ratings` likes one genre, and picks it more often."""
-        ratings = genre_ratings()
-        found, bases = lists(recommender(ratings, np.zeros((12, 24)), learned=False), range(12), 3)
-        assert set(bases) == {"features"}
-        for user, rows in enumerate(found):
-            wanted = user % len(GENRES)
-            left = set(range(wanted, 24, 3)) - set(ratings.item[ratings.user == user].tolist())
-            right = [row for row in rows if row.item % len(GENRES) == wanted]
-            assert len(right) == min(3, len(left))
-            for row in right:
-                assert row.reason is not None
-                assert GENRES[wanted] in row.reason
-                assert "others" not in row.reason, "nothing is known about others"
-        note = note_of(Counter(bases), learned=False)
-        assert note is not None
-        assert note.startswith("Nothing was learned from others yet")
-        assert "own ratings" in note
-
-    def test_a_model_that_has_leanings_ranks_by_them(self) -> None:
-        ratings = genre_ratings()
-        scores = np.random.default_rng(0).random((12, 24))
-        why = Explanation(interest=np.ones((12, 3)))  # type: ignore[arg-type]
-        made = recommender(ratings, scores, learned=False, why=why)
-        (rows,), bases = lists(made, [2], 24)
-        assert bases == ["features"]
-        assert [row.item for row in rows] == sorted(
-            (row.item for row in rows), key=lambda item: -scores[2, item]
-        )
-
-    def test_some_users(self) -> None:
-        """A user without a rating has no leanings."""
-        ratings = genre_ratings()
-        known = ratings.take(ratings.user != 5)
-        made = recommender(ratings, np.zeros((12, 24)), known=known, learned=False)
-        found, bases = lists(made, range(12), 2)
-        assert [len(rows) for rows in found] == [2] * 5 + [0] + [2] * 6
-        note = note_of(Counter(bases), learned=False)
-        assert note is not None
-        assert "no list" in note
-        assert "(1 of 12 users)" in note
+def test_without_anything_learned_there_is_no_list() -> None:
+    random = np.random.default_rng(0).random((12, 24))  # as a model starts
+    found, bases = lists(recommender(genre_ratings(), random, learned=False), range(12), 3)
+    assert found == [[]] * 12
+    with pytest.raises(NothingLearnedError, match="larger --epsilon"):
+        note_of(Counter(bases), learned=False)
 
 
-def test_a_model_that_is_not_a_number_is_no_ranking() -> None:
-    ratings = replace(genre_ratings(), catalogue=None)
-    found, bases = lists(recommender(ratings, np.full((12, 24), np.nan)), [0], 3)
+@pytest.mark.parametrize("scores", [np.nan, 0.5])
+def test_what_tells_no_item_from_another_is_no_ranking(scores: float) -> None:
+    found, bases = lists(recommender(genre_ratings(), np.full((12, 24), scores)), [0], 3)
     assert (found, bases) == ([[]], ["nothing"])
 
 
-def test_alone_a_list_is_that_of_shrunk_leanings_and_interests() -> None:
-    """Against scikit-learn's ridge and counts that are shrunk towards everybody's share."""
-    ratings = genre_ratings(users=11)
-    made = recommender(ratings, np.zeros((11, 24)), learned=False)
-    found, bases = lists(made, range(11), 24)
-    features = ratings.features.astype(float)
-    share = features.mean(axis=0)
-    assert set(bases) == {"features"}
-    others = 0
-    for user, rows in enumerate(found):
-        mine = ratings.user == user
-        had, value = features[ratings.item[mine]], ratings.value[mine].astype(float)
-        scores = []
-        for weight in (5.0, 1e-6):
-            ridge = linear_model.Ridge(alpha=weight, fit_intercept=False)
-            leaning = ridge.fit(had, value - value.mean()).coef_
-            often = (had.sum(axis=0) + weight * share) / (len(had) + weight)
-            scores.append(features @ (leaning / 0.1 + np.log(often / share)))
-        left = sorted(set(range(24)) - set(ratings.item[mine].tolist()))
-        shown = [scores[0][row.item] for row in rows]
-        assert sorted(row.item for row in rows) == left
-        assert shown == pytest.approx(sorted(shown, reverse=True), abs=1e-4)
-        bare = [scores[1][row.item] for row in rows]
-        others += bare != pytest.approx(sorted(bare, reverse=True), abs=1e-4)
-    assert others > 2  # without shrinkage some lists are in another order
+def test_a_model_that_has_leanings_ranks_by_them() -> None:
+    """But for a user without a rating, who has none."""
+    ratings = genre_ratings()
+    scores = np.random.default_rng(0).random((12, 24))
+    scores[5] = 0.0
+    why = Explanation(interest=np.ones((12, 3)))  # type: ignore[arg-type]
+    made = recommender(ratings, scores, learned=False, why=why)
+    found, bases = lists(made, range(12), 24)
+    assert bases == ["features"] * 5 + ["nothing"] + ["features"] * 6
+    assert found[5] == []
+    assert [scores[2, row.item] for row in found[2]] == sorted(
+        (scores[2, row.item] for row in found[2]), reverse=True
+    )
+    assert "as often as chance would" in (found[2][0].reason or "")
+    note = note_of(Counter(bases), learned=False)
+    assert note is not None
+    assert note.startswith("Nothing was learned from others yet")
+    assert "(11 of 12 users), no list" in note
+    assert "(1 of 12 users)" in note
+
+
+def test_a_number_of_users_for_which_models_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranking, "_FEWEST", 2)
+    monkeypatch.setattr(ranking, "_AT_ONCE", 5 * 24)
+    ratings, asked = genre_ratings(), []
+
+    def rank(users: Any) -> Any:
+        asked.append(len(users))
+        return np.zeros((len(users), 24))
+
+    list(best_unrated(rank, ratings, np.arange(12), 3))
+    assert asked == [4, 4, 4]
+
+
+NAMES = ("genre: Sci-Fi", "genre: Horror", "year: 1990 to 1995", "title: words 7", "vector: 0")
+FEATURES = np.array(
+    [[1, 0, 0, 0, 0], [0, 1, 0, 0, 0], [1, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 0, 1, 1]],
+    dtype=np.float32,
+)
+
+
+def of(scale: tuple[float, float] = (0.0, 5.0), **why: Any) -> list[str | None]:
+    """Return the reasons for all five items, for one user."""
+    ratings = Ratings.from_arrays([1], [0], [scale[1]], items=range(5), scale=scale)
+    labels = np.arange(5).astype(str)
+    catalogue = Catalogue(labels=labels, titles=None, features=FEATURES, names=NAMES)
+    arrays: Any = {key: np.asarray(value, dtype=np.float32) for key, value in why.items()}
+    made = replace(ratings, catalogue=catalogue)
+    (found,) = reasons_of(made, Explanation(**arrays), np.arange(5)[None])
+    return found
+
+
+def test_nothing_is_invented() -> None:
+    assert of() == [None] * 5
+    assert of(popularity=np.zeros(5), leaning=[[0.01] * 5], tastes=[[0.1] * 5]) == [None] * 5
+    assert of(popularity=[-5] * 5, quality=[-0.3] * 5, interest=[[-1] * 5]) == [None] * 5
+    assert of(leaning=[[0.5, 0.5]]) == [None] * 5, "other features than the catalogue's"
+
+
+def test_a_leaning_in_stars() -> None:
+    found = of(leaning=[[0.12, 0, 0.06, 0.3, 0.3]])
+    assert found[0] == "you rate Sci-Fi 0.6 stars above your mean"
+    assert found[1] is None
+    assert found[3] == "you rate items of 1990 to 1995 0.3 stars above your mean"
+    assert found[4] is None, "hashed words and embeddings have no name"
+    found = of(leaning=[[0.12, 0, 0, 0, 0]], scale=(0.0, 100.0))
+    assert found[0] == "you rate Sci-Fi 12 points above your mean"
+
+
+def test_interest_against_others() -> None:
+    """Item 2 is both: what Horror adds, Sci-Fi takes away."""
+    found = of(interest=[np.log([0.2, 3.0, 1.6, 9, 9])])
+    assert found[1] == "you pick Horror 3 times as often as others"
+    assert found[2] is None
+    assert found[3] == "you pick items of 1990 to 1995 1.6 times as often as others"
+
+
+def test_what_all_say() -> None:
+    found = of(popularity=np.log([3, 3, 1, 1, 0.1]), quality=[0.1, 0, 0.1, 0, 0.1])
+    well = "rated well by those who know it"
+    assert found == ["liked by many", "popular", well, None, well]
+
+
+def test_the_strongest_first_and_at_most_two() -> None:
+    why = {"popularity": [1.0] * 5, "leaning": [[0.2, 0, 0, 0, 0]], "tastes": [[1.5] * 5]}
+    found = of(**why)
+    assert found[0] == "you rate Sci-Fi 1.0 stars above your mean; fits what people like you pick"
+    assert found[1] == "fits what people like you pick; popular"
+    # What is weak beside the strongest is not worth a word.
+    assert of(tastes=[[5.0] * 5], popularity=[1.0] * 5)[0] == "fits what people like you pick"
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [
+        ("genre: Drama", "Drama"),
+        ("is_new", "is new"),
+        ("genre: Film-Noir: late", "Film-Noir: late"),
+        ("year: 1990 to 1995", "items of 1990 to 1995"),
+        ("price: -1.5 to 2e+06", "items with price -1.5 to 2e+06"),
+        ("genre: Back to Back", "Back to Back"),
+        ("text: words 255", None),
+        ("embedding: 12", None),
+    ],
+)
+def test_names(name: str, plain: str | None) -> None:
+    assert plain_name(name) == plain

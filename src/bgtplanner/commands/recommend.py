@@ -24,7 +24,7 @@ from bgtplanner.report.screen import Screen
 from bgtplanner.text import MOST_BYTES_OF_A_CATALOGUE, read_bytes
 
 if TYPE_CHECKING:
-    from bgtplanner.models.recommending import Block, Recommended, Recommender
+    from bgtplanner.models.ranking import Block, Recommended, Recommender
     from bgtplanner.runs.result import Result
 
 Folder = Annotated[str, typer.Argument(help="The folder of a run.")]
@@ -197,7 +197,7 @@ def _lines(path: str) -> list[tuple[str, str]]:
 
 def _lists(source: Recommender, places: list[int], top: int) -> tuple[list[Block], str | None]:
     """Return the lists of some users, and what has to be said about them."""
-    from bgtplanner.models.recommending import note_of
+    from bgtplanner.models.ranking import note_of
 
     blocks = list(source.blocks(places, top))
     bases = Counter(basis for block in blocks for basis in block.bases)
@@ -260,7 +260,7 @@ def _write(
     """Write the lists block by block, and say how far it is and how long it will take."""
     from rich.progress import Progress
 
-    from bgtplanner.models.recommending import note_of
+    from bgtplanner.models.ranking import note_of
     from bgtplanner.runs.recommending import writing
 
     screen, bases = Screen(stderr=True, quiet=quiet), Counter[Any]()

@@ -69,7 +69,7 @@ from bgtplanner.privacy.shares import Shares
 
 if TYPE_CHECKING:  # JAX comes with it, and most messages do without: see its head
     from bgtplanner.flower.training import Trainer
-    from bgtplanner.models.recommending import Recommender
+    from bgtplanner.models.ranking import Recommender
 
 NoiseFor = Callable[[ClientFile, Request], NoiseSource]
 

@@ -33,7 +33,7 @@ from bgtplanner.federation.client import (
 from bgtplanner.flower.messages import SentCatalogue, SentModel, Setting
 from bgtplanner.models.interactions import Shared
 from bgtplanner.models.learner import Local
-from bgtplanner.models.recommending import Recommender
+from bgtplanner.models.ranking import Recommender
 from bgtplanner.models.registry import MODELS
 
 Arrays = dict[str, NDArray[Any]]

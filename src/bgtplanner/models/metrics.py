@@ -6,11 +6,8 @@ metric that is added here, or by a plugin, appears in all of them.
 Metrics of lists rank the whole catalogue, without what the user's training ratings are about. A
 held-out rating of at least :data:`RELEVANT` of the best possible one is relevant (4 of 5 stars);
 if all ratings are equal, as clicks are, every held-out one is. Users without a relevant item do
-not count in NDCG, recall and MRR. Of items with equal scores, those come first that come first in
-one fixed random order, so that no item gains from its place in the file.
-
-In precision, recall and F1 of ratings, a value of at least :data:`THRESHOLD` counts as positive,
-for ratings and predictions alike (the paper's threshold).
+not count in NDCG, recall and MRR. In precision, recall and F1 of ratings, a value of at least
+:data:`THRESHOLD` counts as positive, for ratings and predictions alike (the paper's threshold).
 """
 
 from __future__ import annotations
@@ -24,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
+from bgtplanner.models.ranking import SEED, best_unrated
 from bgtplanner.registry import Registry
 
 THRESHOLD = 0.5
@@ -38,15 +36,8 @@ HEADLINE = "ndcg_at_10"
 LIST_LENGTH = 10
 """How many items each user is shown, for metrics of lists."""
 
-TWIN = 8
-"""How many of these two users must have in common to be near-twins."""
-
-MOST_USERS = 10_000
-"""Of more users than this, so many are drawn at random, always the same ones, and only their
-lists are made."""
-
-_SEED = 20_161_010  # of the users that are drawn and of the order of equal items; it is public
-_AT_ONCE = 1 << 22  # scores held in memory at a time
+_TWIN = 8  # so many of these two users must have in common to be near-twins
+_MOST_USERS = 10_000  # of more users, so many are drawn, always the same, and only they get lists
 _Float = NDArray[np.float64]
 
 
@@ -72,7 +63,7 @@ class Metric:
     """
 
     label: str
-    better: Literal["lower", "higher"]
+    better: Literal["lower", "higher"] = "higher"
     of: Callable[..., float]
     sums: tuple[Callable[[Any, Any], Any], ...] = ()
     shown: bool | str = True
@@ -125,29 +116,8 @@ class Lists(NamedTuple):
     n_items: int
 
 
-def _hits(predicted: Any, actual: Any) -> Any:
-    return ((predicted >= THRESHOLD) & (actual >= THRESHOLD)).sum()
-
-
-def _called(predicted: Any, actual: Any) -> Any:
-    del actual
-    return (predicted >= THRESHOLD).sum()
-
-
-def _likes(predicted: Any, actual: Any) -> Any:
-    del predicted
-    return (actual >= THRESHOLD).sum()
-
-
-def _f1(hits: float, called: float, likes: float, _: float) -> float:
-    if not hits:
-        return 0.0
-    precision, recall = hits / called, hits / likes
-    return 2 * precision * recall / (precision + recall)
-
-
 def _mean(values: _Float, lists: Lists) -> float:
-    """The mean over users who have something to find."""
+    """Return the mean over users who have something to find."""
     counted = values[lists.liked > 0]
     return float(counted.mean()) if len(counted) else float("nan")
 
@@ -161,8 +131,7 @@ def _ndcg(lists: Lists) -> float:
 
 def _recall(lists: Lists) -> float:
     """Share of the relevant items in the list, or of its places if there are more of them."""
-    most = np.clip(lists.liked, 1, LIST_LENGTH)
-    return _mean(lists.hits.sum(axis=1) / most, lists)
+    return _mean(lists.hits.sum(axis=1) / np.clip(lists.liked, 1, LIST_LENGTH), lists)
 
 
 def _mrr(lists: Lists) -> float:
@@ -171,7 +140,7 @@ def _mrr(lists: Lists) -> float:
 
 
 def _listed(lists: Lists) -> NDArray[np.int64]:
-    """In how many lists each item is."""
+    """Return in how many lists each item is."""
     return np.bincount(lists.items[lists.items >= 0], minlength=lists.n_items)
 
 
@@ -183,21 +152,39 @@ def _overlap(lists: Lists) -> float:
 
 
 def _twins(lists: Lists) -> float:
+    """Share of the users who have most of a list in common with someone else."""
     from scipy.sparse import csr_matrix
 
-    users, shown = len(lists.items), lists.items >= 0
-    ends = np.r_[0, shown.sum(axis=1).cumsum()]
-    flags = np.ones(ends[-1], dtype=np.int8)
-    has = csr_matrix((flags, lists.items[shown], ends), shape=(users, lists.n_items))
-    by_item, found = has.T.tocsr(), np.zeros(users, dtype=bool)
-    for first in range(0, users, 512):
-        some = slice(first, first + 512)
-        common = has[some] @ by_item
-        common.data = (common.data >= TWIN).astype(np.int32)
-        # A full list shares enough with itself.
-        own = shown[some].sum(axis=1) >= TWIN
-        found[some] = np.asarray(common.sum(axis=1)).ravel() > own
-    return float(found.mean()) if users else float("nan")
+    user, place = np.nonzero(lists.items >= 0)
+    shape = len(lists.items), lists.n_items
+    has = csr_matrix((np.ones(len(user), np.int8), (user, lists.items[user, place])), shape)
+    found = [
+        np.diff((has[first : first + 512] @ has.T >= _TWIN).indptr)
+        for first in range(0, len(lists.items), 512)
+    ]
+    own = np.bincount(user, minlength=shape[0]) >= _TWIN  # a full list shares enough with itself
+    return float((np.concatenate(found) > own).mean())
+
+
+def _f1(hits: float, called: float, likes: float, _: float) -> float:
+    precision, recall = _share(hits, called), _share(hits, likes)
+    return 2 * precision * recall / (precision + recall) if hits else 0.0
+
+
+def _share(hits: float, of: float, _: float = 0.0) -> float:
+    return hits / of if of else 0.0
+
+
+def _hits(predicted: Any, actual: Any) -> Any:
+    return ((predicted >= THRESHOLD) & (actual >= THRESHOLD)).sum()
+
+
+def _called(predicted: Any, _: Any) -> Any:
+    return (predicted >= THRESHOLD).sum()
+
+
+def _likes(_: Any, actual: Any) -> Any:
+    return (actual >= THRESHOLD).sum()
 
 
 class _Metrics(Registry[Metric]):
@@ -207,61 +194,31 @@ class _Metrics(Registry[Metric]):
             jax.clear_caches()  # programs compiled before do not compute its sums
 
 
-def _squares(predicted: Any, actual: Any) -> Any:
-    return ((predicted - actual) ** 2).sum()
-
-
-def _distances(predicted: Any, actual: Any) -> Any:
-    return abs(predicted - actual).sum()
-
-
-def _coverage(lists: Lists) -> float:
-    return float((_listed(lists) > 0).mean())
-
-
-def _share(hits: float, of: float, _: float) -> float:
-    return hits / of if of else 0.0
-
-
-def _of_lists(label: str, of: Callable[[Lists], float], **how: Any) -> Metric:
-    usual: dict[str, Any] = {"better": "higher", "shown": "recommended"}
-    return Metric(label=label, of=of, **usual | how)
-
-
-def _of_hits(label: str, *sums: Callable[[Any, Any], Any], **how: Any) -> Metric:
-    usual: dict[str, Any] = {"better": "higher", "shown": False}
-    return Metric(label=label, sums=sums, **usual | how)
+def _error(label: str, size: Callable[[Any], Any], of: Callable[..., float], **how: Any) -> Metric:
+    sums = (lambda predicted, actual: size(predicted - actual).sum(),)
+    return Metric(label=label, better="lower", sums=sums, of=of, digits=4, unit="ratings", **how)
 
 
 METRICS: Registry[Metric] = _Metrics(
     "metric",
     {
-        HEADLINE: _of_lists("NDCG@10", _ndcg),
-        "recall_at_10": _of_lists("recall@10", _recall),
-        "mrr": _of_lists("MRR@10", _mrr, shown=False),
-        "coverage": _of_lists("coverage", _coverage),
-        "overlap": _of_lists("overlap", _overlap, better="lower", digits=2),
-        "twins": _of_lists("twins", _twins, better="lower", shown=False),
-        "rmse": Metric(
-            label="RMSE",
-            better="lower",
-            sums=(_squares,),
-            of=lambda squares, n: (squares / n) ** 0.5,
-            digits=4,
-            unit="ratings",
+        HEADLINE: Metric(label="NDCG@10", of=_ndcg, shown="recommended"),
+        "recall_at_10": Metric(label="recall@10", of=_recall, shown="recommended"),
+        "mrr": Metric(label="MRR@10", of=_mrr, shown=False),
+        "coverage": Metric(
+            label="coverage",
+            of=lambda lists: float((_listed(lists) > 0).mean()),
+            shown="recommended",
         ),
-        "mae": Metric(
-            label="MAE",
-            better="lower",
-            sums=(_distances,),
-            of=lambda absolute, n: absolute / n,
-            digits=4,
-            unit="ratings",
-            shown=False,
+        "overlap": Metric(
+            label="overlap", better="lower", of=_overlap, shown="recommended", digits=2
         ),
-        "precision": _of_hits("precision", _hits, _called, of=_share),
-        "recall": _of_hits("recall", _hits, _likes, of=_share),
-        "f1": _of_hits("F1", _hits, _called, _likes, of=_f1, shown="paper"),
+        "twins": Metric(label="twins", better="lower", of=_twins, shown=False),
+        "rmse": _error("RMSE", lambda error: error**2, lambda squares, n: (squares / n) ** 0.5),
+        "mae": _error("MAE", abs, lambda absolute, n: absolute / n, shown=False),
+        "precision": Metric(label="precision", sums=(_hits, _called), of=_share, shown=False),
+        "recall": Metric(label="recall", sums=(_hits, _likes), of=_share, shown=False),
+        "f1": Metric(label="F1", sums=(_hits, _called, _likes), of=_f1, shown="paper"),
     },
     expected="a Metric",
     fits=lambda thing: isinstance(thing, Metric),
@@ -299,9 +256,7 @@ def metrics(predicted: Any, actual: Any) -> Metrics:
         >>> metrics([0.6, 0.2, 0.9], [0.8, 0.6, 1.0]).f1
         0.8
     """
-    return Metrics.of(
-        tally(np.asarray(predicted, dtype=np.float64), np.asarray(actual, dtype=np.float64))
-    )
+    return Metrics.of(tally(np.asarray(predicted, np.float64), np.asarray(actual, np.float64)))
 
 
 def ranked(
@@ -316,8 +271,6 @@ def ranked(
         beside: Whether it is a reference, of which only what is shown is computed.
     """
     wanted = {name: of for name, of in of_lists().items() if of.shown or not beside}
-    if not wanted:
-        return Metrics()
     lists = lists_of(rank, train, test)
     return Metrics({name: float(metric.of(lists)) for name, metric in wanted.items()})
 
@@ -332,71 +285,18 @@ def relevant(train: Ratings, test: Ratings) -> NDArray[np.bool_]:
 
 
 def drawn_users(number: int) -> NDArray[np.int64]:
-    """Return the users whose lists are made: all of them, or :data:`MOST_USERS`."""
-    if number <= MOST_USERS:
+    """Return the users whose lists are made: all of them or, of very many, some."""
+    if number <= _MOST_USERS:
         return np.arange(number)
-    return np.sort(np.random.default_rng(_SEED).choice(number, MOST_USERS, replace=False))
+    return np.sort(np.random.default_rng(SEED).choice(number, _MOST_USERS, replace=False))
 
 
 def lists_of(rank: Callable[[Any], Any], train: Ratings, test: Ratings) -> Lists:
-    """Return the list of each user (:func:`drawn_users`); `rank` as in :func:`ranked`.
-
-    An item whose score is not a number, or minus infinity, is not shown.
-    """
-    users, n_items = drawn_users(test.n_users), test.n_items
-    place = np.full(test.n_users, -1)
-    place[users] = np.arange(len(users))
-    known = _by_row(place[train.user], train.item)
-    good = relevant(train, test)
-    row = place[test.user[good]]
-    liked = _by_row(row, test.item[good])
-    turn = np.argsort(np.random.default_rng(_SEED).permutation(n_items))
-    shape = len(users), min(LIST_LENGTH, n_items)
-    top, hits = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=bool)
-    step = ranked_at_once(test)
-    for first in range(0, len(users), step):
-        block = slice(first, first + step)
-        scores = np.array(rank(users[block]), dtype=np.float32, order="C")
-        scores[np.isnan(scores)] = -np.inf
-        scores[known(first, first + step)] = -np.inf
-        best = _best(scores, shape[1], turn)
-        there = np.take_along_axis(scores, best, axis=1) > -np.inf
-        top[block] = np.where(there, best, -1)
-        likes = np.zeros((len(scores), n_items + 1), dtype=bool)  # the last: no item
-        likes[liked(first, first + step)] = True
-        hits[block] = np.take_along_axis(likes, top[block], axis=1)
-    return Lists(top, hits, np.bincount(row[row >= 0], minlength=len(users)), n_items)
-
-
-def ranked_at_once(ratings: Ratings) -> int:
-    """Return how many users are ranked at a time; another number is another program to compile."""
-    fitting = 1 << max(0, (_AT_ONCE // ratings.n_items).bit_length() - 1)
-    return min(fitting, len(drawn_users(ratings.n_users)))
-
-
-def _by_row(
-    row: NDArray[np.int64], item: NDArray[np.int32]
-) -> Callable[[int, int], tuple[NDArray[np.int64], NDArray[np.int32]]]:
-    """Return what gives rows, counted from the first, and items of some rows; -1 is no row."""
-    order = np.argsort(row, kind="stable")
-    row, item = row[order], item[order]
-
-    def between(first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        begin, end = np.searchsorted(row, (first, last))
-        return row[begin:end] - first, item[begin:end]
-
-    return between
-
-
-def _best(scores: NDArray[np.float32], size: int, turn: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the columns of the highest scores, best first; of equal ones those whose turn it is.
-
-    Only scores that can be among the highest are sorted.
-    """
-    rows, columns = scores.shape
-    least = np.partition(scores, columns - size, axis=1)[:, columns - size, None]
-    row, column = np.nonzero(scores >= least)
-    order = np.lexsort((turn[column], -scores[row, column], row))
-    first = np.searchsorted(row, np.arange(rows))[:, None]
-    found: NDArray[np.int64] = column[order][first + np.arange(size)]
-    return found
+    """Return the list of each user (:func:`drawn_users`); `rank` as in :func:`ranked`."""
+    users, good = drawn_users(test.n_users), relevant(train, test)
+    blocks = best_unrated(rank, train, users, LIST_LENGTH)
+    items = np.concatenate([items for _, items, _ in blocks])
+    liked = test.user[good].astype(np.int64) * test.n_items + test.item[good]
+    hits = np.isin(users[:, None] * test.n_items + items, liked) & (items >= 0)
+    number = np.bincount(test.user[good], minlength=test.n_users)[users]
+    return Lists(items, hits, number, test.n_items)

@@ -1,19 +1,11 @@
 """Recommendations of a run: as one object, in a file, and a few of them in the report.
 
-A file is written block by block, so that the lists of everybody need no memory, and it appears
-only when it is complete.
-
 A list says something about the person that it is for, even though it has only items that the
-person has not rated. So a report shows lists by these rules.
-
-* Only a simulation has them: whoever simulates holds all ratings anyway. A server on real machines
-  holds none, and its folder never has lists.
-* By default, only lists of data sets that everybody can get or make are shown. Those of your own
-  data are shown only if you ask for them with ``run.examples``.
-* The users are the first, the middle and the last one in the order of their labels, and so on:
-  they are chosen without looking at a rating.
-* A line has a title, a predicted rating and a reason. It has no rating and no figure that was
-  computed from the ratings of the person, and no label of an item unless there are no titles.
+person has not rated. So a report shows lists by these rules: only a simulation has them, since
+whoever simulates holds all ratings anyway; those of your own data are shown only if
+``run.examples`` asks for them; users are chosen by the order of their labels, without looking at a
+rating; and no line has a rating, a figure that was computed from the ratings of the person, or the
+label of an item unless there are no titles.
 """
 
 from __future__ import annotations
@@ -35,20 +27,17 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.durable import replacing
 from bgtplanner.errors import NothingLearnedError, StorageError
 from bgtplanner.federation.simulation import Simulation
-from bgtplanner.models.recommending import Basis, Block, Recommended, Recommender, note_of
+from bgtplanner.models.ranking import Block, Recommended, Recommender, note_of
 from bgtplanner.runs.config import Config
 from bgtplanner.text import csv_text
-
-Format = Literal["json", "csv", "parquet"]
-FORMATS: tuple[Format, ...] = ("json", "csv", "parquet")
-COLUMNS = Recommended._fields
 
 TOP = 5
 """How many items each list of a report has."""
 
+_COLUMNS = Recommended._fields
 _EXAMPLES = 3
 _HIGHER = re.compile(r"[\d.e+-]+ (?:stars|points) above your mean")
-_OFTEN = re.compile(r"(?:more than )?[\d.e+-]+ times as often as ")
+_OFTEN = re.compile(r"[\d.e+-]+ times as often as ")
 
 
 @dataclass(frozen=True)
@@ -58,12 +47,6 @@ class Recommendations:
     Attributes:
         rows: All lines of all lists, user by user, the best item first.
         note: What has to be said if a list does not come from the model; None if all do.
-
-    Example:
-        >>> from bgtplanner import simulate
-        >>> found = simulate("demo", rounds=3).recommendations(top=2)
-        >>> len(found.rows), list(found.columns())[:3]
-        (600, ['user', 'place', 'item'])
     """
 
     rows: list[Recommended]
@@ -71,7 +54,7 @@ class Recommendations:
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the rows as columns by name, which any library makes a frame of."""
-        return {name: [row[at] for row in self.rows] for at, name in enumerate(COLUMNS)}
+        return {name: [row[at] for row in self.rows] for at, name in enumerate(_COLUMNS)}
 
 
 def recommender_of(ratings: Ratings, simulation: Simulation) -> Recommender:
@@ -87,27 +70,17 @@ def recommender_of(ratings: Ratings, simulation: Simulation) -> Recommender:
 
 
 def recommendations_of(recommender: Recommender, users: ArrayLike, top: int) -> Recommendations:
-    """Return the lists of some users, given by their indices.
-
-    Raises:
-        NothingLearnedError: If there is nothing to rank by for any of them.
-    """
-    rows: list[Recommended] = []
-    bases: Counter[Basis] = Counter()
-    for block in recommender.blocks(users, top):
-        rows += _rows(block)
-        bases.update(block.bases)
+    """Return the lists of some users, given by their indices; refuse if there are none at all."""
+    blocks = list(recommender.blocks(users, top))
+    bases = Counter(basis for block in blocks for basis in block.bases)
+    rows = [row for block in blocks for row in block.rows]
     return Recommendations(rows, note_of(bases, recommender.learned))
-
-
-def _rows(block: Block) -> list[Recommended]:
-    return [row for rows in block.lists for row in rows]
 
 
 def users_as_json(block: Block) -> list[dict[str, Any]]:
     """Return the lists of a block, one mapping per user."""
     return [
-        {"client": user, "items": [dict(zip(COLUMNS[1:], row[1:], strict=True)) for row in rows]}
+        {"client": user, "items": [dict(zip(_COLUMNS[1:], row[1:], strict=True)) for row in rows]}
         for user, rows in zip(block.users, block.lists, strict=True)
     ]
 
@@ -116,75 +89,49 @@ def rows_as_csv(block: Block, *, header: bool) -> str:
     """Return the rows of a block as CSV, with the names of the columns or without."""
     rows = [
         {name: "" if cell is None else cell for name, cell in row._asdict().items()}
-        for row in _rows(block)
+        for row in block.rows
     ]
-    text = csv_text(COLUMNS, rows)
+    text = csv_text(_COLUMNS, rows)
     return text if header else text.partition("\n")[2]
 
 
 @contextlib.contextmanager
-def writing(path: Path, form: Format, ratings: Ratings) -> Iterator[Callable[[Block], None]]:
-    """Yield a function that writes a block to a file, which appears at the end.
+def writing(
+    path: Path, form: Literal["json", "csv", "parquet"], ratings: Ratings
+) -> Iterator[Callable[[Block], None]]:
+    """Yield a function that writes a block to a file, which appears when it is complete."""
 
-    Raises:
-        StorageError: If it cannot be written.
-    """
+    def as_text(block: Block) -> None:
+        first = not file.tell()
+        if form == "csv":
+            file.write(rows_as_csv(block, header=first).encode())
+        else:
+            users = [json.dumps(user, allow_nan=False) for user in users_as_json(block)]
+            file.write(("[\n" if first else ",\n").encode() + ",\n".join(users).encode())
+
     try:
-        with replacing(path) as file, contextlib.ExitStack() as closing:
-            first = True
-
-            def as_text(block: Block) -> None:
-                nonlocal first
-                if form == "csv":
-                    file.write(rows_as_csv(block, header=first).encode())
-                else:
-                    users = [json.dumps(user, allow_nan=False) for user in users_as_json(block)]
-                    file.write(("\n" if first else ",\n").encode() + ",\n".join(users).encode())
-                first = False
-
-            if form == "parquet":
-                yield closing.enter_context(_parquet(file, ratings))
+        with replacing(path) as file:
+            if form != "parquet":
+                yield as_text
+                file.write(b"\n]\n" if form == "json" else b"")
                 return
-            file.write(b"[" if form == "json" else b"")
-            yield as_text
-            file.write(b"\n]\n" if form == "json" else b"")
+            import pyarrow as pa
+            from pyarrow import parquet
+
+            numbered = (of.dtype.kind in "iu" for of in (ratings.user_labels, ratings.item_labels))
+            user, item = (pa.int64() if number else pa.string() for number in numbered)
+            kinds = (user, pa.int32(), item, pa.string(), pa.float64(), pa.string())
+            schema = pa.schema(list(zip(_COLUMNS, kinds, strict=True)))
+            with parquet.ParquetWriter(file, schema) as writer:
+                yield lambda block: writer.write_table(
+                    pa.Table.from_pylist([row._asdict() for row in block.rows], schema=schema)
+                )
     except OSError as error:
         raise StorageError.of(f"--out {path}", error, "choose another with --out") from error
 
 
-@contextlib.contextmanager
-def _parquet(file: Any, ratings: Ratings) -> Iterator[Callable[[Block], None]]:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    user, item = (
-        pa.int64() if labels.dtype.kind in "iu" else pa.string()
-        for labels in (ratings.user_labels, ratings.item_labels)
-    )
-    kinds = (user, pa.int32(), item, pa.string(), pa.float64(), pa.string())
-    schema = pa.schema(list(zip(COLUMNS, kinds, strict=True)))
-    with parquet.ParquetWriter(file, schema) as writer:
-
-        def write(block: Block) -> None:
-            rows = [row._asdict() for row in _rows(block)]
-            if rows:
-                writer.write_table(pa.Table.from_pylist(rows, schema=schema))
-
-        yield write
-
-
-# ---- lists in a report
-
-
 def without_figures(reason: str) -> str:
-    """Return a reason without how much and how often: that is a statistic of the person.
-
-    Example:
-        >>> without_figures("you rate Drama 0.2 stars above your mean")
-        'you rate Drama above your mean'
-        >>> without_figures("popular; you pick Action 1.6 times as often as others")
-        'popular; you pick Action more often than others'
-    """
+    """Return a reason without how much and how often: that is a statistic of the person."""
     return _OFTEN.sub("more often than ", _HIGHER.sub("above your mean", reason))
 
 
@@ -196,39 +143,26 @@ def number_of_examples(config: Config) -> int:
 
 
 def example_users(ratings: Ratings, number: int) -> list[Any]:
-    """Return labels of users, evenly spread over all labels in their order.
-
-    Example:
-        >>> from bgtplanner.data.ratings import Ratings
-        >>> example_users(Ratings.from_arrays([7, 1, 4, 9], [0, 0, 0, 0], [1, 2, 3, 4]), 3)
-        [1, 4, 9]
-    """
+    """Return labels of users, evenly spread over all labels in their order."""
     labels = np.sort(ratings.user_labels)
-    number = min(number, len(labels))
-    places = np.linspace(0, len(labels) - 1, max(number, 1)).astype(int)[:number]
+    places = np.linspace(0, len(labels) - 1, min(number, len(labels))).astype(int)
     return list(labels[places].tolist())
 
 
 def examples_of(
     ratings: Ratings, simulation: Simulation, users: Sequence[Any]
 ) -> dict[str, Any] | None:
-    """Return the lists of some users, given by their labels, and the note; None if there are none.
-
-    They are in the words of a report: without a figure about a person.
-    """
-    if not users:
-        return None
+    """Return lists of users, given by their labels, without figures about them; None if none."""
     places = np.flatnonzero(np.isin(ratings.user_labels, users))
     try:
         found = recommendations_of(recommender_of(ratings, simulation), places, TOP)
     except NothingLearnedError:
         return None
-    lists: dict[Any, list[dict[str, Any]]] = {user: [] for user in users}
+    lists: dict[Any, list[dict[str, Any]]] = {}
     for row in found.rows:
         title = str(row.item) if row.title is None else row.title
         reason = None if row.reason is None else without_figures(row.reason)
-        lists[row.user].append({"title": title, "predicted": row.predicted, "reason": reason})
-    return {
-        "note": found.note,
-        "lists": [{"user": str(user), "items": lines} for user, lines in lists.items() if lines],
-    }
+        line = {"title": title, "predicted": row.predicted, "reason": reason}
+        lists.setdefault(row.user, []).append(line)
+    listed = [{"user": str(user), "items": lines} for user, lines in lists.items()]
+    return {"note": found.note, "lists": listed} if listed else None

@@ -17,7 +17,7 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import DataError, StorageError, quoted
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.metrics import HEADLINE, METRICS
-from bgtplanner.models.recommending import Recommender, pairs_of
+from bgtplanner.models.ranking import Recommender
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.prepared import fingerprint_of, split_of
@@ -153,7 +153,8 @@ class Result:
         found = self.recommendations(user, top)
         if found.note is not None:
             warnings.warn(found.note, stacklevel=2)
-        return pairs_of(found.rows)
+        nan = float("nan")
+        return [(row.item, nan if row.predicted is None else row.predicted) for row in found.rows]
 
     def recommendations(self, users: ArrayLike | None = None, top: int = 10) -> Recommendations:
         """Lists for many users, with titles, predicted ratings and reasons.

@@ -1,0 +1,316 @@
+"""Which items are recommended to whom, what each list rests on, and why, in words.
+
+A list has the items that a user has not rated, in the order of the model's ranking. If the server
+has not learned anything yet, the list of a model that knows users' leanings towards public
+features rests on these alone; any other ranking would be arbitrary, and there is no list.
+
+A reason names what moved the item up for this user, the strongest first: a feature that the user
+rates higher or picks more often than usual, tastes, how popular the item is, how well it is rated.
+All of it comes from the model's own :class:`~bgtplanner.models.learner.Explanation`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.errors import NothingLearnedError
+
+if TYPE_CHECKING:
+    from bgtplanner.models.learner import Explanation
+
+Basis = Literal["model", "features", "nothing"]
+"""What a list rests on."""
+
+SEED = 20_161_010
+"""Of the order of equal items, and of the users that are drawn; it is public."""
+
+_AT_ONCE = 1 << 22  # scores held in memory at a time
+_FEWEST = 64  # users ranked at a time: fewer would be padded to as many
+_TENTH = 0.1  # a rating so much higher counts as an item that is about three times as likely
+_HIGHER = 0.02  # on the scale of 0 to 1: what is less is not worth a word
+_OFTEN = float(np.log(1.5))
+_POPULAR = float(np.log(2.0))
+_TASTES = 0.3
+_BESIDE = 0.25  # of the strongest: what a second clause must have
+_CLASS = re.compile(r"(-?\d[\d.e+-]*) to (-?\d[\d.e+-]*)")
+_HASHED = re.compile(r"(words )?\d+")
+_OF_ALL = ("", "popular", "rated well by those who know it", "liked by many")
+_Float = NDArray[np.float64]
+_Clause = tuple[_Float, Callable[[tuple[int, int]], str]]  # strength by place, and its words
+
+
+class Recommended(NamedTuple):
+    """One line of a list.
+
+    Attributes:
+        user: Label of the user.
+        place: 1 for the first.
+        item: Label of the item.
+        title: Title of the item, if the catalogue has one.
+        predicted: Predicted rating on the scale of the data; None if they are not ratings.
+        reason: Why it is on the list, in words, if the model says.
+    """
+
+    user: Any
+    place: int
+    item: Any
+    title: str | None
+    predicted: float | None
+    reason: str | None
+
+
+class Block(NamedTuple):
+    """The lists of some users, given by their labels, and what each list rests on."""
+
+    users: list[Any]
+    lists: list[list[Recommended]]
+    bases: list[Basis]
+
+    @property
+    def rows(self) -> list[Recommended]:
+        """All lines of all lists."""
+        return [row for rows in self.lists for row in rows]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recommender:
+    """All that lists of recommendations are made of. Users and items are indices here.
+
+    Attributes:
+        ratings: Whose labels, scale and catalogue are used.
+        known: The ratings that are known by now; their items are not recommended again.
+        learned: Whether the server has learned anything.
+        rank: Returns the model's ranking of all items for some users, ``[users, n_items]``.
+        explain: Returns what that ranking rests on.
+        predict: Returns predicted ratings in [0, 1] of pairs of users and items.
+    """
+
+    ratings: Ratings
+    known: Ratings
+    learned: bool
+    rank: Callable[[NDArray[Any]], ArrayLike]
+    explain: Callable[[NDArray[Any]], Explanation]
+    predict: Callable[[NDArray[Any], NDArray[Any]], ArrayLike]
+
+    def blocks(self, users: ArrayLike, top: int) -> Iterator[Block]:
+        """Yield the lists of some users, different ones, in their order, many at a time."""
+        wide, which = top * self.ratings.features.shape[1], np.asarray(users, dtype=np.int32)
+        for some, items, ranks in best_unrated(self.rank, self.known, which, top, wide):
+            why = self.explain(some)
+            explained = why.leaning is not None or why.interest is not None
+            basis: Basis = "model" if self.learned else "features" if explained else "nothing"
+            bases: list[Basis] = [basis if stands else "nothing" for stands in ranks.tolist()]
+            yield Block(
+                self.ratings.user_labels[some].tolist(),
+                self._lists(some, items, bases, why),
+                bases,
+            )
+
+    def _lists(
+        self, users: NDArray[Any], items: NDArray[Any], bases: list[Basis], why: Explanation
+    ) -> list[list[Recommended]]:
+        ratings, catalogue = self.ratings, self.ratings.catalogue
+        none: Any = np.full(items.shape, None)
+        predicted = titles = none
+        if len(self.known) and np.ptp(self.known.value) > 0:  # they are ratings, not clicks
+            pairs = np.repeat(users, items.shape[1]), items.ravel().astype(np.int32)
+            predicted = ratings.to_raw(self.predict(*pairs)).reshape(items.shape)
+        if catalogue is not None and catalogue.titles is not None:
+            titles = catalogue.titles[items]
+        reasons = reasons_of(ratings, why, items, "others" if self.learned else "chance would")
+        columns = (
+            ratings.item_labels[items].tolist(),
+            titles.tolist(),
+            predicted.tolist(),
+            reasons,
+        )
+        numbers = np.where(np.array(bases) == "nothing", 0, (items >= 0).sum(axis=1)).tolist()
+        return [
+            [
+                Recommended(user, place, *cells)
+                for place, cells in enumerate(zip(*rows, strict=True), start=1)
+            ][:number]
+            for user, number, *rows in zip(
+                ratings.user_labels[users].tolist(), numbers, *columns, strict=True
+            )
+        ]
+
+
+def best_unrated(
+    rank: Callable[[Any], Any], known: Ratings, users: NDArray[Any], size: int, wide: int = 0
+) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[np.bool_]]]:
+    """Yield users, the best items that each has not rated, and whether they were told apart.
+
+    There are -1 where nothing is left, or a score is not a finite number. Of items with equal
+    scores, those come first that come first in one fixed random order. Numbers of users at a time
+    are powers of two, for which models are compiled; `wide` numbers for each fit into memory.
+    """
+    order = np.argsort(known.user, kind="stable")
+    starts = np.searchsorted(known.user[order], np.arange(known.n_users + 1))
+    turn = np.argsort(np.random.default_rng(SEED).permutation(known.n_items))
+    step = 1 << (max(_FEWEST, _AT_ONCE // max(known.n_items, wide)).bit_length() - 1)
+    for first in range(0, len(users), step):
+        some = users[first : first + step]
+        scores = np.array(rank(some), dtype=np.float32, order="C")
+        scores[~np.isfinite(scores)] = -np.inf
+        counts = starts[some + 1] - starts[some]
+        row = np.repeat(np.arange(len(some)), counts)
+        skipped = np.repeat(starts[some] - np.cumsum(counts) + counts, counts)
+        scores[row, known.item[order[np.arange(len(row)) + skipped]]] = -np.inf
+        lowest = np.where(scores > -np.inf, scores, np.inf).min(axis=1)
+        differ = (scores.max(axis=1) > lowest) | (counts + 1 >= known.n_items)
+        yield some, _best(scores, min(size, known.n_items), turn), differ
+
+
+def _best(scores: NDArray[np.float32], size: int, turn: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the columns of the highest scores, best first; only what can be one is sorted."""
+    rows, columns = scores.shape
+    least = np.partition(scores, columns - size, axis=1)[:, columns - size, None]
+    row, column = np.nonzero(scores >= least)
+    order = np.lexsort((turn[column], -scores[row, column], row))
+    first = np.searchsorted(row, np.arange(rows))[:, None]
+    best = column[order][first + np.arange(size)]
+    return np.where(np.take_along_axis(scores, best, axis=1) > -np.inf, best, -1)
+
+
+def note_of(bases: Counter[Basis], learned: bool) -> str | None:
+    """Return what must be said about lists that do not come from the model; None if all do.
+
+    Args:
+        bases: How many lists rest on what.
+        learned: Whether the server has learned anything.
+
+    Raises:
+        NothingLearnedError: If there is no list at all.
+    """
+    total = sum(bases.values())
+    if bases["model"] == total:
+        return None
+    cause = "the model ranks all items alike" if learned else "nothing was learned from others yet"
+    if bases["nothing"] == total:
+        raise NothingLearnedError(
+            f"{cause}, and there are no leanings towards features of the items to go by. Let more "
+            "rounds be paid for, run again with a larger --epsilon, or give features of the items"
+        )
+    words: dict[Basis, str] = {
+        "features": "items with the features that the user's own ratings lean towards",
+        "nothing": "no list, since nothing else is known about the items either",
+    }
+    parts = [
+        text + (f" ({bases[basis]:,} of {total:,} users)" if bases[basis] < total else "")
+        for basis, text in words.items()
+        if bases[basis]
+    ]
+    cause += " for some users" if learned else ""
+    return f"{cause[0].upper()}{cause[1:]}; shown instead: {', '.join(parts)}."
+
+
+def reasons_of(
+    ratings: Ratings, why: Explanation, items: NDArray[Any], whom: str = "others"
+) -> list[list[str | None]]:
+    """Return a reason for each place of each list; None where there is none.
+
+    Args:
+        ratings: Whose scale and catalogue the words are about.
+        why: The explanation for the users of these lists.
+        items: Indices of the items on the lists, ``[users, top]``.
+        whom: Whom a user's picks are compared with.
+    """
+    low, high = ratings.low, ratings.high
+    digits, unit = (".1f", "stars") if low >= 0 and 3 <= high <= 10 else (".2g", "points")
+
+    def higher(name: str, leaning: float) -> str:
+        return f"you rate {name} {leaning * (high - low):{digits}} {unit} above your mean"
+
+    def more_often(name: str, interest: float) -> str:
+        return f"you pick {name} {np.exp(interest):.2g} times as often as {whom}"
+
+    clauses = [
+        _of_all(why, items),
+        _of_features(ratings, why.leaning, items, _HIGHER, _TENTH, higher),
+        _of_features(ratings, why.interest, items, _OFTEN, 1.0, more_often),
+    ]
+    if why.tastes is not None:
+        added = np.take_along_axis(np.asarray(why.tastes, np.float64), items, axis=1)
+        strong = np.where(added >= _TASTES, added, 0.0)
+        clauses.append((strong, lambda _: "fits what people like you pick"))
+    strengths = np.stack([strength for strength, _ in clauses])
+    order = np.argsort(-strengths, axis=0, kind="stable")[:2]
+    best = np.take_along_axis(strengths, order, axis=0)
+    given = (best > 0) & (best >= _BESIDE * best[:1])
+    reasons: list[list[str | None]] = [[None] * items.shape[1] for _ in items]
+    for user, place in np.argwhere(given[0]).tolist():
+        chosen = order[given[:, user, place], user, place]
+        reasons[user][place] = "; ".join(clauses[which][1]((user, place)) for which in chosen)
+    return reasons
+
+
+def _of_all(why: Explanation, items: NDArray[Any]) -> _Clause:
+    """Return what all users together say about each item."""
+    zeros = np.zeros(items.max(initial=0) + 1)
+    popular = np.asarray(zeros if why.popularity is None else why.popularity, np.float64)[items]
+    good = np.asarray(zeros if why.quality is None else why.quality, np.float64)[items]
+    popular, good = popular * (popular >= _POPULAR), good * (good >= _HIGHER)
+    kind = (popular > 0) + 2 * (good > 0)
+    return popular + good / _TENTH, lambda at: _OF_ALL[kind[at]]
+
+
+def _of_features(
+    ratings: Ratings,
+    of: ArrayLike | None,
+    items: NDArray[Any],
+    least: float,
+    unit: float,
+    say: Callable[[str, float], str],
+) -> _Clause:
+    """Return the feature with a name that moved each item up most.
+
+    It counts only as far as the item's features together moved it up: an item that is lifted by
+    one feature and pulled down by two others is not recommended because of the one.
+    """
+    features, catalogue = ratings.features, ratings.catalogue
+    if (
+        of is None
+        or catalogue is None
+        or np.shape(of)[1] != features.shape[1]
+        or not features.size
+    ):
+        return np.zeros(items.shape), lambda _: ""
+    names = [plain_name(name) for name in catalogue.names]
+    values = np.asarray(of, np.float64)
+    added = features[items] * values[:, None, :]
+    together = added.sum(axis=2)
+    added[:, :, [name is None for name in names]] = 0.0
+    which = added.argmax(axis=2)
+    strength = np.minimum(added.max(axis=2), together)
+    value = np.take_along_axis(values, which, axis=1)
+    return np.where(strength >= least, strength / unit, 0.0), lambda at: say(
+        str(names[which[at]]), float(value[at])
+    )
+
+
+def plain_name(name: str) -> str | None:
+    """Return a feature as people would call it; None for hashed words and embeddings.
+
+    Example:
+        >>> plain_name("genre: Drama"), plain_name("year: 1990 to 1995"), plain_name("is_new")
+        ('Drama', 'items of 1990 to 1995', 'is new')
+        >>> plain_name("title: words 17"), plain_name("embedding: 3")
+        (None, None)
+    """
+    column, colon, part = name.partition(": ")
+    if not colon:
+        return name.replace("_", " ")
+    if _HASHED.fullmatch(part):
+        return None
+    if not _CLASS.fullmatch(part):
+        return part
+    return f"items of {part}" if column == "year" else f"items with {column} {part}"
