@@ -194,9 +194,9 @@ def test_a_roster_is_collected_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        (f"{'4' * 64} ann", "'ann' is in the roster already, with another key"),
-        (f"{'1' * 64} anna", "this key is in the roster already, as 'ann'"),
-        (f"{'A' * 64} carl", "line 2: expected a line that"),
+        (f"{'4' * 64} ann", "'ann' is in the roster already, with another key or name"),
+        (f"{'1' * 64} anna", f"line 2: '{'1' * 64}' is in the roster already"),
+        (f"{'A' * 64} carl", "line 2: this is no roster: expected"),
         ("carl", "64 hexadecimal digits"),
         (f"{'4' * 64} a\x1b[2J", "expected 1 to 256 bytes of visible text"),
     ],

@@ -504,7 +504,7 @@ def combinations(
 def bare_ring(members: int, degree: int, threshold: int, seed: int) -> Ring:
     ring = Ring(range(members), seed.to_bytes(32, "big"), 0, 0)
     ring.degree, ring.threshold = degree, threshold
-    ring._found.clear()
+    ring.neighbours.cache_clear()
     return ring
 
 

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.errors import MessageError
 from bgtplanner.federation.aggregation import wire
-from bgtplanner.federation.aggregation.wire import Reader, array, blob, fixed, real, text, texts
+from bgtplanner.federation.aggregation.wire import Reader, array, blob, fixed, real, several, text
 from bgtplanner.text import LONGEST_LABEL, MOST_BYTES_OF_A_CATALOGUE, MOST_LABELS
 
 HELLO, TRAIN, KEEP = "query.hello", "train", "query.keep"
@@ -105,6 +105,11 @@ def _settings() -> Any:
     return wire.sized(_MOST_SETTINGS, write, read)
 
 
+def _labels(**default: Any) -> Any:
+    """Return the form of names or titles."""
+    return several(text(4 * LONGEST_LABEL, least=0), MOST_LABELS, **default)
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SentCatalogue(Sent):
     """All that is public about the items and their ratings: sent once, known by its digest.
@@ -119,12 +124,12 @@ class SentCatalogue(Sent):
     """
 
     kind = 1
-    items: tuple[str, ...] = texts(MOST_LABELS, 4 * LONGEST_LABEL)
+    items: tuple[str, ...] = _labels()
     low: float = real(positive=False)
     high: float = real(positive=False)
     features: NDArray[np.float32] = array("<f4", 2)
-    names: tuple[str, ...] = texts(MOST_LABELS, 4 * LONGEST_LABEL, default=())
-    titles: tuple[str, ...] = texts(MOST_LABELS, 4 * LONGEST_LABEL, default=())
+    names: tuple[str, ...] = _labels(default=())
+    titles: tuple[str, ...] = _labels(default=())
 
     @classmethod
     def of(cls, table: Catalogue, low: float, high: float) -> SentCatalogue:

@@ -1,15 +1,13 @@
 """A client's part in a round.
 
-**What is stored, and when.** Each step first notes that it has begun, then does its work, then
-stores its secrets together with its answer; only then is the answer handed out. So an answer that
-was sent is stored, and asked again with the same bytes the client repeats it, byte for byte. A
-step that has begun and has no answer is never done again: a masked upload cannot be made a second
-time with other values. The last step erases the secrets of the round. If the two entries of the
-store do not fit together, because the process was killed between them or one was lost or replaced
-by an older one, the client takes no further part in the round. A store that is set back as a whole
-is for the caller's ledger to notice.
-
-**Refusals.** Whatever does not fit raises a `MessageError`, and ends the round for this client.
+Each step first notes that it has begun, then does its work, then stores its secrets together with
+its answer; only then is the answer handed out. Asked again with the same bytes, the client repeats
+a stored answer byte for byte. A step that has begun and has no answer is never done again: a
+masked upload cannot be made a second time with other values. If the two entries of the store do
+not fit together, because the process was killed between them or one was lost or replaced by an
+older one, the client takes no further part in the round. A store that is set back as a whole is
+for the caller's ledger to notice. Whatever does not fit raises a `MessageError`, and ends the
+round for this client.
 """
 
 from __future__ import annotations
@@ -27,34 +25,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError, MessageError
-from bgtplanner.federation.aggregation import keys, masks
-from bgtplanner.federation.aggregation.messages import (
-    Keys,
-    KeysOfNeighbours,
-    Opened,
-    Opening,
-    Parcel,
-    Partners,
-    Request,
-    Share,
-    Shares,
-    SharesForOne,
-    Signature,
-    Survivors,
-    Upload,
-)
+from bgtplanner.federation.aggregation import keys, masks, messages, wire
 from bgtplanner.federation.aggregation.neighbourhood import Ring
 from bgtplanner.federation.aggregation.roster import Roster
-from bgtplanner.federation.aggregation.wire import (
-    Entry,
-    Message,
-    blob,
-    fixed,
-    many,
-    number,
-    place_form,
-    places_form,
-)
 
 KEYS, SHARES, UPLOAD, SIGN, OPEN = range(1, 6)
 _OVER = 255
@@ -72,12 +45,7 @@ class Store(Protocol):
 
 @dataclass(frozen=True)
 class Policy:
-    """What a client insists on.
-
-    Attributes:
-        smallest_group: The fewest clients in a sum that it adds to.
-        colluders: How many others it must be protected from, beside the server.
-    """
+    """What a client insists on: the fewest in a sum, and how many may collude with the server."""
 
     smallest_group: int
     colluders: int
@@ -91,35 +59,35 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class _Answer(Entry):
+class _Answer(wire.Entry):
     """What a step was asked (a digest) and what it has answered; `place` is the step."""
 
-    place: int = number(OPEN, 1)
-    asked: bytes = fixed(32)
-    answer: bytes = blob(1 << 31)
+    place: int = wire.number(OPEN, 1)
+    asked: bytes = wire.fixed(32)
+    answer: bytes = wire.blob(1 << 31)
 
 
 @dataclass(frozen=True)
-class _Held(Entry):
+class _Held(wire.Entry):
     """The two shares that a neighbour has dealt to this client."""
 
-    place: int = place_form()
-    of_self: bytes = fixed(keys.SEED)
-    of_masking: bytes = fixed(keys.SEED)
+    place: int = wire.place_form()
+    of_self: bytes = wire.fixed(keys.SEED)
+    of_masking: bytes = wire.fixed(keys.SEED)
 
 
 @dataclass(frozen=True)
-class _State(Message):
+class _State(wire.Message):
     """All that a client keeps between two steps; secret."""
 
     kind = 100
-    self_seed: bytes = fixed(keys.SEED)
-    masking_seed: bytes = fixed(keys.SEED)
-    sealing: bytes = fixed(32)
-    neighbours: tuple[Keys, ...] = many(Keys)
-    held: tuple[_Held, ...] = many(_Held)
-    survivors: frozenset[int] = places_form()
-    answers: tuple[_Answer, ...] = many(_Answer)
+    self_seed: bytes = wire.fixed(keys.SEED)
+    masking_seed: bytes = wire.fixed(keys.SEED)
+    sealing: bytes = wire.fixed(32)
+    neighbours: tuple[messages.Keys, ...] = wire.many(messages.Keys)
+    held: tuple[_Held, ...] = wire.many(_Held)
+    survivors: frozenset[int] = wire.places_form()
+    answers: tuple[_Answer, ...] = wire.many(_Answer)
 
     @property
     def step(self) -> int:
@@ -129,6 +97,10 @@ class _State(Message):
     def partners(self) -> frozenset[int]:
         return frozenset(held.place for held in self.held)
 
+    @property
+    def sealing_key(self) -> X25519PrivateKey:
+        return X25519PrivateKey.from_private_bytes(self.sealing)
+
 
 def _nothing(answers: tuple[_Answer, ...] = ()) -> _State:
     """Return a state without secrets."""
@@ -137,35 +109,23 @@ def _nothing(answers: tuple[_Answer, ...] = ()) -> _State:
 
 
 class Client:
-    """One client in one round.
-
-    It may be made anew for each step: all that it needs is in its store.
-
-    Args:
-        request: What the server asks for.
-        roster: Who is enrolled.
-        identity: This client's own key.
-        policy: What it insists on.
-        store: Where it keeps the round.
+    """One client in one round; it may be made anew for each step, as all it needs is stored.
 
     Raises:
         MessageError: If the request is not one that it takes part in.
     """
 
     def __init__(
-        self,
-        request: Request,
-        roster: Roster,
-        identity: Ed25519PrivateKey,
-        policy: Policy,
-        store: Store,
-    ) -> None:
+        self, request: messages.Request, roster: Roster, identity: Ed25519PrivateKey,
+        policy: Policy, store: Store,
+    ) -> None:  # fmt: skip
         self.request, self._roster, self._identity = request, roster, identity
         self._policy, self._store, self._session = policy, store, request.session
         self.place = roster.place(keys.public_bytes(identity))
         name = f"{len(request.run.encode())} {request.run} {request.round}"
         self._name = hashlib.sha256(name.encode()).hexdigest()[:32]
         begun = store.load(f"{self._name}-begun")
+        self.begun = begun is not None  # whether a step of the round was taken before
         if begun is not None and begun[:-1] != self._session:
             self._end("this round was asked before, with other parameters")
         self._check_request()
@@ -174,11 +134,6 @@ class Client:
         except ConfigError as error:
             self._end(str(error), error)
         self._neighbours = self._ring.neighbours(self.place)
-
-    @property
-    def begun(self) -> bool:
-        """Whether this client has taken a step of the round already."""
-        return self._store.load(f"{self._name}-begun") is not None
 
     def keys(self) -> bytes:
         """Return this client's fresh keys, signed."""
@@ -191,10 +146,8 @@ class Client:
     def upload(self, message: bytes, values: Callable[[], NDArray[np.integer]]) -> bytes:
         """Return the masked upload: the answer to `SharesForOne`.
 
-        Args:
-            message: The shares that the neighbours have dealt.
-            values: Makes the integers; called once at most, when everything else is in order. It
-                is the place to pay for the round. If it raises, the round is over for this client.
+        `values` makes the integers; it is called once at most, when everything else is in order,
+        and is the place to pay for the round. If it raises, the round is over for this client.
         """
         return self._step(UPLOAD, message, lambda state, got: self._mask(state, got, values))
 
@@ -209,7 +162,10 @@ class Client:
     # ---- the order of steps, and what is stored
 
     def _step(
-        self, step: int, message: bytes, work: Callable[[_State, bytes], tuple[_State, Message]]
+        self,
+        step: int,
+        message: bytes,
+        work: Callable[[_State, bytes], tuple[_State, wire.Message]],
     ) -> bytes:
         state, asked = self._load(), hashlib.sha256(message).digest()
         for known in state.answers:
@@ -265,117 +221,119 @@ class Client:
         if request.colluders < policy.colluders:
             self._end(f"it protects from {request.colluders} colluders, not {policy.colluders}")
 
-    def _make_keys(self, state: _State, _: bytes) -> tuple[_State, Keys]:
-        state = replace(
-            state,
-            self_seed=os.urandom(keys.SEED),
-            masking_seed=os.urandom(keys.SEED),
-            sealing=X25519PrivateKey.generate().private_bytes_raw(),
-        )
-        unsigned = Keys(
+    def _make_keys(self, state: _State, _: bytes) -> tuple[_State, messages.Keys]:
+        self_seed, masking_seed = os.urandom(keys.SEED), os.urandom(keys.SEED)
+        sealing = X25519PrivateKey.generate()
+        unsigned = messages.Keys(
             self._session,
             self.place,
-            keys.public_bytes(self._sealing(state)),
-            keys.public_bytes(self._masking(state)),
-            keys.commitment(state.self_seed, self._session, self.place),
+            keys.public_bytes(sealing),
+            keys.public_bytes(keys.masking_key(masking_seed, self._session, self.place)),
+            keys.commitment(self_seed, self._session, self.place),
             bytes(64),
         )
         signature = keys.sign(self._identity, self._session, "keys", unsigned.signed)
+        state = replace(
+            state, self_seed=self_seed, masking_seed=masking_seed,
+            sealing=sealing.private_bytes_raw(),
+        )  # fmt: skip
         return state, replace(unsigned, signature=signature)
 
-    def _make_shares(self, state: _State, message: bytes) -> tuple[_State, Shares]:
-        got = KeysOfNeighbours.of(message, self._session)
-        for neighbour in got.keys:
-            if neighbour.session != self._session or neighbour.place not in self._neighbours:
+    def _make_shares(self, state: _State, message: bytes) -> tuple[_State, messages.Shares]:
+        got = messages.KeysOfNeighbours.of(message, self._session)
+        for other in got.keys:
+            if other.session != self._session or other.place not in self._neighbours:
                 raise MessageError("keys of another round, or of a client that is not a neighbour")
-            self._verify(neighbour.place, neighbour.signature, "keys", neighbour.signed)
+            self._verify(other.place, other.signature, "keys", other.signed)
         self._check_enough(len(got.keys), "neighbours with keys")
         degree, threshold = self._ring.degree, self._ring.threshold
         of_self = keys.split(state.self_seed, threshold, degree)
         of_masking = keys.split(state.masking_seed, threshold, degree)
-        sealing, parcels = self._sealing(state), []
+        parcels = []
         for other in got.keys:
             index, ends = self._neighbours.index(other.place), (self.place, other.place)
             both = of_self[index], of_masking[index]
-            sealed = keys.seal(sealing, other.sealing, self._session, ends, b"".join(both))
-            parcels.append(Parcel(other.place, sealed, *self._marks(both, ends)))
-        answer = Shares(self._session, self.place, tuple(parcels))
+            sealed = keys.seal(
+                state.sealing_key, other.sealing, self._session, ends, b"".join(both)
+            )
+            parcels.append(messages.Parcel(other.place, sealed, *self._marks(both, ends)))
+        answer = messages.Shares(self._session, self.place, tuple(parcels))
         return replace(state, neighbours=got.keys), answer
 
     def _marks(self, shares: tuple[bytes, bytes], ends: tuple[int, int]) -> tuple[bytes, bytes]:
         """Return what the dealer tells the server of a seed's share and of a key's share."""
-        kinds = ("self", "masking")
-        one, two = (
-            keys.mark(share, self._session, kind, *ends)
-            for share, kind in zip(shares, kinds, strict=True)
+        of_self, of_masking = shares
+        return (
+            keys.mark(of_self, self._session, "self", *ends),
+            keys.mark(of_masking, self._session, "masking", *ends),
         )
-        return one, two
 
     def _mask(
         self, state: _State, message: bytes, values: Callable[[], NDArray[np.integer]]
-    ) -> tuple[_State, Upload]:
-        got = SharesForOne.of(message, self._session, self.place)
+    ) -> tuple[_State, messages.Upload]:
+        got = messages.SharesForOne.of(message, self._session, self.place)
         known = {other.place: other for other in state.neighbours}
         if not {parcel.place for parcel in got.parcels} <= set(known):
             raise MessageError("shares from a client whose keys are unknown")
-        sealing, held = self._sealing(state), []
+        held = []
         for parcel in got.parcels:
             # A dealer whose shares are wrong is left out, as if it had dropped out: it must not
             # be able to end the round for its neighbours.
             with contextlib.suppress(MessageError):
-                held.append(self._unseal(sealing, known[parcel.place].sealing, parcel))
+                held.append(self._unseal(state, known[parcel.place].sealing, parcel))
         state = replace(state, held=tuple(held))
         self._check_enough(len(held), "neighbours with shares")
-        masking = self._masking(state)
+        masking = keys.masking_key(state.masking_seed, self._session, self.place)
         pairs = {
             other: keys.pair_key(masking, known[other].masking, self._session, self.place, other)
             for other in state.partners
         }
         vector, size = values(), self.request.size
-        masks.check_values(vector, size)
+        if vector.shape != (size,) or not np.issubdtype(vector.dtype, np.integer):
+            found = f"shape {vector.shape} and type {vector.dtype}"
+            raise ConfigError(f"an upload of {found}; expected {size} integers")
         # Masks come after that: until then the size is only what the server says.
         total = masks.mask(keys.self_key(state.self_seed, self._session, self.place), size)
         for other, key in pairs.items():
             pair = masks.mask(key, size)
             total = total + pair if self.place < other else total - pair
         masked = masks.reduced(total + vector.astype(np.uint64), self.request.bits)
-        partners = Partners.bits(self._neighbours, state.partners)
+        partners = messages.Partners.bits(self._neighbours, state.partners)
         signature = keys.sign(self._identity, self._session, "partners", partners)
         packed = masks.pack(masked, self.request.bits)
-        return state, Upload(self._session, self.place, partners, signature, packed)
+        return state, messages.Upload(self._session, self.place, partners, signature, packed)
 
-    def _unseal(self, sealing: X25519PrivateKey, other: bytes, parcel: Parcel) -> _Held:
+    def _unseal(self, state: _State, other: bytes, parcel: messages.Parcel) -> _Held:
         ends = (parcel.place, self.place)
-        both = keys.unseal(sealing, other, self._session, ends, parcel.sealed)
+        both = keys.unseal(state.sealing_key, other, self._session, ends, parcel.sealed)
         shares = both[: keys.SEED], both[keys.SEED :]
         if self._marks(shares, ends) != (parcel.self_mark, parcel.masking_mark):
             raise MessageError("shares that are not those of which the dealer told the server")
         return _Held(parcel.place, *shares)
 
-    def _sign(self, state: _State, message: bytes) -> tuple[_State, Signature]:
-        got = Survivors.of(message, self._session)
+    def _sign(self, state: _State, message: bytes) -> tuple[_State, messages.Signature]:
+        got = messages.Survivors.of(message, self._session)
         if self.place not in self._ring.witnesses:
             raise MessageError("this client is not a witness of the round")
         self._check_survivors(state, got.places)
         signature = keys.sign(self._identity, self._session, "survivors", message)
-        answer = Signature(self._session, self.place, signature)
+        answer = messages.Signature(self._session, self.place, signature)
         return replace(state, survivors=got.places), answer
 
-    def _open(self, state: _State, message: bytes) -> tuple[_State, Opened]:
-        got = Opening.of(message, self._session)
+    def _open(self, state: _State, message: bytes) -> tuple[_State, messages.Opened]:
+        got = messages.Opening.of(message, self._session)
         self._check_survivors(state, got.places)
         if state.survivors and state.survivors != got.places:
             raise MessageError("other survivors than those that this client has signed")
         self._check_witnesses(got)
         self._check_partners(got)
         shares = tuple(
-            Share(held.place, held.of_self if held.place in got.places else held.of_masking)
-            for held in state.held
+            messages.Share(of.place, of.of_self if of.place in got.places else of.of_masking)
+            for of in state.held
         )
-        answer = Opened(self._session, self.place, state.self_seed, shares)
+        answer = messages.Opened(self._session, self.place, state.self_seed, shares)
         # The last step needs no secret after it: whoever takes the store later finds none.
-        over = _nothing(state.answers)
-        return replace(over, survivors=got.places), answer
+        return replace(_nothing(state.answers), survivors=got.places), answer
 
     def _check_survivors(self, state: _State, survivors: frozenset[int]) -> None:
         request, near = self.request, survivors & set(self._neighbours)
@@ -390,17 +348,17 @@ class Client:
             raise MessageError("a survivor with whom this client has not masked its upload")
         self._check_enough(len(near), "surviving neighbours")
 
-    def _check_witnesses(self, opening: Opening) -> None:
+    def _check_witnesses(self, opening: messages.Opening) -> None:
         """There is one set of survivors that enough witnesses sign, and this is the one."""
-        signed = Survivors(self._session, opening.places).to_bytes()
-        for signature in opening.signatures:
-            surviving = signature.place in self._ring.witnesses & opening.places
-            if signature.session != self._session or not surviving:
+        signed = messages.Survivors(self._session, opening.places).to_bytes()
+        for one in opening.signatures:
+            surviving = one.place in self._ring.witnesses & opening.places
+            if one.session != self._session or not surviving:
                 raise MessageError("the signature of a client that is not a surviving witness")
-            self._verify(signature.place, signature.signature, "survivors", signed)
+            self._verify(one.place, one.signature, "survivors", signed)
         self._check_enough(len(opening.signatures), "signatures of witnesses")
 
-    def _check_partners(self, opening: Opening) -> None:
+    def _check_partners(self, opening: messages.Opening) -> None:
         """A neighbour's self mask is opened only if this client's mask is on its upload, too."""
         near = opening.places & set(self._neighbours)
         if {other.place for other in opening.partners} != near:
@@ -416,9 +374,3 @@ class Client:
 
     def _verify(self, place: int, signature: bytes, label: str, content: bytes) -> None:
         keys.verify(self._roster.keys[place], signature, self._session, label, content)
-
-    def _sealing(self, state: _State) -> X25519PrivateKey:
-        return X25519PrivateKey.from_private_bytes(state.sealing)
-
-    def _masking(self, state: _State) -> X25519PrivateKey:
-        return keys.masking_key(state.masking_seed, self._session, self.place)

@@ -22,15 +22,10 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from bgtplanner.errors import MessageError
 
-SEED = 16
-"""Bytes of a secret, and of a share of it."""
-
-MARK = 16
-"""Bytes by which a dealer identifies a share. Only to say who is wrong: no sum depends on it."""
-
+SEED = 16  # bytes of a secret, and of a share of it
+MARK = 16  # bytes by which a dealer identifies a share: only to say who is wrong
 _NONCE = 12
-SEALED = _NONCE + 2 * SEED + 16
-"""Bytes of two shares, encrypted for the one who is to hold them."""
+SEALED = _NONCE + 2 * SEED + 16  # bytes of two shares, encrypted for the one who is to hold them
 
 
 def _info(label: str, *places: int) -> bytes:

@@ -6,7 +6,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
 
-from bgtplanner.errors import ConfigError, MessageError
+from bgtplanner.errors import MessageError
 
 MOST_BITS = 63
 MOST_COORDINATES = 1 << 24
@@ -28,22 +28,6 @@ def reduced(values: NDArray[np.integer], bits: int) -> Words:
     return values.astype(np.uint64) & np.uint64((1 << bits) - 1)
 
 
-def signed(total: Words, bits: int) -> NDArray[np.int64]:
-    """Return a sum modulo 2^bits as the integers between -2^(bits - 1) and 2^(bits - 1).
-
-    Example:
-        >>> signed(reduced(np.array([-3, 2]), 5), 5).tolist()
-        [-3, 2]
-    """
-    negative = total >= np.uint64(1 << (bits - 1))
-    return total.astype(np.int64) - np.where(negative, np.int64(1 << bits), np.int64(0))
-
-
-def packed_length(size: int, bits: int) -> int:
-    """Return the bytes that `size` coordinates of `bits` bits take."""
-    return (size * bits + 7) // 8
-
-
 def pack(values: Words, bits: int) -> bytes:
     """Return coordinates below 2^bits in `bits` bits each, the lowest bit first.
 
@@ -58,12 +42,8 @@ def pack(values: Words, bits: int) -> bytes:
 
 
 def unpack(content: bytes, size: int, bits: int) -> Words:
-    """Return the coordinates of :func:`pack`.
-
-    Raises:
-        MessageError: If these bytes are not what it writes for any.
-    """
-    if len(content) != packed_length(size, bits):
+    """Return the coordinates of which :func:`pack` makes exactly these bytes."""
+    if len(content) != (size * bits + 7) // 8:
         raise MessageError(f"{len(content)} bytes for {size} coordinates of {bits} bits")
     flat = np.unpackbits(np.frombuffer(content, np.uint8), bitorder="little")
     if flat[size * bits :].any():
@@ -71,11 +51,3 @@ def unpack(content: bytes, size: int, bits: int) -> Words:
     rows = np.zeros((size, 64), np.uint8)
     rows[:, :bits] = flat[: size * bits].reshape(size, bits)
     return np.packbits(rows, axis=1, bitorder="little").view("<u8").ravel().astype(np.uint64)
-
-
-def check_values(values: NDArray[np.integer], size: int) -> None:
-    """Raise a ConfigError unless this is a vector of `size` integers."""
-    if values.shape != (size,) or not np.issubdtype(values.dtype, np.integer):
-        raise ConfigError(
-            f"an upload of shape {values.shape} and type {values.dtype}; expected {size} integers"
-        )

@@ -11,51 +11,34 @@ from typing import Self
 import numpy as np
 
 from bgtplanner.errors import MessageError
+from bgtplanner.federation.aggregation import wire
 from bgtplanner.federation.aggregation.keys import MARK, SEALED, SEED
 from bgtplanner.federation.aggregation.masks import MOST_BITS, MOST_COORDINATES
 from bgtplanner.federation.aggregation.roster import MOST_CLIENTS
-from bgtplanner.federation.aggregation.wire import (
-    Entry,
-    Message,
-    blob,
-    fixed,
-    many,
-    number,
-    place_form,
-    places_form,
-    text,
-)
 
 _LONGEST_RUN = 1000
 _MOST_PARTNERS = (MOST_CLIENTS + 7) // 8
 
 
 @dataclass(frozen=True)
-class Request(Message):
+class Request(wire.Message):
     """What a round is: everything public that its secrets are bound to.
 
-    Attributes:
-        run: The run's name.
-        round: The round's number.
-        roster: The roster's digest.
-        members: The places of the clients that are asked.
-        bits: Sums are modulo 2 to this power.
-        size: How many integers each client has.
-        dropouts: How many members may be missing from the sum.
-        colluders: How many members may be on the server's side.
-        context: A digest of whatever else the round was asked with.
+    `members` are the places of the clients that are asked, of whom `dropouts` may be missing from
+    the sum and `colluders` may be on the server's side; each has `size` integers, and sums are
+    modulo 2^`bits`. `context` is a digest of whatever else the round was asked with.
     """
 
     kind = 1
-    run: str = text(_LONGEST_RUN)
-    round: int = number((1 << 63) - 1, 8)
-    roster: bytes = fixed(32)
-    members: frozenset[int] = places_form()
-    bits: int = number(MOST_BITS, 1, least=1)
-    size: int = number(MOST_COORDINATES, least=1)
-    dropouts: int = number(MOST_CLIENTS)
-    colluders: int = number(MOST_CLIENTS)
-    context: bytes = fixed(32)
+    run: str = wire.text(_LONGEST_RUN)
+    round: int = wire.number((1 << 63) - 1, 8)
+    roster: bytes = wire.fixed(32)
+    members: frozenset[int] = wire.places_form()
+    bits: int = wire.number(MOST_BITS, 1, least=1)
+    size: int = wire.number(MOST_COORDINATES, least=1)
+    dropouts: int = wire.number(MOST_CLIENTS)
+    colluders: int = wire.number(MOST_CLIENTS)
+    context: bytes = wire.fixed(32)
 
     @cached_property
     def session(self) -> bytes:
@@ -64,18 +47,14 @@ class Request(Message):
 
 
 @dataclass(frozen=True)
-class InRound(Message):
+class InRound(wire.Message):
     """A message that belongs to one round, by its session."""
 
-    session: bytes = fixed(32)
+    session: bytes = wire.fixed(32)
 
     @classmethod
     def of(cls, content: bytes, session: bytes, place: int | None = None) -> Self:
-        """Return the message, if it is of this round and, where one is given, of this client.
-
-        Raises:
-            MessageError: If it is not.
-        """
+        """Return the message; refuse one of another round, or of another place if one is given."""
         got = cls.from_bytes(content)
         if got.session != session or place not in (None, getattr(got, "place", place)):
             raise MessageError(
@@ -89,11 +68,11 @@ class Keys(InRound):
     """A client's fresh keys: to seal shares, to make pairwise masks, and what binds its seed."""
 
     kind = 2
-    place: int = place_form()
-    sealing: bytes = fixed(32)
-    masking: bytes = fixed(32)
-    commitment: bytes = fixed(32)
-    signature: bytes = fixed(64)
+    place: int = wire.place_form()
+    sealing: bytes = wire.fixed(32)
+    masking: bytes = wire.fixed(32)
+    commitment: bytes = wire.fixed(32)
+    signature: bytes = wire.fixed(64)
 
     @property
     def signed(self) -> bytes:
@@ -105,17 +84,17 @@ class KeysOfNeighbours(InRound):
     """The keys of those neighbours that have sent any."""
 
     kind = 3
-    keys: tuple[Keys, ...] = many(Keys)
+    keys: tuple[Keys, ...] = wire.many(Keys)
 
 
 @dataclass(frozen=True)
-class Parcel(Entry):
+class Parcel(wire.Entry):
     """Two shares, sealed; `place` is the holder's on the way up, the dealer's on the way down."""
 
-    place: int = place_form()
-    sealed: bytes = fixed(SEALED)
-    self_mark: bytes = fixed(MARK)
-    masking_mark: bytes = fixed(MARK)
+    place: int = wire.place_form()
+    sealed: bytes = wire.fixed(SEALED)
+    self_mark: bytes = wire.fixed(MARK)
+    masking_mark: bytes = wire.fixed(MARK)
 
 
 @dataclass(frozen=True)
@@ -123,8 +102,8 @@ class Shares(InRound):
     """What a client deals to its neighbours."""
 
     kind = 4
-    place: int = place_form()
-    parcels: tuple[Parcel, ...] = many(Parcel)
+    place: int = wire.place_form()
+    parcels: tuple[Parcel, ...] = wire.many(Parcel)
 
 
 @dataclass(frozen=True)
@@ -135,12 +114,12 @@ class SharesForOne(Shares):
 
 
 @dataclass(frozen=True)
-class Partners(Entry):
+class Partners(wire.Entry):
     """With whom a client has masked its upload: a bit for each of its neighbours, signed."""
 
-    place: int = place_form()
-    partners: bytes = blob(_MOST_PARTNERS)
-    signature: bytes = fixed(64)
+    place: int = wire.place_form()
+    partners: bytes = wire.blob(_MOST_PARTNERS)
+    signature: bytes = wire.fixed(64)
 
     @classmethod
     def bits(cls, neighbours: tuple[int, ...], partners: Collection[int]) -> bytes:
@@ -162,10 +141,10 @@ class Upload(InRound):
     """A client's masked integers, and with whom they are masked."""
 
     kind = 6
-    place: int = place_form()
-    partners: bytes = blob(_MOST_PARTNERS)
-    signature: bytes = fixed(64)
-    values: bytes = blob(MOST_COORDINATES * 8)
+    place: int = wire.place_form()
+    partners: bytes = wire.blob(_MOST_PARTNERS)
+    signature: bytes = wire.fixed(64)
+    values: bytes = wire.blob(MOST_COORDINATES * 8)
 
 
 @dataclass(frozen=True)
@@ -173,7 +152,7 @@ class Survivors(InRound):
     """Whose uploads the sum is to have."""
 
     kind = 7
-    places: frozenset[int] = places_form()
+    places: frozenset[int] = wire.places_form()
 
 
 @dataclass(frozen=True)
@@ -181,8 +160,8 @@ class Signature(InRound):
     """A witness's signature under a message `Survivors`."""
 
     kind = 8
-    place: int = place_form()
-    signature: bytes = fixed(64)
+    place: int = wire.place_form()
+    signature: bytes = wire.fixed(64)
 
 
 @dataclass(frozen=True)
@@ -190,17 +169,17 @@ class Opening(InRound):
     """Whose uploads the sum is to have, who has signed it, and the partners of neighbours."""
 
     kind = 9
-    places: frozenset[int] = places_form()
-    signatures: tuple[Signature, ...] = many(Signature)
-    partners: tuple[Partners, ...] = many(Partners)
+    places: frozenset[int] = wire.places_form()
+    signatures: tuple[Signature, ...] = wire.many(Signature)
+    partners: tuple[Partners, ...] = wire.many(Partners)
 
 
 @dataclass(frozen=True)
-class Share(Entry):
+class Share(wire.Entry):
     """A share that is revealed: of the self mask of who is in the sum, else of the masking key."""
 
-    place: int = place_form()
-    share: bytes = fixed(SEED)
+    place: int = wire.place_form()
+    share: bytes = wire.fixed(SEED)
 
 
 @dataclass(frozen=True)
@@ -208,6 +187,6 @@ class Opened(InRound):
     """The seed of a client's own self mask, and one share of each of its partners."""
 
     kind = 10
-    place: int = place_form()
-    seed: bytes = fixed(SEED)
-    shares: tuple[Share, ...] = many(Share)
+    place: int = wire.place_form()
+    seed: bytes = wire.fixed(SEED)
+    shares: tuple[Share, ...] = wire.many(Share)

@@ -13,11 +13,8 @@ from math import comb
 
 from bgtplanner.errors import ConfigError
 
-SECURITY_BITS = 80
-"""A ring lets colluders in with probability 2^-80: 2^-40 after trying 2^40 names of runs."""
-
-AVAILABILITY_BITS = 20
-"""A round fails with probability 2^-20 when as many members drop out as was stated."""
+SECURITY_BITS = 80  # colluders get in with probability 2^-80: 2^-40 after 2^40 names of runs
+AVAILABILITY_BITS = 20  # a round fails with probability 2^-20 if as many drop out as was stated
 
 
 def _tails(population: int, marked: int, draws: int) -> Iterator[tuple[int, int]]:
@@ -63,13 +60,8 @@ def degree_and_threshold(members: int, dropouts: int, colluders: int) -> tuple[i
     """Return how many neighbours a member has, and how many shares open a secret.
 
     The fewest neighbours for which both tails of the hypergeometric distribution, computed in
-    whole numbers, are small enough; all the others where no fewer will do. The number of
-    neighbours grows as the logarithm of the number of members.
-
-    Args:
-        members: How many clients are asked.
-        dropouts: How many may be missing in the end; the sum is then still found.
-        colluders: How many may be on the server's side; the others' sum is still all it learns.
+    whole numbers, are small enough; all the others where no fewer will do. Their number grows as
+    the logarithm of the number of members.
 
     Example:
         >>> degree_and_threshold(20, 4, 2), degree_and_threshold(1000, 50, 10)
@@ -94,10 +86,7 @@ def degree_and_threshold(members: int, dropouts: int, colluders: int) -> tuple[i
 class Ring:
     """The members in the order of their hashes, and who is whose neighbour.
 
-    Attributes:
-        degree: How many neighbours a member has.
-        threshold: How many shares open a secret, and how many witnesses must sign.
-        witnesses: Who signs which uploads have arrived.
+    `threshold` shares open a secret, and as many `witnesses` sign which uploads have arrived.
     """
 
     def __init__(
@@ -109,13 +98,11 @@ class Ring:
         self.degree, self.threshold = degree_and_threshold(len(self._order), dropouts, colluders)
         self.witnesses = frozenset(self._order[: self.degree])
         self._positions = {place: position for position, place in enumerate(self._order)}
-        self._found: dict[int, tuple[int, ...]] = {}
+        self.neighbours = lru_cache(maxsize=None)(self._neighbours)
 
-    def neighbours(self, place: int) -> tuple[int, ...]:
+    def _neighbours(self, place: int) -> tuple[int, ...]:
         """Return the places of a member's neighbours, in ascending order."""
-        if place not in self._found:
-            here, half, size = self._positions[place], self.degree // 2, len(self._order)
-            near = (self._order[(here + offset) % size] for offset in range(-half, half + 1))
-            around = self._order if self.degree == size - 1 else near
-            self._found[place] = tuple(sorted(set(around) - {place}))
-        return self._found[place]
+        here, half, size = self._positions[place], self.degree // 2, len(self._order)
+        near = (self._order[(here + offset) % size] for offset in range(-half, half + 1))
+        around = self._order if self.degree == size - 1 else near
+        return tuple(sorted(set(around) - {place}))

@@ -17,20 +17,15 @@ from bgtplanner.errors import ConfigError, StorageError
 from bgtplanner.text import LONGEST_LABEL, is_sha256, read_bytes, visible
 
 MOST_CLIENTS = 100_000
-"""The most clients in a roster."""
-
 _HEAD = "bgtplanner roster 1"
 _MOST_BYTES = MOST_CLIENTS * (LONGEST_LABEL + 66) + 100
 
 
 @dataclass(frozen=True)
 class Roster:
-    """Clients in their order; the place of a client is how it is named in messages.
+    """Clients with their Ed25519 public keys; messages name a client by its place in the order.
 
-    Attributes:
-        names: The clients' names.
-        keys: Their Ed25519 public keys, of 32 bytes each.
-        digest: What every message of a round is bound to.
+    Every message of a round is bound to the digest.
 
     Example:
         >>> roster = Roster(("ann", "bob"), (bytes(32), b"1" * 32))
@@ -107,42 +102,29 @@ class Roster:
     def collect(cls, path: Path, lines: Iterable[tuple[str, str]]) -> tuple[Roster, int]:
         """Add clients to a roster file; return the roster, and how many are new in it.
 
-        Clients that are in it already stay where they are, so that the same lines may come again.
-
-        Args:
-            path: The roster; created if it is not there.
-            lines: Where a line stands, for errors, and the line: a key, a space and a name.
-
-        Raises:
-            ConfigError: If a line is not of a client, or contradicts another one.
-            StorageError: If the roster cannot be written.
+        Each line, a key, a space and a name, comes with where it stands, for errors. Clients that
+        are in the roster already stay where they are, so that the same lines may come again.
         """
         before = cls.read(path) if path.exists() else None
-        keys = {} if before is None else dict(zip(before.names, before.keys, strict=True))
-        names = {key: name for name, key in keys.items()}
+        rows = [] if before is None else before.to_text().splitlines()[1:]
+        known = {part: row for row in rows for part in row.split(" ", 1)}
         for where, line in lines:
-            text, _, name = line.strip().partition(" ")
-            if not is_sha256(text):
-                raise ConfigError(
-                    f"{where}: expected a line that 'bgtplanner deploy enroll' has printed: 64 "
-                    "hexadecimal digits, a space and a name"
-                )
-            key = bytes.fromhex(text)
-            if keys.get(name, key) != key:
-                raise ConfigError(
-                    f"{where}: {name!r} is in the roster already, with another key. Enroll this "
-                    "one with another --name; if it is the same client with a new identity, "
-                    "delete its old line first"
-                )
-            if names.get(key, name) != name:
-                raise ConfigError(
-                    f"{where}: this key is in the roster already, as {names[key]!r}; a client is "
-                    "enrolled once, under one name"
-                )
-            keys[name], names[key] = key, name
-        if not keys:
+            row = line.strip()
+            try:
+                cls.from_text(f"{_HEAD}\n{row}\n")
+            except ConfigError as error:
+                raise ConfigError(f"{where}: {error}") from error
+            for part in row.split(" ", 1):
+                if known.setdefault(part, row) != row:
+                    raise ConfigError(
+                        f"{where}: {part!r} is in the roster already, with another key or name. A "
+                        "client is enrolled once: give this one another --name or, if it has a "
+                        "new identity, delete its old line first"
+                    )
+            rows.append(row)
+        if not rows:
             raise ConfigError(f"{path}: there is no roster, and no line to begin it with")
-        roster = cls(tuple(keys), tuple(keys.values()))
+        roster = cls.from_text("\n".join((_HEAD, *dict.fromkeys(rows))) + "\n")
         if roster != before:
             roster.write(path)
         return roster, len(roster) - (0 if before is None else len(before))

@@ -7,45 +7,24 @@ returned.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError, MessageError
-from bgtplanner.federation.aggregation import keys, masks
-from bgtplanner.federation.aggregation.messages import (
-    Keys,
-    KeysOfNeighbours,
-    Opened,
-    Opening,
-    Parcel,
-    Partners,
-    Request,
-    Shares,
-    SharesForOne,
-    Signature,
-    Survivors,
-    Upload,
-)
+from bgtplanner.federation.aggregation import keys, masks, messages, wire
 from bgtplanner.federation.aggregation.neighbourhood import Ring
 from bgtplanner.federation.aggregation.roster import Roster
-from bgtplanner.federation.aggregation.wire import Message
 
 STEPS = ("keys", "shares", "upload", "sign", "open")
 """The steps of a round, by the names of the client's methods that answer them."""
 
 
-@dataclass(frozen=True)
-class Sum:
-    """What a round came to.
-
-    Attributes:
-        values: The sum of the integers modulo 2^bits.
-        places: Exactly whose integers are in it.
-    """
+class Sum(NamedTuple):
+    """The sum of integers modulo 2^bits, and the places of exactly those whose are in it."""
 
     values: NDArray[np.uint64]
     places: frozenset[int]
@@ -58,17 +37,13 @@ class Server:
     itself), hand the answers to :meth:`receive`, and close the step when nobody else is to be
     waited for; after the last step, :meth:`finish`.
 
-    Args:
-        request: What the round is.
-        roster: Who is enrolled.
-
     Attributes:
         step: The step that answers are taken for; None when all are closed.
         waiting: Who has been asked and has not answered.
         failed: Why a member was left out, by its place: silence, or a wrong message.
     """
 
-    def __init__(self, request: Request, roster: Roster) -> None:
+    def __init__(self, request: messages.Request, roster: Roster) -> None:
         if request.roster != roster.digest or max(request.members, default=0) >= len(roster):
             raise ConfigError("the request names another roster, or members that are not in it")
         self.request, self._roster, self._session = request, roster, request.session
@@ -76,19 +51,15 @@ class Server:
         self.step: str | None = STEPS[0]
         self.waiting = set(request.members)
         self.failed: dict[int, str] = {}
-        self._keys: dict[int, Keys] = {}
-        self._dealt: dict[int, dict[int, Parcel]] = {}
-        self._uploads: dict[int, tuple[Upload, frozenset[int]]] = {}
+        self._keys: dict[int, messages.Keys] = {}
+        self._dealt: dict[int, dict[int, messages.Parcel]] = {}
+        self._uploads: dict[int, tuple[messages.Upload, frozenset[int]]] = {}
         self._survivors: frozenset[int] = frozenset()
-        self._signatures: dict[int, Signature] = {}
-        self._opened: dict[int, Opened] = {}
+        self._signatures: dict[int, messages.Signature] = {}
+        self._opened: dict[int, messages.Opened] = {}
 
     def receive(self, place: int, content: bytes) -> None:
-        """Take a client's answer to the step.
-
-        Args:
-            place: Who sends it, as the connection says.
-            content: The answer.
+        """Take the answer to the step that comes from a place, as the connection says.
 
         Raises:
             MessageError: If it is wrong, or nobody asked; the round goes on without it.
@@ -116,10 +87,10 @@ class Server:
             raise ConfigError("all steps of this round are closed")
         later = STEPS.index(closed) + 1
         self.step = None  # if closing fails, nothing more is taken
-        messages: dict[int, Message] = getattr(self, f"_close_{closed}")()
+        found: dict[int, wire.Message] = getattr(self, f"_close_{closed}")()
         if later < len(STEPS):
-            self.step, self.waiting = STEPS[later], set(messages)
-        return {place: message.to_bytes() for place, message in messages.items()}
+            self.step, self.waiting = STEPS[later], set(found)
+        return {place: message.to_bytes() for place, message in found.items()}
 
     def finish(self) -> Sum:
         """Return the sum, and who is in it.
@@ -130,51 +101,54 @@ class Server:
         if self.step is not None or len(self._opened) == 0:
             raise ConfigError("the round has not come to its last step, or has failed")
         request, session, size = self.request, self._session, self.request.size
-        total = np.zeros(size, np.uint64)
+        total, gone = np.zeros(size, np.uint64), set[int]()
         for place in self._survivors:
-            total += masks.unpack(self._uploads[place][0].values, size, request.bits)
+            upload, partners = self._uploads[place]
+            total += masks.unpack(upload.values, size, request.bits)
             total -= masks.mask(keys.self_key(self._self_seed(place), session, place), size)
-        for gone, holders in self._masked_with_the_missing().items():
-            masking = self._masking_key(gone)
-            for place in holders:
-                key = keys.pair_key(masking, self._keys[place].masking, session, gone, place)
-                pair = masks.mask(key, size)
-                total = total - pair if place < gone else total + pair
+            gone |= partners - self._survivors
+        for missing in gone:
+            masking = self._masking_key(missing)
+            for place in self._survivors:
+                if missing in self._uploads[place][1]:
+                    other = self._keys[place].masking
+                    pair = masks.mask(keys.pair_key(masking, other, session, missing, place), size)
+                    total = total - pair if place < missing else total + pair
         return Sum(masks.reduced(total, request.bits), self._survivors)
 
     # ---- what is taken
 
     def _take_keys(self, place: int, content: bytes) -> None:
-        got = Keys.of(content, self._session, place)
+        got = messages.Keys.of(content, self._session, place)
         self._verify(place, got.signature, "keys", got.signed)
         for public in (got.sealing, got.masking):  # refuses keys with which all exchanges are zero
             keys.pair_key(X25519PrivateKey.generate(), public, self._session, place, place)
         self._keys[place] = got
 
     def _take_shares(self, place: int, content: bytes) -> None:
-        got = Shares.of(content, self._session, place)
+        got = messages.Shares.of(content, self._session, place)
         parcels = {parcel.place: parcel for parcel in got.parcels}
-        if set(parcels) != self._near(place, set(self._keys)):
+        if set(parcels) != self._near(place, self._keys):
             raise MessageError("shares for others than the neighbours whose keys were sent")
         self._dealt[place] = parcels
 
     def _take_upload(self, place: int, content: bytes) -> None:
-        got = Upload.of(content, self._session, place)
+        got = messages.Upload.of(content, self._session, place)
         masks.unpack(got.values, self.request.size, self.request.bits)
         self._verify(place, got.signature, "partners", got.partners)
-        partners = Partners(place, got.partners, got.signature).among(self._ring.neighbours(place))
-        if not partners <= self._near(place, set(self._dealt)):
+        partners = self._signed_partners(got).among(self._ring.neighbours(place))
+        if not partners <= self._near(place, self._dealt):
             raise MessageError("an upload that is masked with a client that has dealt no shares")
         self._uploads[place] = (got, partners)
 
     def _take_sign(self, place: int, content: bytes) -> None:
-        got = Signature.of(content, self._session, place)
-        signed = Survivors(self._session, self._survivors).to_bytes()
+        got = messages.Signature.of(content, self._session, place)
+        signed = messages.Survivors(self._session, self._survivors).to_bytes()
         self._verify(place, got.signature, "survivors", signed)
         self._signatures[place] = got
 
     def _take_open(self, place: int, content: bytes) -> None:
-        got = Opened.of(content, self._session, place)
+        got = messages.Opened.of(content, self._session, place)
         if keys.commitment(got.seed, self._session, place) != self._keys[place].commitment:
             raise MessageError("a seed that is not the one it has committed to")
         if {share.place for share in got.shares} != self._uploads[place][1]:
@@ -190,52 +164,49 @@ class Server:
 
     # ---- what follows from it
 
-    def _close_keys(self) -> dict[int, Message]:
+    def _close_keys(self) -> dict[int, wire.Message]:
         self._check_enough(len(self._keys), "have sent keys")
-        here = set(self._keys)
-        return {
-            place: KeysOfNeighbours(
-                self._session, tuple(self._keys[near] for near in sorted(self._near(place, here)))
-            )
-            for place in self._keys
-        }
+        found = dict[int, wire.Message]()
+        for place in self._keys:
+            near = tuple(self._keys[other] for other in sorted(self._near(place, self._keys)))
+            found[place] = messages.KeysOfNeighbours(self._session, near)
+        return found
 
-    def _close_shares(self) -> dict[int, Message]:
+    def _close_shares(self) -> dict[int, wire.Message]:
         self._check_enough(len(self._dealt), "have dealt shares")
-        here, messages = set(self._dealt), dict[int, Message]()
+        found = dict[int, wire.Message]()
         for place in self._dealt:
             parcels = tuple(
-                Parcel(dealer, dealt.sealed, dealt.self_mark, dealt.masking_mark)
-                for dealer in sorted(self._near(place, here))
+                messages.Parcel(dealer, dealt.sealed, dealt.self_mark, dealt.masking_mark)
+                for dealer in sorted(self._near(place, self._dealt))
                 for dealt in [self._dealt[dealer][place]]
             )
-            messages[place] = SharesForOne(self._session, place, parcels)
-        return messages
+            found[place] = messages.SharesForOne(self._session, place, parcels)
+        return found
 
-    def _close_upload(self) -> dict[int, Message]:
+    def _close_upload(self) -> dict[int, wire.Message]:
         self._survivors = self._consistent(set(self._uploads))
         for place in set(self._uploads) - self._survivors:
             self.failed[place] = "upload: it does not fit together with those of its neighbours"
         self._check_enough(len(self._survivors), "have sent uploads that fit together")
-        message = Survivors(self._session, self._survivors)
+        message = messages.Survivors(self._session, self._survivors)
         return dict.fromkeys(self._ring.witnesses & self._survivors, message)
 
-    def _close_sign(self) -> dict[int, Message]:
+    def _close_sign(self) -> dict[int, wire.Message]:
         threshold = self._ring.threshold
         if len(self._signatures) < threshold:
             raise MessageError(f"{len(self._signatures)} witnesses signed; {threshold} are needed")
         signatures = tuple(signature for _, signature in sorted(self._signatures.items()))
-        messages = dict[int, Message]()
+        found = dict[int, wire.Message]()
         for place in self._survivors:
             near = sorted(self._near(place, self._survivors))
-            uploads = [self._uploads[other][0] for other in near]
-            partners = tuple(Partners(one.place, one.partners, one.signature) for one in uploads)
-            messages[place] = Opening(
+            partners = tuple(self._signed_partners(self._uploads[other][0]) for other in near)
+            found[place] = messages.Opening(
                 self._session, self._survivors, signatures[:threshold], partners
             )
-        return messages
+        return found
 
-    def _close_open(self) -> dict[int, Message]:
+    def _close_open(self) -> dict[int, wire.Message]:
         if not self._opened:
             raise MessageError("nobody has opened anything")
         return {}
@@ -259,23 +230,16 @@ class Server:
             if worst is not None and apart[worst] > 0:
                 survivors = survivors - {worst}
                 continue
-            threshold, lost = self._ring.threshold, set[int]()
+            lost = set[int]()
             for place in self._dealt:  # whose secrets cannot be opened, alone or as a partner
                 holders = {
                     other for other in self._near(place, survivors) if place in partners[other]
                 }
-                if len(holders) < threshold:
+                if len(holders) < self._ring.threshold:
                     lost |= (holders | {place}) & survivors
             if not lost:
                 return frozenset(survivors)
             survivors = survivors - lost
-
-    def _masked_with_the_missing(self) -> dict[int, set[int]]:
-        found = dict[int, set[int]]()
-        for place in self._survivors:
-            for gone in self._uploads[place][1] - self._survivors:
-                found.setdefault(gone, set()).add(place)
-        return found
 
     def _self_seed(self, place: int) -> bytes:
         if place in self._opened:
@@ -301,8 +265,12 @@ class Server:
         }
         return keys.combine(shares, self._ring.threshold)
 
-    def _near(self, place: int, here: set[int] | frozenset[int]) -> set[int]:
-        return set(self._ring.neighbours(place)) & here
+    def _near(self, place: int, here: Collection[int]) -> set[int]:
+        return {other for other in self._ring.neighbours(place) if other in here}
+
+    @staticmethod
+    def _signed_partners(upload: messages.Upload) -> messages.Partners:
+        return messages.Partners(upload.place, upload.partners, upload.signature)
 
     def _check_enough(self, found: int, what: str) -> None:
         fewest = len(self.request.members) - self.request.dropouts

@@ -25,18 +25,22 @@ _MOST_NUMBERS = 1 << 28  # in one array
 
 
 class Reader:
-    """Bytes that are read from front to back, to their end."""
+    """Bytes that are read from front to back."""
 
     def __init__(self, content: bytes) -> None:
         self._content, self._at = content, 0
 
+    @property
+    def left(self) -> int:
+        """How many bytes have not been read."""
+        return len(self._content) - self._at
+
     def take(self, count: int) -> bytes:
         """Return the next bytes, as many as that."""
-        taken = self._content[self._at : self._at + count]
-        if len(taken) < count:
+        if self.left < count:
             raise MessageError("a message ends too early")
         self._at += count
-        return taken
+        return self._content[self._at - count : self._at]
 
     def number(self, most: int, width: int = 4, least: int = 0) -> int:
         """Return the next number, of as many bytes."""
@@ -44,11 +48,6 @@ class Reader:
         if not least <= found <= most:
             raise MessageError(f"{found} in a message: expected from {least:,} to {most:,}")
         return found
-
-    def end(self) -> None:
-        """Refuse bytes that are left."""
-        if self._at != len(self._content):
-            raise MessageError("a message goes on after its end")
 
 
 class Entry:
@@ -58,10 +57,8 @@ class Entry:
 
     def content(self) -> bytes:
         """Return the entries, one after the other."""
-        return b"".join(
-            each.metadata["write"](getattr(self, each.name))
-            for each in fields(self)  # type: ignore[arg-type]
-        )
+        each = fields(self)  # type: ignore[arg-type]
+        return b"".join(one.metadata["write"](getattr(self, one.name)) for one in each)
 
     @classmethod
     def decode(cls, got: Reader) -> Self:
@@ -81,11 +78,7 @@ class Message(Entry):
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:
-        """Return the message.
-
-        Raises:
-            MessageError: If these are not exactly the bytes of a message of this kind.
-        """
+        """Return the message of which these are exactly the bytes."""
         got = Reader(content)
         if got.take(5) != cls.protocol + bytes([cls.kind]):
             protocol = cls.protocol.decode()
@@ -94,13 +87,20 @@ class Message(Entry):
             message = cls.decode(got)
         except ConfigError as error:
             raise MessageError(str(error)) from error
-        got.end()
+        if got.left:
+            raise MessageError("a message goes on after its end")
         return message
 
 
 def form(write: Callable[[Any], bytes], read: Callable[[Reader], Any], **default: Any) -> Any:
     """Return a field of an entry that is written and read so."""
     return field(metadata={"write": write, "read": read}, **default)
+
+
+def _check(value: int, least: int, most: int) -> None:
+    """Refuse to write what would not be read."""
+    if not least <= value <= most:
+        raise ConfigError(f"{value} in a message: expected from {least:,} to {most:,}")
 
 
 def number(most: int, width: int = 4, least: int = 0) -> Any:
@@ -154,37 +154,16 @@ def blob(most: int, **default: Any) -> Any:
     return sized(most, bytes, bytes, **default)
 
 
-def text(most: int) -> Any:
-    """Return the form of text of one to `most` bytes of UTF-8."""
-    return sized(most, str.encode, _decoded, least=1)
+def text(most: int, least: int = 1) -> Any:
+    """Return the form of text of `least` to `most` bytes of UTF-8."""
 
+    def read(content: bytes) -> str:
+        try:
+            return content.decode()
+        except UnicodeDecodeError as error:
+            raise MessageError("text in a message that is not UTF-8") from error
 
-def _decoded(content: bytes) -> str:
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        raise MessageError("text in a message that is not UTF-8") from error
-
-
-def _check(value: int, least: int, most: int) -> None:
-    """Refuse to write what would not be read."""
-    if not least <= value <= most:
-        raise ConfigError(f"{value} in a message: expected from {least:,} to {most:,}")
-
-
-def texts(most: int, longest: int, **default: Any) -> Any:
-    """Return the form of at most as many texts, each of at most `longest` bytes of UTF-8."""
-
-    def write(value: tuple[str, ...]) -> bytes:
-        encoded = [each.encode() for each in value]
-        parts = [part for each in encoded for part in (len(each).to_bytes(4, "big"), each)]
-        return len(encoded).to_bytes(4, "big") + b"".join(parts)
-
-    def read(got: Reader) -> tuple[str, ...]:
-        count = range(got.number(most))
-        return tuple(_decoded(got.take(got.number(longest))) for _ in count)
-
-    return form(write, read, **default)
+    return sized(most, str.encode, read, least)
 
 
 def place_form() -> Any:
@@ -223,19 +202,27 @@ def optional(kind: type[Entry]) -> Any:
     return form(write, lambda got: kind.decode(got) if got.number(1, 1) else None, default=None)
 
 
+def several(each: Any, most: int, **default: Any) -> Any:
+    """Return the form of at most as many values, each of this form: their number, then they."""
+    write, read = each.metadata["write"], each.metadata["read"]
+    return form(
+        lambda values: len(values).to_bytes(4, "big") + b"".join(map(write, values)),
+        lambda got: tuple([read(got) for _ in range(got.number(most))]),
+        **default,
+    )
+
+
 def many(kind: type[Entry]) -> Any:
     """Return the form of entries of one kind, in ascending order of their places."""
-
-    def write(value: tuple[Entry, ...]) -> bytes:
-        return len(value).to_bytes(4, "big") + b"".join(entry.content() for entry in value)
+    any_order = several(nested(kind), MOST_CLIENTS).metadata
 
     def read(got: Reader) -> tuple[Entry, ...]:
-        found = tuple(kind.decode(got) for _ in range(got.number(MOST_CLIENTS)))
+        found: tuple[Entry, ...] = any_order["read"](got)
         if any(one.place >= two.place for one, two in itertools.pairwise(found)):
             raise MessageError("clients in a message are out of order")
         return found
 
-    return form(write, read)
+    return form(any_order["write"], read)
 
 
 def array(dtype: str, dimensions: int) -> Any:
