@@ -37,8 +37,9 @@ from jax import Array
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.models.interactions import Interactions, Shared, Upload
-from bgtplanner.models.learner import Learner, Local, Statistics, within
+from bgtplanner.models.learner import Learner, Local, Statistics
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
+from bgtplanner.models.settings import check
 from bgtplanner.models.solving import normal_equations
 
 __all__ = ["Als", "Cmf", "Equations"]
@@ -52,6 +53,11 @@ _RIDGE = 1e-4  # of users, relative to the items' mean square: only keeps them s
 _LEAST = 1e-9
 _MOST_NORMAL = 5.0  # standard deviations below zero, where the tail's mean is approximated
 _WEIGHTS = (0.2, 3.0)  # smallest and largest weight of an item in uploads
+_POSITIVE = (
+    *("level_shrinkage", "factor_shrinkage", "feature_shrinkage", "unobserved_weight"),
+    *("quality_spread", "factor_spread", "max_norm"),
+    *("count_weight", "factor_weight", "gramian_weight"),
+)
 
 
 class Equations(NamedTuple):
@@ -153,18 +159,14 @@ class Als(Learner):
     memory: float = 0.8
 
     def __post_init__(self) -> None:
-        for name, known in (("task", ("ratings", "ranking")), ("gramian", ("shared", "items"))):
-            found = getattr(self, name)
-            ConfigError.unless(found in known, name, found, " or ".join(known))
-        least = int(self.ranks)
-        ConfigError.unless(least <= self.dim <= 256, "dim", self.dim, f"{least} to 256")
-        within(self, 0, 1, "mean", "memory", "adaptive")
-        within(self, 0, 10, "favour")
-        within(self, 0, 1e6, "observed_weight", "item_shrinkage")
-        within(self, 1e-6, 1e6, "level_shrinkage", "factor_shrinkage", "feature_shrinkage")
-        within(self, 1e-6, 1e3, "quality_spread", "factor_spread", "max_norm")
-        within(self, 1e-6, 1e3, "count_weight", "factor_weight", "gramian_weight")
-        within(self, 1e-6, 1e6, "unobserved_weight")
+        check(
+            self,
+            dim=(int(self.ranks), 256),
+            favour=(0, 10),
+            **dict.fromkeys(("mean", "memory", "adaptive"), (0, 1)),
+            **dict.fromkeys(("observed_weight", "item_shrinkage"), (0, 1e6)),
+            **dict.fromkeys(_POSITIVE, (1e-6, 1e6)),
+        )
 
     @property
     def ranks(self) -> bool:

@@ -32,7 +32,6 @@ from bgtplanner.models.fedgnn import FedGNN
 from bgtplanner.models.interactions import Interactions
 from bgtplanner.models.layout import laid_out
 from bgtplanner.models.learner import Learner
-from bgtplanner.models.learner import Size as Numbers
 from bgtplanner.models.optimizers import Server
 from bgtplanner.models.tastes import Tastes
 
@@ -99,10 +98,9 @@ def made_up(size: Size, seed: int = 0) -> Ratings:
 def learners(size: Size) -> dict[str, tuple[Learner, Server]]:
     """Return the learners with their servers, as a run of this size would have them."""
     posterior = Server(optimizer="posterior", aggregation="clients")
-    numbers = Numbers(size.clients, size.items, NOISE)
     return {
         "biases": (Biases(), posterior),
-        "tastes": (Tastes().suited(numbers), posterior),
+        "tastes": (Tastes().suited(size.clients, size.items, NOISE), posterior),
         "factorization": (Factorization(), Server()),
         "fedgnn": (FedGNN(), Server()),
     }

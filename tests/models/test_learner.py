@@ -20,7 +20,7 @@ from bgtplanner.data.split import deal_users
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.fedgnn import FedGNN, FedGNNLocal
 from bgtplanner.models.interactions import Interactions, Shared, copies
-from bgtplanner.models.learner import Gradients, client_gradients
+from bgtplanner.models.learner import Statistics, client_gradients
 
 Float = NDArray[np.float64]
 N_USERS, N_ITEMS = 7, 6
@@ -208,7 +208,7 @@ def users_of(local: Any) -> Float:
     return np.asarray(getattr(local, "embedding", local))
 
 
-def full_table(gradients: Gradients, interactions: Interactions, client: int) -> Float:
+def full_table(gradients: Statistics, interactions: Interactions, client: int) -> Float:
     """A client's row gradients in the place of the items they belong to, zero elsewhere."""
     table = np.zeros((interactions.n_items, gradients.upload.rows.shape[1]))
     mine = np.asarray(interactions.pair_client) == client

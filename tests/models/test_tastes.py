@@ -28,7 +28,6 @@ from bgtplanner.models import solving
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.layout import laid_out
-from bgtplanner.models.learner import Size
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
 from bgtplanner.models.tastes import TasteMemory, Tastes
 from bgtplanner.testing import LearnerContract
@@ -680,35 +679,21 @@ class TestNoHarm:
 
 
 class TestSettings:
-    def sizes(self, name: str, values: Any) -> list[int]:
-        found = []
-        for value in values:
-            size = Size(1000, 1500, 0.5)._replace(**{name: value})
-            learner = Tastes().suited(size)
-            assert learner.axes is not None
-            assert learner.taste_share is None  # it is planned
-            found.append(learner.axes)
-        return found
-
     def test_more_noise_means_fewer_axes(self) -> None:
-        axes = self.sizes("noise", [0.0, 0.1, 0.3, 0.5, 1.0, 1.5, 1.7, 1.9, 3.0, 100.0])
+        """What else was left open is planned, not chosen once."""
+        learners = [
+            Tastes().suited(1000, 1500, noise)
+            for noise in (0.0, 0.1, 0.3, 0.5, 1.0, 1.5, 1.7, 1.9, 3.0, 100.0)
+        ]
+        axes = [learner.axes or 0 for learner in learners]
         assert axes == sorted(axes, reverse=True)
-        assert axes[0] == 16
-        assert axes[-1] == 0
-        assert len(set(axes)) > 3
+        assert (axes[0], axes[-1], len(set(axes)) > 3) == (16, 0, True)
+        assert {learner.taste_share for learner in learners} == {None}
 
     def test_what_was_chosen_stays(self) -> None:
-        size = Size(1000, 1500, 0.5)
-        given = Tastes(axes=3, taste_share=0.1)
-        assert given.suited(size) == given
-        assert Tastes(axes=0).suited(size) == Tastes(axes=0)
-        assert Tastes(taste_share=0.11).suited(size).taste_share == 0.11
-        assert Tastes(axes=2).suited(size._replace(noise=50.0)).axes == 2
-        assert Tastes().suited(size._replace(implicit=True)).implicit
-        assert Tastes(implicit=True).suited(size).implicit
-        assert not Tastes().suited(size).implicit
-        twice = Tastes().suited(size)
-        assert twice.suited(size) == twice
+        for given in (Tastes(axes=3, taste_share=0.1), Tastes(axes=0, implicit=True)):
+            assert given.suited(1000, 1500, 50.0) == given
+        assert Tastes().suited(1000, 1500, 0.5, implicit=True).implicit
 
     @pytest.mark.parametrize(
         "wrong",

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.models.learner import Size
 from bgtplanner.models.tastes import Tastes
 from bgtplanner.planning.policy import LedgerPolicy, Policy
 from bgtplanner.privacy.budget import Budgets
@@ -32,12 +31,15 @@ def config(preset: str = "recommended", **changes: Any) -> Config:
 class TestFederation:
     def test_a_learner_is_suited_to_the_noise_of_the_relation_in_force(self) -> None:
         """Against nothing in its place, a client needs half the noise: more axes are worth it."""
-        seen: list[Size] = []
+        seen: list[float] = []
 
         class Spy(Tastes):
-            def suited(self, size: Size) -> Self:
-                seen.append(size)
-                return super().suited(size)
+            def suited(
+                self, clients: int, items: int, noise: float, *, implicit: bool = False
+            ) -> Self:
+                assert (clients, items, implicit) == (500, 200, True)
+                seen.append(noise)
+                return super().suited(clients, items, noise, implicit=implicit)
 
         axes = []
         for relation in ("auto", "replace-special", "replace-one"):
@@ -48,13 +50,11 @@ class TestFederation:
             axes.append(model.axes)
         by_default, special, one = seen
         assert by_default == special
-        assert special == Size(500, 200, special.noise, implicit=True)
-        assert special.noise > 0
-        assert one.noise == pytest.approx(2 * special.noise)
+        assert one == pytest.approx(2 * special) != 0
         assert axes[0] == axes[1] > axes[2] > 0
         free = config(**{"privacy.mechanism": "none"})
-        federation_of(free, 200, Spy(), clients=500)
-        assert seen[-1] == Size(500, 200, 0.0)
+        federation_of(free, 200, Spy(), clients=500, implicit=True)
+        assert seen[-1] == 0.0
 
     @pytest.mark.parametrize(
         ("changes", "name"),

@@ -35,9 +35,10 @@ from jax import Array
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.models.interactions import Interactions, Shared, Upload
-from bgtplanner.models.learner import Learner, Local, Statistics, within
+from bgtplanner.models.learner import Learner, Local, Statistics
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
 from bgtplanner.models.posterior import COUNT_WEIGHT, Floats, Posterior
+from bgtplanner.models.settings import check
 from bgtplanner.models.solving import ridge
 
 _QUALITY = 2  # column of the quality in what users respond to
@@ -68,9 +69,8 @@ class Biases(Learner):
     count_weight: ClassVar[float] = COUNT_WEIGHT
 
     def __post_init__(self) -> None:
-        within(self, 0, 1, "mean")
-        for name in ("level", "popularity", "quality", "item", "known_item"):
-            within(self, 1e-6, 1e6, f"{name}_shrinkage")  # zero would leave users unsolvable
+        ridges = [name for name in self.__dataclass_fields__ if name.endswith("_shrinkage")]
+        check(self, mean=(0, 1), **dict.fromkeys(ridges, (1e-6, 1e6)))  # 0: users are unsolvable
 
     @property
     def plain_mean(self) -> bool:

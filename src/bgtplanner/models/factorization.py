@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from bgtplanner.errors import ConfigError
 from bgtplanner.models.interactions import Interactions, Shared, Upload
-from bgtplanner.models.learner import Learner, Local, Statistics, within
+from bgtplanner.models.learner import Learner, Local, Statistics
+from bgtplanner.models.settings import check
 from bgtplanner.models.solving import normal_equations, solved_systems
 
 
@@ -41,12 +41,15 @@ class Factorization(Learner):
     item_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        ConfigError.unless(0 <= self.dim <= 1024, "dim", self.dim, "0 to 1024")
-        within(self, 0, 1, "mean")
-        above = 0 < self.init_scale <= 10
-        ConfigError.unless(above, "init_scale", self.init_scale, "above 0, at most 10")
-        within(self, 1e-6, 1e6, "bias_shrinkage", "factor_shrinkage")  # 0: users are unsolvable
-        within(self, 0, 1e6, "item_decay")
+        check(
+            self,
+            dim=(0, 1024),
+            mean=(0, 1),
+            init_scale=(1e-6, 10),
+            bias_shrinkage=(1e-6, 1e6),  # 0 would leave users unsolvable
+            factor_shrinkage=(1e-6, 1e6),
+            item_decay=(0, 1e6),
+        )
 
     def initial(self, key: Array, n_users: int, n_items: int) -> tuple[Shared, Local]:
         """Zero item biases, small random item factors, zero user parts."""

@@ -23,7 +23,8 @@ from jax import Array
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.models.interactions import Interactions, Shared, Upload, copies, where_users
-from bgtplanner.models.learner import Learner, Local, Statistics, client_gradients, within
+from bgtplanner.models.learner import Learner, Local, Statistics, client_gradients
+from bgtplanner.models.settings import check
 
 _SLOPE = 0.2  # of leaky_relu, as in the graph-attention paper and in DGL
 
@@ -107,22 +108,19 @@ class FedGNN(Learner):
     stale_predictions: bool = False
 
     def __post_init__(self) -> None:
-        unless = ConfigError.unless
-        unless(1 <= self.dim <= 1024, "dim", self.dim, "1 to 1024")
-        for name, known in (
-            ("score", ("linear", "sigmoid")),
-            ("loss_kind", ("mse", "rmse")),
-            ("local_optimizer", ("adam", "sign")),
-        ):
-            unless(getattr(self, name) in known, name, getattr(self, name), " or ".join(known))
+        check(
+            self,
+            dim=(1, 1024),
+            mean=(-100, 100),
+            bias_shrinkage=(1e-6, 1e6),
+            init_scale=(1e-6, 10),
+            decay=(0, 1e6),
+            local_learning_rate=(0, 1e6),
+            local_weight_decay=(0, 1e6),
+            self_loops=(1, 1000),  # with none, a user without a rating would have no neighbour
+        )
         divides = self.heads >= 1 and self.dim % self.heads == 0
-        unless(divides, "heads", self.heads, f"a divisor of dim = {self.dim}")
-        within(self, -100, 100, "mean")
-        unless(0 < self.bias_shrinkage <= 1e6, "bias_shrinkage", self.bias_shrinkage, "above 0")
-        unless(0 < self.init_scale <= 10, "init_scale", self.init_scale, "above 0, at most 10")
-        # Without a self-loop, a user who has no rating yet would have no neighbour at all.
-        unless(1 <= self.self_loops <= 1000, "self_loops", self.self_loops, "1 to 1000")
-        within(self, 0, 1e6, "decay", "local_learning_rate", "local_weight_decay")
+        ConfigError.unless(divides, "heads", self.heads, f"a divisor of dim = {self.dim}")
 
     @property
     def dense_blocks(self) -> tuple[int, ...]:
@@ -191,7 +189,7 @@ class FedGNN(Learner):
 
     def train(self, shared: Shared, local: Local, interactions: Interactions) -> Statistics:
         """Return shared gradients, and take one local step of every user embedding."""
-        upload, gradient, losses = client_gradients(self, shared, local, interactions)
+        upload, losses, gradient = client_gradients(self, shared, local, interactions)
         kept = self._moved(gradient.embedding, local, interactions)
         if self.stale_predictions:
             kept = kept._replace(graph_embedding=self._embed(shared, local, interactions))

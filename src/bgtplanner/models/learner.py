@@ -41,14 +41,6 @@ class Statistics(NamedTuple):
     local: Local
 
 
-class Gradients(NamedTuple):
-    """Gradients of all clients' losses, by their copies and by their local state."""
-
-    upload: Upload
-    local: Local
-    loss: Array
-
-
 class Explanation(NamedTuple):
     """Why a learner ranks items as it does for some users; None for what plays no part in it.
 
@@ -74,23 +66,6 @@ class Explanation(NamedTuple):
         return Explanation(*arrays[:2], *parts)  # type: ignore[arg-type]
 
 
-class Size(NamedTuple):
-    """The size of a federation, in public numbers.
-
-    Attributes:
-        clients: The number of clients.
-        items: The number of items.
-        noise: Standard deviation of the noise on the sum of all uploads, over the clip, if the
-            whole budget were spent in one round; 0 without privacy.
-        implicit: Whether there are no ratings, only what was picked.
-    """
-
-    clients: int
-    items: int
-    noise: float
-    implicit: bool = False
-
-
 class Learner(Protocol):
     """A recommender: what its clients compute, all at once, and what its server does.
 
@@ -114,12 +89,17 @@ class Learner(Protocol):
         """Whether every client's upload counts the same, whatever ``server.aggregation`` says."""
         return False
 
-    def suited(self, size: Size) -> Self:
-        """Return the learner for a federation of this size, with open settings chosen.
+    def suited(self, clients: int, items: int, noise: float, *, implicit: bool = False) -> Self:
+        """Return the learner with open settings chosen by public numbers; by default itself.
 
-        It is called once, before the first round, and by default changes nothing.
+        Args:
+            clients: The number of clients.
+            items: The number of items.
+            noise: Standard deviation of the noise on the sum of all uploads, over the clip, if the
+                whole budget were spent in one round; 0 without privacy.
+            implicit: Whether there are no ratings, only what was picked.
         """
-        del size
+        del clients, items, noise, implicit
         return self
 
     def initial(self, key: Array, n_users: int, n_items: int) -> tuple[Shared, Local]:
@@ -150,8 +130,7 @@ class Learner(Protocol):
 
     def train(self, shared: Shared, local: Local, interactions: Interactions) -> Statistics:
         """Return all clients' statistics: by default the gradients of their losses."""
-        found = client_gradients(self, shared, local, interactions)
-        return Statistics(found.upload, found.loss, local)
+        return client_gradients(self, shared, local, interactions)._replace(local=local)
 
     def predict(
         self, shared: Shared, local: Local, interactions: Interactions, user: Array, item: Array
@@ -239,19 +218,8 @@ class Learner(Protocol):
 
 def client_gradients(
     learner: Learner, shared: Shared, local: Local, interactions: Interactions
-) -> Gradients:
-    """Return every client's gradient of its own loss, in one backward pass.
-
-    Example:
-        >>> from bgtplanner.models.factorization import Factorization
-        >>> from bgtplanner.data.ratings import Ratings
-        >>> ratings = Ratings.from_arrays([1, 1, 2], [7, 8, 7], [1, 4, 5], scale=(0, 5))
-        >>> learner, interactions = Factorization(dim=2), Interactions.of(ratings)
-        >>> shared, local = learner.initial(jax.random.key(0), n_users=2, n_items=2)
-        >>> gradients = client_gradients(learner, shared, local, interactions)
-        >>> gradients.upload.rows.shape, gradients.loss.shape
-        ((3, 3), (2,))
-    """
+) -> Statistics:
+    """Return the gradients of every client's own loss, by its copies and by its local state."""
 
     def total(point: Upload, state: Local) -> tuple[Array, Array]:
         losses = learner.loss(point, state, interactions)
@@ -260,7 +228,7 @@ def client_gradients(
     (_, losses), (upload, of_local) = jax.value_and_grad(total, argnums=(0, 1), has_aux=True)(
         copies(shared, interactions), local
     )
-    return Gradients(upload, of_local, losses)
+    return Statistics(upload, losses, of_local)
 
 
 def settings_of(learner: Learner) -> dict[str, Any]:
@@ -275,11 +243,3 @@ def settings_of(learner: Learner) -> dict[str, Any]:
     name = type(learner).__name__
     ConfigError.unless(plain, "model", name, "a dataclass whose fields are numbers and strings")
     return found
-
-
-def within(learner: object, low: float, high: float, *names: str) -> None:
-    """Raise a ConfigError for settings that are not numbers from `low` to `high`."""
-    for name in names:
-        value = getattr(learner, name)
-        expected = f"a number from {low:g} to {high:g}".replace("e-0", "e-").replace("e+0", "e")
-        ConfigError.unless(low <= value <= high, name, value, expected)

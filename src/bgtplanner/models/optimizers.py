@@ -11,6 +11,7 @@ from jax import Array
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.models.interactions import Shared
+from bgtplanner.models.settings import check
 
 if TYPE_CHECKING:  # takes long to import, and the default model does not need it
     import optax
@@ -19,17 +20,10 @@ Memory = Any
 """What the server remembers from round to round: a tree of arrays."""
 
 _DOUBT = 4.0  # squared: anything within two standard deviations is taken for noise
-_OPTIMIZERS = ("adam", "adagrad", "sgd", "sign", "shrunk", "posterior")
-_AGGREGATIONS = ("item-usage", "ratings", "clients")
 
 
 class Aggregate(NamedTuple):
-    """The mean of all uploads.
-
-    Attributes:
-        gradient: The mean, in the coordinates of the shared parameters.
-        usage: How many uploaded ratings each item row is made from.
-    """
+    """The mean of all uploads, and how many uploaded ratings each item row is made from."""
 
     gradient: Shared
     usage: Array
@@ -58,39 +52,28 @@ NO_NOISE = Noise(0.0, jnp.inf, 1.0, None)
 
 
 class Shrunk(NamedTuple):
-    """Steps that count only as far as they rise above their own noise.
+    """The memory of steps that count only as far as they rise above their own noise.
 
-    The server knows how noisy each aggregate is. It adds up the aggregates and the variance of
-    their noise. Each item row (and each dense entry) is then multiplied by the share of it that
-    noise does not explain, max(0, 1 - noise / size^2), which is James-Stein shrinkage. A row that
-    is all noise stays where it began, so that no round can do harm.
-
-    Attributes:
-        start: Parameters before the first round.
-        total: Sum of all steps.
-        variance: Variance of the noise in each entry of that sum.
+    The server adds up the aggregates and the variance of their noise. Each item row (and each
+    dense entry) is then multiplied by the share of it that noise does not explain,
+    max(0, 1 - noise / size^2), which is James-Stein shrinkage. A row that is all noise stays where
+    it began, so that no round can do harm.
     """
 
     start: Shared
     total: Shared
     variance: Array
 
-    def moved(
-        self, gradient: Shared, rate: float, memory: float, noise_std: Array | float
-    ) -> Shrunk:
-        """Return the state after one more step; `memory` is the share of the sum that is kept."""
-        total = jax.tree.map(lambda old, new: memory * old - rate * new, self.total, gradient)
-        variance = memory**2 * self.variance + (rate * jnp.asarray(noise_std)) ** 2
-        return Shrunk(self.start, total, variance)
-
     def parameters(self) -> Shared:
         """Return the start plus the shrunk sum."""
         items, dense = self.total
-        width = items.shape[1]
-        rows = (items**2).sum(1, keepdims=True)
-        kept = jnp.maximum(1 - _DOUBT * width * self.variance / jnp.maximum(rows, 1e-30), 0.0)
-        single = jnp.maximum(1 - _DOUBT * self.variance / jnp.maximum(dense**2, 1e-30), 0.0)
-        return Shared(self.start.items + kept * items, self.start.dense + single * dense)
+
+        def kept(squares: Array, entries: int) -> Array:
+            noise = _DOUBT * entries * self.variance
+            return jnp.maximum(1 - noise / jnp.maximum(squares, 1e-30), 0.0)
+
+        rows = kept((items**2).sum(1, keepdims=True), items.shape[1]) * items
+        return Shared(self.start.items + rows, self.start.dense + kept(dense**2, 1) * dense)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,17 +107,14 @@ class Server:
     hostile_clients: int = 0
 
     def __post_init__(self) -> None:
-        unless = ConfigError.unless
-        unless(
-            0 < self.learning_rate <= 1e6, "learning_rate", self.learning_rate, "above 0, to 1e6"
+        check(
+            self,
+            learning_rate=(1e-12, 1e6),
+            momentum=(0, 0.999999),
+            weight_decay=(0, 1e6),
+            item_prior=(0, 1e9),
+            hostile_clients=(0, 1e6),
         )
-        for name, known in (("optimizer", _OPTIMIZERS), ("aggregation", _AGGREGATIONS)):
-            unless(getattr(self, name) in known, name, getattr(self, name), " or ".join(known))
-        unless(0 <= self.momentum < 1, "momentum", self.momentum, "from 0 to below 1")
-        unless(0 <= self.weight_decay <= 1e6, "weight_decay", self.weight_decay, "0 to 1e6")
-        unless(0 <= self.item_prior <= 1e9, "item_prior", self.item_prior, "0 to 1e9")
-        whole = isinstance(self.hostile_clients, int) and 0 <= self.hostile_clients <= 1_000_000
-        unless(whole, "hostile_clients", self.hostile_clients, "a whole number, 0 to 1e6")
 
     def initial(self, shared: Shared) -> Memory:
         """Return the optimizer's memory before the first round."""
@@ -149,7 +129,10 @@ class Server:
         """Return shared parameters and memory after a step along a mean gradient."""
         gradient = aggregated.gradient
         if self.optimizer == "shrunk":
-            memory = memory.moved(gradient, self.learning_rate, self.momentum, noise.std)
+            rate, kept = self.learning_rate, self.momentum
+            total = jax.tree.map(lambda old, new: kept * old - rate * new, memory.total, gradient)
+            variance = kept**2 * memory.variance + (rate * jnp.asarray(noise.std)) ** 2
+            memory = Shrunk(memory.start, total, variance)
             return memory.parameters(), memory
         if self.aggregation == "item-usage" and self.item_prior:
             usage = aggregated.usage[:, None]
@@ -163,19 +146,19 @@ class Server:
     def _transform(self) -> optax.GradientTransformation:
         import optax
 
+        def signs(updates: Shared, _: Shared | None) -> Shared:
+            found: Shared = jax.tree.map(lambda g: g / (jnp.abs(g) + 1e-8), updates)
+            return found
+
         kinds = {
             "adam": optax.scale_by_adam(),
             "adagrad": optax.scale_by_rss(initial_accumulator_value=1e-6),
             "sgd": optax.trace(decay=self.momentum),
-            "sign": optax.stateless(
-                lambda updates, _: jax.tree.map(lambda g: g / (jnp.abs(g) + 1e-8), updates)
-            ),
+            "sign": optax.stateless(signs),
         }
+        expected = "another one: only the model biases has it"
         known = self.optimizer in kinds
-        ConfigError.unless(
-            known, "server.optimizer", self.optimizer, "another one: only the model biases has it"
-        )
+        ConfigError.unless(known, "server.optimizer", self.optimizer, expected)
         decay = optax.add_decayed_weights(self.weight_decay) if self.weight_decay else None
-        return optax.chain(
-            decay or optax.identity(), kinds[self.optimizer], optax.scale(-self.learning_rate)
-        )
+        rate = optax.scale(-self.learning_rate)
+        return optax.chain(decay or optax.identity(), kinds[self.optimizer], rate)

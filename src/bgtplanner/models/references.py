@@ -59,11 +59,10 @@ class References(NamedTuple):
 
 def references(train: Ratings, test: Ratings) -> References:
     """Return the scores of the constant, the user mean and whoever is alone on test ratings."""
-    value = train.value.astype(np.float64)
-    mean = float(value.mean()) if len(value) else PRIOR_MEAN
+    mean = float(train.value.mean(dtype=np.float64)) if len(train) else PRIOR_MEAN
     return References(
         constant=metrics(np.full(len(test), mean), test.value),
-        user_mean=metrics(_user_mean(train, test), test.value),
+        user_mean=metrics(_by_biases(train, test, items=False), test.value),
         client_alone=metrics(predicted_alone(train, test), test.value),
         features_alone=_features_alone(train, test) if train.features.shape[1] else None,
     )
@@ -71,14 +70,25 @@ def references(train: Ratings, test: Ratings) -> References:
 
 def predicted_alone(train: Ratings, test: Ratings) -> _Float:
     """Return what each client predicts for test ratings from its own training ratings alone."""
-    if train.n_clients >= train.n_users:
-        return _user_mean(train, test)
-    return np.clip(_client_alone(train, test), 0, 1)
+    return _by_biases(train, test, items=train.n_clients < train.n_users)
 
 
-def _user_mean(train: Ratings, test: Ratings) -> _Float:
-    own = _user_offset(train, train.value.astype(np.float64) - PRIOR_MEAN)
-    return np.clip(PRIOR_MEAN + own[test.user], 0, 1)
+def _by_biases(train: Ratings, test: Ratings, *, items: bool) -> _Float:
+    """Predict from biases of users and of the items of each client, by ridge regression."""
+    residual = train.value.astype(np.float64) - PRIOR_MEAN
+    both = [part.client.astype(np.int64) * part.n_items + part.item for part in (train, test)]
+    _, pair = np.unique(np.concatenate(both), return_inverse=True)
+    pairs, of_items = len(pair), np.zeros(len(pair))
+
+    def shrunk(values: _Float, group: NDArray[Any], groups: int) -> _Float:
+        counts = np.bincount(group, minlength=groups) + PRIOR_RATINGS
+        return np.asarray(np.bincount(group, values, groups) / counts)
+
+    for _ in range(_SWEEPS if items else 1):
+        of_users = shrunk(residual - of_items[pair[: len(train)]], train.user, train.n_users)
+        if items:
+            of_items = shrunk(residual - of_users[train.user], pair[: len(train)], pairs)
+    return np.clip(PRIOR_MEAN + of_users[test.user] + of_items[pair[len(train) :]], 0, 1)
 
 
 def _features_alone(train: Ratings, test: Ratings) -> Metrics:
@@ -122,49 +132,18 @@ def rankings(train: Ratings) -> dict[str, Callable[[Any], Any]]:
 
     counts = np.bincount(train.item, minlength=train.n_items)
     found = {"popularity": the_same_for_all(counts), "random": random}
-    return found | ({"features_alone": _profiles(train)} if train.features.shape[1] else {})
+    if train.features.shape[1]:
+        from scipy.sparse import csr_matrix
+
+        # A linear discriminant with the variances of the catalogue; few ratings say little.
+        features, shape = _centred(train), (train.n_users, train.n_items)
+        rated = csr_matrix((np.ones(len(train)), (train.user, train.item)), shape=shape)
+        number = np.bincount(train.user, minlength=train.n_users)[:, None] + PRIOR_RATINGS
+        weights = (rated @ features) / number / (features.var(axis=0) + 0.01)
+        found["features_alone"] = lambda users: weights[users] @ features.T
+    return found
 
 
 def the_same_for_all(scores: ArrayLike) -> Callable[[Any], Any]:
     """Return a ranking that is the same for all users."""
     return lambda users: np.tile(np.asarray(scores), (len(users), 1))
-
-
-def _profiles(train: Ratings) -> Callable[[Any], Any]:
-    from scipy.sparse import csr_matrix
-
-    features, shape = _centred(train), (train.n_users, train.n_items)
-    rated = csr_matrix((np.ones(len(train)), (train.user, train.item)), shape=shape)
-    counts = np.bincount(train.user, minlength=train.n_users)
-    # A linear discriminant with the variances of the catalogue, shrunk for users with few ratings.
-    weights = (rated @ features) / (counts[:, None] + PRIOR_RATINGS)
-    weights /= features.var(axis=0) + 0.01
-    return lambda users: weights[users] @ features.T
-
-
-def _user_offset(train: Ratings, residual: _Float) -> _Float:
-    sums = np.bincount(train.user, residual, train.n_users)
-    return np.asarray(sums / (np.bincount(train.user, minlength=train.n_users) + PRIOR_RATINGS))
-
-
-def _client_alone(train: Ratings, test: Ratings) -> _Float:
-    """Predict from each client's user and item biases, by alternating ridge regression."""
-    pairs, pair = np.unique(_pair_key(train), return_inverse=True)
-    counts = np.bincount(pair, minlength=len(pairs)) + PRIOR_RATINGS
-    residual = train.value.astype(np.float64) - PRIOR_MEAN
-    item_bias = np.zeros(len(pairs))
-    for _ in range(_SWEEPS):
-        user_bias = _user_offset(train, residual - item_bias[pair])
-        item_bias = np.bincount(pair, residual - user_bias[train.user], len(pairs)) / counts
-    wanted = _pair_key(test)
-    if not len(pairs):
-        return np.full(len(wanted), PRIOR_MEAN)
-    position = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
-    known = pairs[position] == wanted
-    return np.asarray(
-        PRIOR_MEAN + user_bias[test.user] + np.where(known, item_bias[position], 0.0)
-    )
-
-
-def _pair_key(ratings: Ratings) -> NDArray[np.int64]:
-    return ratings.client.astype(np.int64) * ratings.n_items + ratings.item

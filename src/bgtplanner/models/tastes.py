@@ -46,12 +46,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from bgtplanner.errors import ConfigError
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.interactions import Interactions, Shared, Upload
-from bgtplanner.models.learner import Explanation, Local, Size, Statistics, within
+from bgtplanner.models.learner import Explanation, Local, Statistics
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
 from bgtplanner.models.posterior import Floats, Posterior
+from bgtplanner.models.settings import check
 
 _SHARE = 3  # column of the share of all ratings that an item has; 0 for all: not known yet
 _ASKS = 4  # column of the share of the next upload that is asked for tastes; the same for all
@@ -121,29 +121,22 @@ class Tastes(Biases):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("feature", "axis", "interest", "taste"):
-            within(self, 1e-6, 1e6, f"{name}_shrinkage")
-        within(self, 0, 10, "boldness", "popularity_weight")
-        if self.axes is not None:
-            whole = isinstance(self.axes, int)
-            ConfigError.unless(whole, "axes", self.axes, "a whole number")
-            within(self, 0, 256, "axes")
-        if self.taste_share is not None:
-            within(self, 0, 0.95, "taste_share")
+        bold = {"boldness": (0, 10), "popularity_weight": (0, 10)}
+        check(self, axes=(0, 256), taste_share=(0, 0.95), **bold)
 
-    def suited(self, size: Size) -> Self:
+    def suited(self, clients: int, items: int, noise: float, *, implicit: bool = False) -> Self:
         """Choose the number of axes, if it was left open.
 
         What matters is the noise that each item gets, over the error that is there without noise
         because clients are few: ``noise * sqrt(items / clients)``. Constants were chosen on
         held-out parts of training ratings.
         """
-        noisy = size.noise * math.sqrt(size.items / max(size.clients, 1))
+        noisy = noise * math.sqrt(items / max(clients, 1))
         axes = self.axes
         if axes is None:
-            most = 0.5 + math.sqrt(size.clients) / (8 * max(noisy, 0.1))
-            axes = 0 if noisy > _TOO_NOISY else min(round(most), _MOST_AXES, size.items // 4)
-        return replace(self, axes=axes, implicit=self.implicit or size.implicit)
+            most = 0.5 + math.sqrt(clients) / (8 * max(noisy, 0.1))
+            axes = 0 if noisy > _TOO_NOISY else min(round(most), _MOST_AXES, items // 4)
+        return replace(self, axes=axes, implicit=self.implicit or implicit)
 
     def split(
         self, memory: TasteMemory, precision: float, clip: float, norm: Literal["l1", "l2"]

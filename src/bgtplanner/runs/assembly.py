@@ -15,7 +15,7 @@ from bgtplanner.federation.coordinator import Coordinator, Engine
 from bgtplanner.federation.parameters import noise_of_mean
 from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.rounds import Federation
-from bgtplanner.models.learner import Learner, Size, settings_of
+from bgtplanner.models.learner import Learner, settings_of
 from bgtplanner.models.registry import MODELS
 from bgtplanner.paper.accounting import AUTHORS
 from bgtplanner.paper.expansion import Expansion
@@ -122,7 +122,9 @@ def federation_of(
     privacy = config.privacy
     learner = learner_of(config) if learner is None else learner
     if clients is not None:
-        learner = learner.suited(Size(clients, n_items, _whole_noise(config, clients), implicit))
+        learner = learner.suited(
+            clients, n_items, _whole_noise(config, clients), implicit=implicit
+        )
     protection = None
     if privacy.mechanism != "none":
         protection = Protection(
