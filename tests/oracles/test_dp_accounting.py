@@ -287,7 +287,7 @@ def test_the_other_reading_of_gaussian_noise_is_theirs(name: str) -> None:
     accountant = accountant_named(name)
     for multiplier, count in ((1.0, 1), (5.0, 40), (0.6, 3)):  # over the clip, against nothing
         spent = count * accountant.sum_ticks(accountant.charge(multiplier))
-        ours = accountant.other_reading(spent, 1e-5, "replace-special")
+        ours = accountant.epsilon(spent, 1e-5, other_than="replace-special")
         assert ours is not None
         theirs: Any = pld.PLDAccountant(RELATIONS.REPLACE_ONE, value_discretization_interval=1e-3)
         theirs.compose(event("gaussian", multiplier, count))
@@ -308,7 +308,7 @@ def test_the_other_reading_of_laplace_noise_is_no_less_than_theirs(name: str) ->
     for multiplier, count in ((1.0, 1), (20.0, 60), (4.0, 10)):
         spent = count * accountant.sum_ticks(accountant.charge(multiplier))
         for neighbours, by in (("replace-special", 2.0), ("replace-one", 0.5)):
-            ours = accountant.other_reading(spent, 1e-5, neighbours)  # type: ignore[arg-type]
+            ours = accountant.epsilon(spent, 1e-5, other_than=neighbours)  # type: ignore[arg-type]
             assert ours is not None
             exact = tight((("laplace", multiplier / by, count),), 1e-5)
             assert float(ours) >= exact - PLD_STEP * count
@@ -335,7 +335,7 @@ def test_nothing_in_the_place_of_a_randomised_bit_is_no_worse_than_another_bit()
             ).get_epsilon_for_delta(0.0)
             for relation in (RELATIONS.REPLACE_ONE, RELATIONS.REPLACE_SPECIAL)
         ]
-        ours = unit.other_reading(unit.sum_ticks(epsilon), 1e-5, "replace-one")
+        ours = unit.epsilon(unit.sum_ticks(epsilon), 1e-5, other_than="replace-one")
         assert ours is not None
         assert found[1] < found[0] == pytest.approx(epsilon, abs=1e-3)
         assert float(ours) >= found[1]

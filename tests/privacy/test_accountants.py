@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from dataclasses import FrozenInstanceError
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -354,7 +353,7 @@ def test_exactly_so_many_even_charges_fit(name: str, budget: Budget, rounds: int
 
 @pytest.mark.parametrize("rounds", [0, -1, 1.5, math.nan, math.inf, "3"])
 def test_a_senseless_number_of_rounds_is_refused(rounds: Any) -> None:
-    with refused(f"rounds = {rounds!r}: expected a whole number, at least 1"):
+    with refused(f"rounds = {rounds!r}: expected a whole number of at least 1"):
         accountant_named("gaussian/gdp").even_charge(Budget(1.0), rounds)
 
 
@@ -441,13 +440,6 @@ def test_epsilon_of_rounds_does_not_overflow() -> None:
     assert filtered == pytest.approx(5e11 + math.sqrt(2 * math.log(1e5) * 1e12), rel=1e-12)
 
 
-def test_what_the_ledger_would_not_call_cannot_be_overridden() -> None:
-    """It adds up ticks; an accountant with other sums must say so where they are added up."""
-    with pytest.raises(TypeError, match="override sums_of"):
-        type("Dearer", (Accountant,), {"sum_ticks": lambda _, charge: 2 * charge})
-    type("Dearer", (Accountant,), {"sums_of": lambda _, ticks: 2 * ticks})
-
-
 @pytest.mark.parametrize("epsilon", [1e5, 99999.9, 87654.3, 65537.1, 12345.6])
 @pytest.mark.parametrize("rounds", [1, 2, 3, 5, 6, 7, 9, 13, 101])
 def test_even_charges_fit_where_ticks_are_more_than_a_double_tells_apart(
@@ -469,11 +461,6 @@ def test_the_largest_charge_whose_square_fits_is_found_to_the_tick() -> None:
     assert (largest > 0).all()
     assert accountant.fits(spent, accountant.sum_ticks(largest), limits).all()
     assert not accountant.fits(spent, accountant.sum_ticks(largest + TICK), limits).any()
-
-
-def test_a_rule_cannot_be_bent() -> None:
-    with pytest.raises(FrozenInstanceError):
-        accountant_named("gaussian/gdp").sound = False  # type: ignore[misc]
 
 
 def test_a_charge_fits_up_to_the_limit_exactly() -> None:

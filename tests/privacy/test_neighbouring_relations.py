@@ -199,11 +199,11 @@ def test_the_other_reading_is_that_of_the_other_noise(name: str) -> None:
         wide, narrow = (accountant.charge(multiplier / by) for by in (1, 2))
         spent = sum(accountant.sum_ticks(wide) for _ in range(20))
         doubled = sum(accountant.sum_ticks(narrow) for _ in range(20))
-        read = accountant.other_reading(spent, 1e-5, "replace-special")
-        back = accountant.other_reading(doubled, 1e-5, "replace-one")
+        read = accountant.epsilon(spent, 1e-5, other_than="replace-special")
+        back = accountant.epsilon(doubled, 1e-5, other_than="replace-one")
         assert read == pytest.approx(accountant.epsilon(doubled, 1e-5), rel=1e-9)
         assert back == pytest.approx(accountant.epsilon(spent, 1e-5), rel=1e-9)
-        alike = accountant.other_reading_of_rounds(float(wide), 20, 1e-5, "replace-special")
+        alike = accountant.epsilon_of_rounds(float(wide), 20, 1e-5, other_than="replace-special")
         assert alike == pytest.approx(float(read), rel=1e-9)
 
 
@@ -237,8 +237,7 @@ def test_pure_epsilons_double_and_mu_doubles() -> None:
     # mu = 1 is epsilon 4.377 at delta 1e-5, mu = 2 is 9.997.
     ticks = to_ticks([[1.0]])
     assert float(gdp.epsilon(ticks, 1e-5)[0]) == pytest.approx(4.37718, abs=1e-5)
-    read = gdp.other_reading(ticks, 1e-5, "replace-special")
-    assert read is not None
+    read = gdp.epsilon(ticks, 1e-5, other_than="replace-special")
     assert float(read[0]) == pytest.approx(9.99726, abs=1e-5)
 
 
@@ -259,6 +258,5 @@ def test_what_is_not_known_is_not_stated() -> None:
     authors = accountant_named("gaussian/authors")
     assert authors.other_promise(Budget(3.0, 1e-5), "replace-one") is None
     full = np.array([[CEILING]])
-    read = accountant_named(BASIC).other_reading(full, 1e-5, "replace-one")
-    assert read is not None
+    read = accountant_named(BASIC).epsilon(full, 1e-5, other_than="replace-one")
     assert math.isinf(float(read[0]))  # a sum that has stopped says nothing

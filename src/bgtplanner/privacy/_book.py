@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,7 +41,7 @@ from bgtplanner.privacy.mechanisms import SENSITIVITY, Neighbours
 
 
 class Spending:
-    """What every client has spent, and its limits, which the caller must not change.
+    """What every client has spent, which the caller must not change.
 
     Attributes:
         sums: The sums of all charges in ticks, ``[sums, clients]``.
@@ -73,27 +74,18 @@ class Spending:
 
     def adds(self, ticks: Ticks, who: Mask) -> Ticks:
         """Return what charges add to each sum, ``[sums, clients]``; only meaningful for `who`."""
-        if ticks.ndim:
-            return self.accountant.sums_of(np.where(who, ticks, 1))
-        return self.accountant.sums_of(ticks)[:, None]
+        each = np.where(who, ticks, 1) if ticks.ndim else ticks[None]
+        return self.accountant.sums_of(each)
 
 
 class Demand(NamedTuple):
-    """What a caller wants to reserve.
-
-    Attributes:
-        run: The run.
-        round: Its round.
-        ticks: What is to be paid: one number, or one per client.
-        asked: Who is asked.
-        mark: The fingerprint of the inputs; empty if there is none.
-    """
+    """What a caller wants to reserve: one number of ticks or one per client, and who is asked."""
 
     run: str
     round: int
     ticks: Ticks
     asked: Mask
-    mark: bytes
+    mark: bytes  # the fingerprint of the inputs; empty if there is none
 
     @classmethod
     def checked(
@@ -114,26 +106,24 @@ class Demand(NamedTuple):
         charges = np.asarray(charge, dtype=np.float64)
         fits = charges.shape in ((), (size,))
         ConfigError.unless(fits, "charge", charges.shape, f"one number, or {size}")
+        ticks = to_ticks(np.where(charges == 0, 1.0, charges) if charges.ndim else charges)
         if charges.ndim:
-            pays = charges != 0
-            ticks, asked = np.where(pays, to_ticks(np.where(pays, charges, 1.0)), 0), asked & pays
-        else:
-            ticks = to_ticks(charges)
-        mark = b"" if fingerprint is None else bytes(fingerprint)
-        return cls(run, int(number), ticks, asked, mark)
+            ticks, asked = np.where(charges == 0, 0, ticks), asked & (charges != 0)
+        return cls(run, int(number), ticks, asked, bytes(fingerprint or b""))
 
 
-def _mask(clients: ArrayLike, n_clients: int) -> Mask:
+def _mask(clients: ArrayLike, size: int) -> Mask:
+    """Return a mask of the clients that are given as a mask, or by their indices."""
     array = np.asarray(clients)
     if array.dtype == bool:
-        fits = array.shape == (n_clients,)
-        ConfigError.unless(fits, "clients", array.shape, f"a mask of {n_clients}")
-        return array.copy()
-    fits = array.ndim == 1 and (array.size == 0 or np.issubdtype(array.dtype, np.integer))
-    fits = fits and bool(((array >= 0) & (array < n_clients)).all())
-    ConfigError.unless(fits, "clients", "indices", f"numbers from 0 to {n_clients - 1}")
-    mask = np.zeros(n_clients, dtype=bool)
-    mask[array.astype(np.int64)] = True
+        ConfigError.unless(array.shape == (size,), "clients", array.shape, f"a mask of {size}")
+    else:
+        fits = array.ndim == 1 and (array.size == 0 or np.issubdtype(array.dtype, np.integer))
+        fits = fits and bool(((array >= 0) & (array < size)).all())
+        ConfigError.unless(fits, "clients", "indices", f"numbers from 0 to {size - 1}")
+        array = array.astype(np.int64)
+    mask = np.zeros(size, dtype=bool)
+    mask[array] = True
     return mask
 
 
@@ -142,8 +132,6 @@ class Reservation:
     """Permission to release once, for the clients that could pay.
 
     Attributes:
-        run: The run.
-        round: Its round.
         attempt: 0 for the first attempt; a retry on changed inputs is a new one, charged again.
         granted: Who may release.
         refused: Who was asked and could not pay.
@@ -190,7 +178,6 @@ class Book:
     Attributes:
         first_budgets: The budgets that the ledger was created with. Rows refer to their classes.
         budgets: The budgets that are in force.
-        spending: What every client has spent.
         made: The reservations of each run and round, oldest first.
         newest_round: The highest round of each run.
         unsettled: The rows of reservations that were never settled.
@@ -211,7 +198,8 @@ class Book:
                 tuple(Budget(epsilon, delta) for epsilon, delta in about["budgets"]),
                 np.frombuffer(classes, dtype="<i4"),
             )
-            same_key = about["key"] == _mark_of_key(key)
+            if about["key"] != _mark_of_key(key):
+                raise Tampered("the ledger's key is not the one it was created with")
             # Before ledgers named the relation, all noise was scaled for this one.
             named = about.get("neighbours", "replace-one")
             if str(named) not in SENSITIVITY:
@@ -221,8 +209,6 @@ class Book:
             raise LedgerError(f"the ledger's first row cannot be used: {error}") from error
         except (KeyError, TypeError, ValueError) as error:
             raise Tampered("the first row cannot be read: edited or damaged") from error
-        if not same_key:
-            raise Tampered("the ledger's key is not the one it was created with")
         self.budgets = self.first_budgets
         self.spending = Spending(self.accountant, self.budgets)
         self.made: dict[tuple[str, int], list[Made]] = {}
@@ -231,18 +217,15 @@ class Book:
         self.forgiven: set[Head] = set()
         self._hashes = [self.head.hash]
 
-    def lower(self, budgets: Budgets) -> None:
+    def lower(self, budgets: Budgets, path: Path | str) -> None:
         """Put other budgets in force, of which none may be larger than it is now."""
         if len(budgets) != len(self.budgets):
-            raise LedgerError(f"kept for {len(self.budgets)} clients, not {len(budgets)}")
+            raise LedgerError(f"{path}: kept for {len(self.budgets)} clients, not {len(budgets)}")
         lowered = Spending(self.accountant, budgets, self.spending.sums)
         if (lowered.limits > self.spending.limits).any():
-            raise LedgerError(
-                "created with a smaller budget; a budget can be lowered, never raised"
-            )
+            smaller = "created with a smaller budget; a budget can be lowered, never raised"
+            raise LedgerError(f"{path}: {smaller}")
         self.spending, self.budgets = lowered, budgets
-
-    # ---- what may be reserved
 
     def decide(
         self, demand: Demand, repeats: list[tuple[Made, Payment]], *, strict: bool
@@ -266,8 +249,6 @@ class Book:
                 left=left,
             )
         return Decision(pays, refused, replayed, made)
-
-    # ---- rows
 
     def read(self, row: Row) -> None:
         """Add the next row, whichever process wrote it."""
@@ -297,27 +278,20 @@ class Book:
             raise ValueError("a loss of no charge")
         return Payment(0, b"", np.ones(len(self.budgets), dtype=bool), np.asarray(ticks))
 
-    def written(self, payment: Payment) -> bytes:
-        """Return the payload of a row that says a payment."""
-        return payment.packed(self.first_budgets)
-
     def described(self, row: Row) -> dict[str, Any]:
         """Return a row in readable form; the only data of a client is what it paid."""
         entry: dict[str, Any] = dict(zip(Row._fields[:4], row, strict=False))
-        if row.kind not in ("reserve", "loss"):
-            return entry
-        payment = self.payment(row)
-        paid = from_ticks(np.broadcast_to(payment.ticks, payment.who.shape)[payment.who])
+        if row.kind in ("reserve", "loss"):
+            payment = self.payment(row)
+            paid = from_ticks(np.broadcast_to(payment.ticks, payment.who.shape)[payment.who])
+            entry["charge_most"] = float(paid.max())
         if row.kind == "reserve":
             entry |= {
                 "clients": len(paid),
                 "charge_least": float(paid.min()),
-                "charge_most": float(paid.max()),
                 "attempt": payment.attempt,
                 "settled": row.number not in self.unsettled,
             }
-        else:
-            entry["charge_most"] = float(from_ticks(payment.ticks))
         return entry
 
     def _take_in(self, row: Row) -> None:

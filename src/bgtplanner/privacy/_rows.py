@@ -11,10 +11,11 @@ of budgets if all members of a class pay the same, and one bit per client for wh
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,48 +96,54 @@ def pack(about: Mapping[str, Any], data: bytes = b"") -> bytes:
     return len(text).to_bytes(4, "little") + text + zlib.compress(data, 1)
 
 
-def unpack(payload: bytes) -> tuple[dict[str, Any], bytes]:
-    """Return what :func:`pack` was given."""
-    about, data = named_values(payload), payload[4 + int.from_bytes(payload[:4], "little") :]
+@contextlib.contextmanager
+def _as_written() -> Iterator[None]:
+    """Refuse what cannot have been written like this."""
     try:
-        return about, zlib.decompress(data)
-    except zlib.error as error:
+        yield
+    except (KeyError, ValueError, OverflowError, RecursionError, zlib.error) as error:
         raise damaged() from error
-
-
-def named_values(payload: bytes) -> dict[str, Any]:
-    """Return only the named values of a payload, without its bytes, of which there may be many."""
-    try:
-        about = json.loads(payload[4 : 4 + int.from_bytes(payload[:4], "little")].decode())
-    except (ValueError, RecursionError) as error:
-        raise damaged() from error
-    if not isinstance(about, dict):
-        raise damaged()
-    return about
-
-
-def attempt_of(about: Mapping[str, Any]) -> tuple[int, bytes]:
-    """Return the attempt of a reserve row and the fingerprint of its inputs."""
-    attempt, mark = about.get("attempt"), about.get("fingerprint")
-    if type(attempt) is not int or not 0 <= attempt < 2**62 or not isinstance(mark, str):
-        raise damaged()
-    try:
-        return attempt, bytes.fromhex(mark)
-    except ValueError as error:
-        raise damaged() from error
-
-
-def settled_by(row: Row) -> int:
-    """Return the number of the reservation that a settle row settles."""
-    number = named_values(row.payload).get("settles")
-    if type(number) is not int or not 0 < number < 2**62:
-        raise damaged()
-    return number
 
 
 def damaged() -> Tampered:
     """Return the error for a row that cannot have been written like this."""
     return Tampered("a row cannot be read: edited or damaged")
+
+
+def _must(hold: bool) -> None:
+    if not hold:
+        raise ValueError
+
+
+@_as_written()
+def unpack(payload: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return what :func:`pack` was given."""
+    data = payload[4 + int.from_bytes(payload[:4], "little") :]
+    return named_values(payload), zlib.decompress(data)
+
+
+@_as_written()
+def named_values(payload: bytes) -> dict[str, Any]:
+    """Return only the named values of a payload, without its bytes, of which there may be many."""
+    about = json.loads(payload[4 : 4 + int.from_bytes(payload[:4], "little")].decode())
+    _must(isinstance(about, dict))
+    return dict(about)
+
+
+@_as_written()
+def attempt_of(about: Mapping[str, Any]) -> tuple[int, bytes]:
+    """Return the attempt of a reserve row and the fingerprint of its inputs."""
+    attempt, mark = about["attempt"], about["fingerprint"]
+    _must(type(attempt) is int and 0 <= attempt < 2**62 and isinstance(mark, str))
+    return attempt, bytes.fromhex(mark)
+
+
+@_as_written()
+def settled_by(row: Row) -> int:
+    """Return the number of the reservation that a settle row settles."""
+    number = named_values(row.payload)["settles"]
+    _must(type(number) is int and 0 < number < 2**62)
+    return int(number)
 
 
 class Payment(NamedTuple):
@@ -184,39 +191,32 @@ class Payment(NamedTuple):
         return pack(about, data + (ticks.astype("<i8").tobytes() if ticks.ndim else b""))
 
     @classmethod
+    @_as_written()
     def unpacked(cls, payload: bytes, budgets: Budgets) -> Payment:
         """Read the payload of a row. The nonce in older rows is ignored."""
         about, data = unpack(payload)
         attempt, mark = attempt_of(about)
-        clients = len(budgets)
-        try:
-            size = 0 if about["everybody"] else (clients + 7) // 8
-            by_class = bool(about.get("by_class", False))
-            ticks = None if by_class else about["ticks"]
-            if len(data) < size or not (ticks is None or type(ticks) is int):
-                raise damaged()
+        who, size = np.ones(len(budgets), dtype=bool), 0
+        if not about["everybody"]:
+            size = (len(who) + 7) // 8
+            _must(len(data) >= size)
             bits = np.frombuffer(data[:size], dtype=np.uint8)
-            who = np.ones(clients, dtype=bool)
-            if size:
-                who = np.unpackbits(bits, count=clients).astype(bool)
-            listed = np.frombuffer(data[size:], dtype="<i8").astype(np.int64)
-            if ticks is not None:
-                listed = np.asarray(ticks, dtype=np.int64)
-        except (KeyError, ValueError, OverflowError) as error:
-            raise damaged() from error
-        if (listed < (0 if by_class else 1)).any() or (listed > CEILING).any():
-            raise damaged()
+            who = np.unpackbits(bits, count=len(who)).astype(bool)
+        by_class = bool(about.get("by_class", False))
+        ticks = None if by_class else about["ticks"]
+        _must(ticks is None or type(ticks) is int)
+        listed = np.frombuffer(data[size:], dtype="<i8").astype(np.int64)
+        if ticks is not None:
+            listed = np.asarray(ticks, dtype=np.int64)
+        _must(bool(((listed >= (0 if by_class else 1)) & (listed <= CEILING)).all()))
         if by_class:
-            if len(listed) != len(budgets.classes):
-                raise damaged()
+            _must(len(listed) == len(budgets.classes))
             listed = listed[budgets.class_of_client]
             who &= listed > 0
         elif listed.ndim:
-            if len(listed) != np.count_nonzero(who):
-                raise damaged()
-            each = np.zeros(clients, dtype=np.int64)
+            _must(len(listed) == np.count_nonzero(who))
+            each = np.zeros(len(who), dtype=np.int64)
             each[who] = listed
             listed = each
-        if not who.any():
-            raise damaged()
+        _must(bool(who.any()))
         return cls(attempt, mark, who, listed)

@@ -39,7 +39,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError
 from functools import lru_cache
 from typing import Any
 
@@ -48,7 +47,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.privacy import conversions
-from bgtplanner.privacy.budget import Budget
+from bgtplanner.privacy.budget import Budget, positive
 from bgtplanner.privacy.compatibility import neighbours_of
 from bgtplanner.privacy.mechanisms import (
     MECHANISMS,
@@ -106,15 +105,14 @@ _SQUARES: Sum = (conversions.squares_capacity, conversions.squares_epsilon)
 class Accountant:
     """One way of adding up charges; a subclass names its sums and what a charge is.
 
+    A charge fits if at least one of the sums stays within its capacity.
+
     Attributes:
         name: ``mechanism/rule``.
-        mechanism: The mechanism whose charges it adds up.
         sound: Whether staying within the capacity gives (epsilon, delta) for adaptively chosen
             charges, with one clip over the whole upload.
         sums: The sums that are kept, of the charges and perhaps of their squares: each with its
             capacity for (epsilon, delta), and the epsilon that it amounts to at delta.
-
-    A charge fits if at least one of the sums stays within its capacity.
 
     Example:
         >>> accountant = accountant_named("gaussian/gdp")
@@ -127,13 +125,6 @@ class Accountant:
     mechanism: str
     sound: bool = True
     sums: tuple[Sum, ...]
-
-    def __init_subclass__(cls) -> None:
-        if "sum_ticks" in vars(cls):  # the ledger, which has ticks already, would not call it
-            raise TypeError(f"{cls.__name__}.sum_ticks: override sums_of instead")
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise FrozenInstanceError(f"cannot assign to field {name!r}")  # instances are shared
 
     @property
     def powers(self) -> tuple[int, ...]:
@@ -217,8 +208,7 @@ class Accountant:
 
     def even_charge(self, budget: Budget, rounds: int) -> float:
         """Return the largest charge that a budget can pay `rounds` times."""
-        whole = isinstance(rounds, int | np.integer) and rounds >= 1
-        ConfigError.unless(bool(whole), "rounds", rounds, "a whole number, at least 1")
+        positive("rounds", rounds)
         share = np.array([int(limit) // int(rounds) for limit in self.limit_ticks(budget)])
         charge = float(self.largest_fitting(np.zeros_like(share), share))
         ConfigError.unless(charge > 0, "rounds", rounds, f"fewer, for {budget}")
@@ -226,44 +216,40 @@ class Accountant:
 
     # ---- readings
 
-    def epsilon(self, spent: ArrayLike, delta: float) -> Floats:
-        """Return the epsilon of sums in ticks at delta: a reading; the promise is the budget."""
-        return self._reading(_charges(spent), delta)
+    def epsilon(
+        self, spent: ArrayLike, delta: float, *, other_than: Neighbours | None = None
+    ) -> Floats:
+        """Return the epsilon of sums in ticks at delta: a reading; the promise is the budget.
 
-    def epsilon_of_rounds(self, charge: float, rounds: int, delta: float) -> float:
-        """Return the epsilon, at delta, of `rounds` rounds of one charge, however large."""
-        return float(self._reading(self._sums_of_rounds(charge, rounds), delta))
-
-    def other_reading_of_rounds(
-        self, charge: float, rounds: int, delta: float, neighbours: Neighbours
-    ) -> float | None:
-        """Return the same under the other relation; see :meth:`other_reading`."""
-        read = self._other_reading(self._sums_of_rounds(charge, rounds), delta, neighbours)
-        return None if read is None else float(read)
-
-    def other_reading(
-        self, spent: ArrayLike, delta: float, neighbours: Neighbours
-    ) -> Floats | None:
-        """Return the epsilon, under the other relation, of sums charged under `neighbours`.
-
+        With `other_than`, it is read under the other relation than the one that was charged for.
         From ``replace-special`` to ``replace-one`` the sensitivity doubles, and so do the mu of
         Gaussian noise and the epsilon of Laplace noise. A mechanism that does not scale like this
         is for ``replace-one``, and against nothing no worse than against any other upload. It is
-        None if it is not known: by an accountant that promises nothing, or one whose charges do
+        NaN if it is not known: by an accountant that promises nothing, or one whose charges do
         not grow by the same factor at every noise multiplier.
 
         Example:
             >>> basic = accountant_named("laplace/basic")
-            >>> float(basic.other_reading(to_ticks([1.5]), 1e-5, "replace-special"))
+            >>> float(basic.epsilon(to_ticks([1.5]), 1e-5, other_than="replace-special"))
             3.0
         """
-        return self._other_reading(_charges(spent), delta, neighbours)
+        sums = from_ticks(spent)  # one at the ceiling may be anything
+        return self._reading(np.where(sums < _MOST, sums, np.inf), delta, other_than)
+
+    def epsilon_of_rounds(
+        self, charge: float, rounds: int, delta: float, *, other_than: Neighbours | None = None
+    ) -> float:
+        """Return the epsilon, at delta, of `rounds` rounds of one charge, however large."""
+        adds = self.sum_ticks(charge)
+        powers = np.array([float(charge) ** power for power in self.powers])
+        sums = np.where(adds < CEILING, from_ticks(adds), powers) * float(rounds)
+        return float(self._reading(sums, delta, other_than))
 
     def other_promise(self, budget: Budget, neighbours: Neighbours) -> float | None:
         """Return the epsilon, under the other relation, of all that a budget can ever pay for.
 
         What a ledger admits has a sum within its limit, so that the other reading is at most the
-        largest of those of the limits. It is None where :meth:`other_reading` is.
+        largest of those of the limits. It is None where that reading is not known.
 
         Example:
             >>> gdp = accountant_named("gaussian/gdp")
@@ -274,25 +260,17 @@ class Accountant:
         # A sum that is not the one within its limit may be anything, and bounds nothing.
         alone = np.full((len(limits), len(limits)), CEILING)
         np.fill_diagonal(alone, limits)
-        read = self.other_reading(alone, budget.delta, neighbours)
-        return None if read is None else float(read.max())
+        return known(float(self.epsilon(alone, budget.delta, other_than=neighbours).max()))
 
-    def _sums_of_rounds(self, charge: float, rounds: int) -> Floats:
-        adds = self.sum_ticks(charge)
-        powers = np.array([float(charge) ** power for power in self.powers])
-        return np.asarray(np.where(adds < CEILING, from_ticks(adds), powers) * float(rounds))
-
-    def _reading(self, sums: Floats, delta: float) -> Floats:
+    def _reading(self, sums: Floats, delta: float, other_than: Neighbours | None) -> Floats:
+        if other_than is not None:
+            growth, special = self._growth, other_than == "replace-special"
+            if not self.sound or (growth is None and special):
+                return np.full(sums.shape[1:], np.nan)
+            factor = 1.0 if growth is None else growth if special else 1 / growth
+            sums = np.stack([factor**p * row for p, row in zip(self.powers, sums, strict=True)])
         every = [read(row, delta) for (_, read), row in zip(self.sums, sums, strict=True)]
         return np.asarray(np.minimum.reduce(every))
-
-    def _other_reading(self, sums: Floats, delta: float, neighbours: Neighbours) -> Floats | None:
-        growth, special = self._growth, neighbours == "replace-special"
-        if not self.sound or (growth is None and special):
-            return None
-        factor = 1.0 if growth is None else growth if special else 1 / growth
-        scaled = [factor**power * row for power, row in zip(self.powers, sums, strict=True)]
-        return self._reading(np.stack(scaled), delta)
 
     @property
     def _growth(self) -> float | None:
@@ -309,12 +287,6 @@ def _limits(sums: tuple[Sum, ...], budget: Budget) -> list[int]:
     """Return the limits in ticks, each computed once: the exact ones take milliseconds."""
     exact = [float(np.asarray(limit(budget.epsilon, budget.delta))) for limit, _ in sums]
     return [min(math.floor(limit / TICK), _HIGHEST_LIMIT) for limit in exact]
-
-
-def _charges(spent: ArrayLike) -> Floats:
-    """Return sums in ticks as charges; one at the ceiling may be anything."""
-    sums = from_ticks(spent)
-    return np.where(sums < _MOST, sums, np.inf)
 
 
 def _root_ticks(ticks: Ticks, power: int) -> Ticks:
@@ -387,6 +359,11 @@ _WORDS = {
 """How the other reading of an epsilon is said, by the relation of the first."""
 
 
+def known(reading: float) -> float | None:
+    """Return a reading, or None for one that is not known."""
+    return None if math.isnan(reading) else reading
+
+
 def rounded_up(epsilon: float) -> str:
     """Return an epsilon in three digits, rounded up: no reading is printed as less than it is.
 
@@ -449,11 +426,12 @@ def quotes(
 def _quote(
     accountant: Accountant, budget: Budget, rounds: int, noise: float | None, relation: Neighbours
 ) -> dict[str, Any]:
-    def epsilon(charge: float, number: int) -> float:
-        return accountant.epsilon_of_rounds(charge, number, budget.delta)
+    def epsilon(charge: float, number: int, other_than: Neighbours | None = None) -> float | None:
+        read = accountant.epsilon_of_rounds(charge, number, budget.delta, other_than=other_than)
+        return known(read)
 
     def readings(charge: float) -> dict[str, float | None]:
-        other = accountant.other_reading_of_rounds(charge, rounds, budget.delta, relation)
+        other = epsilon(charge, rounds, relation)
         return {"epsilon": epsilon(charge, rounds), "epsilon_other_reading": other}
 
     charge = accountant.even_charge(budget, rounds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bgtplanner.errors import ConfigError, quoted
+from bgtplanner.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,11 @@ class Budget:
             ("epsilon", 1e-9, math.nextafter(1e5, math.inf), "a number from 1e-9 to 100,000"),
             ("delta", 0.0, 1.0, "a number from 0 to below 1"),
         ):
-            given = getattr(self, name)
-            try:
-                value = float(given)
-            except (TypeError, ValueError, OverflowError) as error:
-                raise ConfigError(f"{name} = {quoted(given)}: expected {expected}") from error
-            ConfigError.unless(least <= value < below, name, value, expected)
+            value = getattr(self, name)
+            with contextlib.suppress(TypeError, ValueError, OverflowError):
+                value = float(value)
+            fits = isinstance(value, float) and least <= value < below
+            ConfigError.unless(fits, name, value, expected)
             object.__setattr__(self, name, value)
 
 
@@ -61,9 +61,9 @@ class Budgets:
         whole = index.ndim == 1 and np.issubdtype(index.dtype, np.integer)
         ConfigError.unless(whole, "class_of_client", index.dtype, "one whole number per client")
         ConfigError.unless(len(self.classes) > 0, "classes", self.classes, "at least one budget")
-        inside = not len(index) or (index.min() >= 0 and index.max() < len(self.classes))
+        inside, below = (index >= 0) & (index < len(self.classes)), len(self.classes)
         ConfigError.unless(
-            bool(inside), "class_of_client", "an index", f"indices below {len(self.classes)}"
+            bool(inside.all()), "class_of_client", "an index", f"indices below {below}"
         )
         object.__setattr__(self, "class_of_client", index.astype(np.int32))
         object.__setattr__(self, "classes", tuple(self.classes))
@@ -81,26 +81,25 @@ class Budgets:
     @classmethod
     def same(cls, budget: Budget, clients: int) -> Self:
         """Return the same budget for every client."""
-        _check_clients(clients)
+        positive("clients", clients)
         return cls((budget,), np.zeros(clients, dtype=np.int32))
 
     @classmethod
     def per_client(cls, epsilons: ArrayLike, delta: float) -> Self:
         """Return one budget per client by its epsilon; equal ones form one class."""
         values = np.asarray(epsilons, dtype=np.float64)
-        if values.ndim != 1 or not len(values):
-            shape = values.shape
-            raise ConfigError(f"epsilons: expected one number per client, got shape {shape}")
+        one_each = values.ndim == 1 and len(values) > 0
+        ConfigError.unless(one_each, "epsilons", values.shape, "one number per client")
         distinct, index = np.unique(values, return_inverse=True)
         return cls(_budgets(distinct.tolist(), delta), index.astype(np.int32))
 
     @classmethod
     def shares(cls, text: str, clients: int, *, delta: float, seed: int) -> Self:
         """Return classes by share, as in ``--budgets 1:0.2,5:0.3,10:0.5``, assigned at random."""
-        _check_clients(clients)
+        positive("clients", clients)
         expected = "EPSILON:SHARE,... with shares that sum to 1, such as 1:0.2,5:0.3,10:0.5"
         try:
-            pairs = [tuple(float(part) for part in entry.split(":")) for entry in text.split(",")]
+            pairs = [map(float, entry.split(":")) for entry in text.split(",")]
             epsilons, weights = zip(*((epsilon, share) for epsilon, share in pairs), strict=True)
         except ValueError as error:
             raise ConfigError(f"budgets = {text!r}: expected {expected}") from error
@@ -112,9 +111,10 @@ class Budgets:
         return cls(_budgets(epsilons, delta), index.astype(np.int32))
 
 
-def _check_clients(clients: int) -> None:
-    whole = isinstance(clients, int | np.integer) and clients >= 1
-    ConfigError.unless(bool(whole), "clients", clients, "a whole number of at least 1")
+def positive(name: str, value: int) -> None:
+    """Refuse what is not a whole number of at least 1."""
+    whole = isinstance(value, int | np.integer) and value >= 1
+    ConfigError.unless(bool(whole), name, value, "a whole number of at least 1")
 
 
 def _budgets(epsilons: Sequence[float], delta: float) -> tuple[Budget, ...]:

@@ -27,14 +27,10 @@ _LOCAL = (
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """What one clip, and with it one guarantee, covers.
-
-    `release` is the address of the function that protects uploads in a simulation, such as
-    :func:`bgtplanner.federation.protection.release_whole`.
-    """
+    """What one clip, and with it one guarantee, covers."""
 
     name: str
-    release: str
+    release: str  # the address of the function that protects uploads in a simulation
     sound: bool = True  # it is the whole client: the guarantee covers all that it sends
     axes: int = 1  # of one client's upload; 2 if it has blocks, each with the full charge
     own_clips: bool = False  # clients may have clips of their own
@@ -68,7 +64,7 @@ def check(choice: Choice, prefix: str = "") -> None:
 
 
 def allows(choice: Choice) -> bool:
-    """Return whether a combination is allowed; unknown names are not imported."""
+    """Return whether a combination is allowed."""
     return all(fits for _, fits, _ in _table(choice))
 
 

@@ -19,18 +19,13 @@ ORDERS: Floats = np.concatenate(
 ).astype(np.float64)
 """Renyi orders that the moments accountant uses: those of dp-accounting."""
 
-_HALVINGS = 64  # of a logarithmic bracket: enough to end at neighbouring doubles
-_LEAST = 1e-290  # lower end of the bracket, relative to its upper end
 # Relative margins: above the errors of the formulas, far too small to matter. That of the
 # capacity is larger, so that what was spent never reads as more than the budget.
 _DELTA_ERROR = 1e-11
 _CAPACITY_SLACK = 4e-12
 _READING_SLACK = 1e-13
-# Relative to the largest of the terms that are added.
-_TERM_ERROR = 4e-15
-# Gauss-Legendre nodes and weights for the interval from 0 to 1.
-_NODES, _WEIGHTS = (part / 2 for part in np.polynomial.legendre.leggauss(10))
-_NODES = _NODES + 0.5
+_TERM_ERROR = 4e-15  # relative to the largest of the terms that are added
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(10)
 
 
 def _floats(*values: ArrayLike) -> tuple[Floats, ...]:
@@ -70,8 +65,8 @@ def _mills(value: Floats) -> Floats:
 
 def _mills_drop(start: Floats, width: Floats) -> Floats:
     """Return Mills' ratio at the start minus that a short way on, by positive terms alone."""
-    at = np.clip(start[..., None] + width[..., None] * _NODES, -1.0, 1e8)
-    return np.asarray((np.maximum(1 - at * _mills(at), 0.0) @ _WEIGHTS) * width)
+    at = np.clip(start[..., None] + width[..., None] * (_NODES + 1) / 2, -1.0, 1e8)
+    return np.asarray((np.maximum(1 - at * _mills(at), 0.0) @ _WEIGHTS) / 2 * width)
 
 
 def gdp_capacity(epsilon: ArrayLike, delta: ArrayLike) -> Floats:
@@ -217,8 +212,8 @@ def _searched(
 ) -> tuple[Floats, Floats]:
     """Return neighbouring values between which a condition that holds near 0 ceases to hold."""
     up = np.array(high, dtype=np.float64)
-    low = up * _LEAST
-    for _ in range(_HALVINGS):
+    low = up * 1e-290
+    for _ in range(64):  # halvings of the logarithm, which end at neighbouring doubles
         middle = np.sqrt(low) * np.sqrt(up)
         under = below(middle)
         low, up = np.where(under, middle, low), np.where(under, up, middle)

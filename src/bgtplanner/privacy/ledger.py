@@ -23,7 +23,7 @@ import hmac
 import itertools
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -87,16 +87,11 @@ class Ledger:
         witness: Witness | None = None,
         neighbours: Neighbours = "replace-one",
     ) -> Self:
-        """Create a durable ledger.
+        """Create a durable ledger in a new file.
 
-        Args:
-            path: The file. If it exists, it is refused: no ledger is silently replaced.
-            budgets: What every client may spend.
-            accountant: How charges add up.
-            witness: See :meth:`open`.
-            neighbours: The relation that the budgets are a promise about, for which all noise is
-                to be scaled: ``replace-one`` (sensitivity 2 * clip) or ``replace-special``
-                (sensitivity clip; only where the server sees sums alone). It never changes.
+        The budgets are a promise about the relation `neighbours`, which never changes and for
+        which all noise is to be scaled: ``replace-one`` (sensitivity 2 * clip) or
+        ``replace-special`` (sensitivity clip; only where the server sees sums alone).
         """
         key = secrets.token_bytes(32)
         first = first_row(budgets, _rule(accountant), key, neighbours)  # before a file is made
@@ -123,18 +118,12 @@ class Ledger:
     ) -> Self:
         """Open a durable ledger.
 
-        Args:
-            path: The file.
-            budgets: The budgets in force from now on: no larger than those that the ledger was
-                created with. Who has spent more than its new budget can pay nothing further.
-            accountant: If given, must be the one that the ledger was created with.
-            neighbours: Likewise; a ledger that names no relation was created with ``replace-one``.
-            head: The newest row that is remembered elsewhere; a ledger without it is refused.
-            witness: A file elsewhere to which every head is appended before a reservation is
-                granted. A ledger that has lost the newest of them is refused.
-            read_only: Whether nothing may be written.
-            rebuild: Take the rows for all there are, before a loss is stated: for a file whose
-                newest rows were cut.
+        The `budgets` are in force from now on; none may be larger than the ledger was created
+        with. Its accountant and relation must be those that are given. A ledger without `head`,
+        the newest row that is remembered elsewhere, is refused, and so is one that has lost the
+        newest head in its witness, to which every head is appended before a reservation is
+        granted. `rebuild` takes the rows for all there are, before a loss is stated: for a file
+        whose newest rows were cut.
         """
         journal = Journal.open(path, read_only=read_only, rebuild=rebuild)
         try:
@@ -149,10 +138,7 @@ class Ledger:
                     "ledger"
                 )
             if budgets is not None:
-                try:
-                    ledger._book.lower(budgets)
-                except LedgerError as error:
-                    raise LedgerError(f"{path}: {error}") from error
+                ledger._book.lower(budgets, path)
             if head is not None:
                 ledger.check_head(head)
         except BaseException:
@@ -256,22 +242,16 @@ class Ledger:
     ) -> Reservation:
         """Book a charge for every client that can pay it, before anything is released.
 
-        Args:
-            charge: What the round costs: one number, or one per client, which is 0 for a client
-                that is not asked.
-            run: The run.
-            round: Its round.
-            clients: Who is asked, as a mask or as indices; by default everyone.
-            fingerprint: Of the public inputs of the release (see :meth:`fingerprint`): whether
-                something is charged must not depend on protected data. Without a fingerprint,
-                every call is a new attempt.
-            strict: Refuse everyone if one client cannot pay.
-            rising: Refuse a round that is not above every round that the run has had.
+        The charge is one number, or one per client, which is 0 for a client that is not asked;
+        `clients` says who is, as a mask or as indices. The fingerprint is that of the public
+        inputs of the release (see :meth:`fingerprint`): whether something is charged must not
+        depend on protected data. Without one, every call is a new attempt. If `strict`, everyone
+        is refused if one client cannot pay; if `rising`, a round that is not above every round
+        that the run has had.
 
         Raises:
             BudgetExceeded: If no one can pay (or one cannot, if `strict`). Nothing was booked.
             StaleRoundError: If `rising` and the round is not above the earlier ones.
-            ConfigError: If a charge, a client, the run or the round is not valid.
         """
         demand = Demand.checked(len(self), charge, (run, round), clients, fingerprint)
         with self._lock:
@@ -286,10 +266,15 @@ class Ledger:
                     )
                 decision = self._book.decide(demand, self._repeats(demand), strict=strict)
                 made = decision.made
-                attempt = made.attempt if made else self._attempts(demand)
+                earlier = self._book.made.get(demand[:2], [])
+                attempt = (
+                    made.attempt if made else max((1 + m.attempt for m in earlier), default=0)
+                )
                 if decision.pays.any():
                     payment = Payment(attempt, demand.mark, decision.pays, demand.ticks)
-                    row = self._append("reserve", *demand[:2], self._book.written(payment))
+                    row = self._append(
+                        "reserve", *demand[:2], payment.packed(self._book.first_budgets)
+                    )
             if row is not None:  # it is on the disk: only now is the memory updated
                 self._book.read(row)
                 if self._witness is not None:
@@ -305,10 +290,6 @@ class Ledger:
             ticks=demand.ticks,
         )
 
-    def _attempts(self, demand: Demand) -> int:
-        made = self._book.made.get(demand[:2], [])
-        return max((each.attempt + 1 for each in made), default=0)
-
     def _repeats(self, demand: Demand) -> list[tuple[Made, Payment]]:
         """Return the earlier reservations for the same inputs, as their rows say."""
         found = []
@@ -321,7 +302,6 @@ class Ledger:
         return found
 
     def _append(self, kind: str, run: str, round_: int, payload: bytes) -> Row:
-        """Write the next row."""
         row = Row.after(self._book.head, kind, run, round_, payload)
         self._journal.append(row)
         return row
@@ -382,30 +362,24 @@ class Ledger:
 
     def epsilon_spent(self, delta: float | None = None) -> NDArray[np.float64]:
         """Return each client's epsilon so far: a reading at its own delta, or at the one given."""
-        return self._read(delta, self.accountant.epsilon)
+        return self._read(delta, None)
 
     def epsilon_other_reading(self) -> NDArray[np.float64]:
         """Return what each client has spent, as epsilon at its own delta by the other relation.
 
-        It is NaN where it is not known; see :meth:`Accountant.other_reading`.
+        It is NaN where it is not known; see :meth:`Accountant.epsilon`.
         """
+        return self._read(None, self.neighbours)
 
-        def other(sums: Ticks, delta: float) -> NDArray[np.float64]:
-            read = self.accountant.other_reading(sums, delta, self.neighbours)
-            return np.full(sums.shape[1], np.nan) if read is None else read
-
-        return self._read(None, other)
-
-    def _read(
-        self, delta: float | None, reading: Callable[[Ticks, float], NDArray[np.float64]]
-    ) -> NDArray[np.float64]:
+    def _read(self, delta: float | None, other_than: Neighbours | None) -> NDArray[np.float64]:
         """Return each client's sums in words of epsilon; each reading is computed once."""
         result, sums = np.zeros(len(self)), self._book.spending.sums
         deltas = np.array([budget.delta for budget in self.budgets.classes])
         own = deltas[self.budgets.class_of_client] if delta is None else np.full(len(self), delta)
         for at in np.unique(own):
             distinct, back = np.unique(sums[:, own == at], axis=1, return_inverse=True)
-            result[own == at] = reading(distinct, float(at))[back]
+            read = self.accountant.epsilon(distinct, float(at), other_than=other_than)
+            result[own == at] = read[back]
         return result
 
     @property
@@ -439,8 +413,7 @@ class Ledger:
         """Refuse a ledger that has lost a row known elsewhere, unless the loss was stated."""
         with self._lock:
             self._catch_up()
-            known = head in self._book.forgiven or self._book.has(head)
-        if not known:
+        if not (head in self._book.forgiven or self._book.has(head)):
             raise LedgerTamperedError(
                 f"row {head.number}, which was seen before, is not in this ledger (its newest is "
                 f"{self.head.number}): rows were cut, or a backup was restored. State the loss "
@@ -471,10 +444,8 @@ class Ledger:
         # The rows that were read before must still be there: the file may have been replaced.
         there = self._journal.head_at(known.number) == known
         if not there or newest is None or not self._book.has(newest):
-            raise LedgerTamperedError(
-                "the newest row is not the one that was noted: rows were cut, or the file is "
-                "damaged"
-            )
+            why = "rows were cut, or the file is damaged"
+            raise LedgerTamperedError(f"the newest row is not the one that was noted: {why}")
 
 
 _hash = bytes.fromhex

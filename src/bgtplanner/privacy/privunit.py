@@ -152,14 +152,10 @@ def _along(source: NoiseSource, threshold: Array, chance: Array, share: Array) -
     """Return the part of each release along its upload; shorter uploads are reversed at times."""
     xp, special = share.__array_namespace__(), special_of(share)
     turn, inside, where = source.uniform((3, *share.shape))
-    if hasattr(special, "ndtri_exp"):
-        above = -special.ndtri_exp(xp.log(where) + special.log_ndtr(-threshold))
-        below = special.ndtri_exp(xp.log(where) + special.log_ndtr(threshold))
-    else:  # JAX has none; far out, the tail is too thin for its floats
-        far = xp.sqrt(threshold**2 - 2.0 * xp.log(where))
-        near = -special.ndtri(where * special.ndtr(-xp.minimum(threshold, _THIN)))
-        above = xp.where(threshold < _THIN, near, far)
-        below = special.ndtri(where * special.ndtr(threshold))
+    far = xp.sqrt(threshold**2 - 2.0 * xp.log(where))  # where the tail is too thin for floats
+    near = -special.ndtri(where * special.ndtr(-xp.minimum(threshold, _THIN)))
+    above = xp.where(threshold < _THIN, near, far)
+    below = special.ndtri(where * special.ndtr(threshold))
     along = xp.where(inside < chance, above, below)
     ahead = turn < 0.5 * (1.0 + xp.minimum(share, 1.0))
     return xp.where(ahead, along, -along)

@@ -17,24 +17,11 @@ from pathlib import Path
 from bgtplanner.errors import LedgerError, StorageError
 from bgtplanner.privacy._rows import Head
 
-_LINE = 200  # no line of ours is as long
-
 
 class Witness:
     """A file with one line per head: the time, and NUMBER:HASH.
 
-    Args:
-        path: The file. The first line creates it. Its folder must exist, so that a disk that is
-            not mounted is noticed.
-
-    Example:
-        >>> import tempfile
-        >>> witness = Witness(Path(tempfile.mkdtemp()) / "heads.txt")
-        >>> witness.newest() is None
-        True
-        >>> witness.append(Head(3, bytes(32)))
-        >>> witness.newest().number
-        3
+    The first line creates it. Its folder must exist: a disk that is not mounted is noticed.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -58,19 +45,21 @@ class Witness:
     def newest(self) -> Head | None:
         """Return the newest head, or None if there is none."""
         with self._errors():
-            try:
-                end = self.path.read_bytes()[-4 * _LINE :]
-            except FileNotFoundError:
+            if not self.path.exists():
                 return None
-        found = _heads_in(end)
-        if end and not found:
-            raise LedgerError(f"{self.path}: expected lines with a time and NUMBER:HASH")
-        return found[-1] if found else None
+            found = self.heads()
+            if not found and self.path.stat().st_size:
+                raise LedgerError(f"{self.path}: expected lines with a time and NUMBER:HASH")
+            return found[-1] if found else None
 
     def heads(self) -> list[Head]:
         """Return all heads, oldest first, without lines torn by a crash."""
+        found = []
         with self._errors():
-            return _heads_in(self.path.read_bytes())
+            for line in self.path.read_bytes().split(b"\n")[:-1]:
+                with contextlib.suppress(LedgerError):
+                    found.append(Head.parse(line.decode("ascii", "replace").partition(" ")[2]))
+        return found
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -79,13 +68,3 @@ class Witness:
         except OSError as error:
             then = "is the disk of the witness mounted?"
             raise StorageError.of(self.path, error, then) from error
-
-
-def _heads_in(content: bytes) -> list[Head]:
-    """Return the heads in whole lines; a line torn by a crash has none."""
-    found = []
-    for line in content.split(b"\n")[:-1]:
-        _, _, text = line.decode("ascii", errors="replace").partition(" ")
-        with contextlib.suppress(LedgerError):
-            found.append(Head.parse(text))
-    return found
