@@ -22,13 +22,13 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 
+from benchmarks.speed.in_process import InProcessGrid
 from bgtplanner.federation.aggregation.keys import public_bytes
 from bgtplanner.federation.aggregation.neighbourhood import Ring
 from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.flower.client import Client, client_app
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.identity import identity_in
-from bgtplanner.flower.in_process import InProcessGrid
 from bgtplanner.privacy.shares import Tolerance
 from bgtplanner.runs.config import load_config, to_toml
 from bgtplanner.runs.deployable import catalogue_of

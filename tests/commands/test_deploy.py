@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.speed.in_process import InProcessGrid
 from typer.testing import CliRunner
 
 from bgtplanner.cli import app
@@ -23,7 +24,6 @@ from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.flower.check import check_client
 from bgtplanner.flower.client import Client, client_app
 from bgtplanner.flower.clientfile import load_client
-from bgtplanner.flower.in_process import InProcessGrid
 from bgtplanner.models.tastes import Tastes
 from bgtplanner.runs import example
 from bgtplanner.runs.assembly import federation_of

@@ -23,7 +23,6 @@ from bgtplanner.errors import (
     BGTPlannerError,
     BudgetExceeded,
     ConfigError,
-    DataError,
     LedgerError,
     LedgerTamperedError,
     MessageError,
@@ -502,7 +501,7 @@ def test_a_catalogue_is_asked_for_if_the_policy_names_it_and_it_is_not_here(
     assert send(file, CATALOGUE, catalogue) == KEPT
     assert isinstance(send(file, TRAIN, request_of_server), Upload)
     assert send(file, KEEP, request_of_server.model) == KEPT
-    stored = file.parent / "state" / f"catalogue-{catalogue.digest}.npz"
+    stored = file.parent / "state" / f"catalogue-{catalogue.digest}"
     for content in (b"", stored.read_bytes()[:-30], b"nonsense"):  # damaged: it can be had again
         stored.write_bytes(content)
         assert send(file, TRAIN, request_of_server) == UNKNOWN
@@ -519,7 +518,7 @@ def test_another_catalogue_than_the_policys_is_not_stored_or_used(
     assert sorted(client.file.state.iterdir()) == before
     naming(client, few, other).hold(other)
     (stored,) = client.file.state.glob("catalogue-*")  # the former one is gone
-    stored.rename(stored.with_name(f"catalogue-{request_of_server.model.catalogue}.npz"))
+    stored.rename(stored.with_name(f"catalogue-{request_of_server.model.catalogue}"))
     assert agreeing(client, few).lacks(request_of_server.model.catalogue)
 
 
@@ -605,7 +604,7 @@ def test_recommends_what_was_not_rated(client: Client, request_of_server: Reques
         lists(client)
     bad = of_model(items=np.zeros((30, 4), dtype=np.float32))(request_of_server).model
     assert send(file_of(client), KEEP, bad) == REFUSED
-    assert not (client.file.state / "model.npz").exists()
+    assert not (client.file.state / "model").exists()
     client.keep(request_of_server.model)
     assert lists(client) == []  # nothing was learned from others
     items = np.zeros((30, 3), dtype=np.float32)
@@ -616,41 +615,3 @@ def test_recommends_what_was_not_rated(client: Client, request_of_server: Reques
     assert all(f"u0,{item}," not in rated for item in everything)
     assert everything == sorted(everything, key=lambda item: -int(item[1:]))
     assert 3 < len(everything) < 30
-
-
-def test_recommends_with_titles_and_features_of_its_own(
-    client: Client, request_of_server: Request
-) -> None:
-    """A model that has learned nothing: only the features in the client's own table help."""
-    client.keep(request_of_server.model)
-    home = client.file.ratings.parent
-    genres = "".join(f"i{item},The {item}th,{'AB'[item % 2]}\n" for item in range(30))
-    (home / "items.csv").write_text(f"item,title,genre\n{genres}")
-    write_toml(home / "client.toml", {"ratings": "ratings.csv", "items": "items.csv"})
-    titled = Client(load_client(home / "client.toml"))
-    (block,) = titled.recommender().blocks([0], 3)
-    assert block.bases == ["features"]
-    assert [row.title for row in block.lists[0]] == [f"The {i[1:]}th" for i in lists(titled)]
-    (home / "items.csv").write_text("item,title\nx,y\n")
-    with pytest.raises(DataError, match="none of the items"):
-        titled.recommender()
-
-
-def test_objects_are_never_unpickled_or_pickled(
-    client: Client, request_of_server: Request, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[Any] = []
-
-    def noted(real: Any) -> Any:
-        def call(*arguments: Any, **options: Any) -> Any:
-            calls.append(options["allow_pickle"])
-            return real(*arguments, **options)
-
-        return call
-
-    monkeypatch.setattr(np, "load", noted(np.load))
-    monkeypatch.setattr(np, "savez", noted(np.savez))
-    Client(client.file).keep(request_of_server.model)
-    client.recommender()
-    assert calls
-    assert not any(calls)

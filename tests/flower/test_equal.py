@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.speed.in_process import InProcessGrid
 
 from bgtplanner import registry
 from bgtplanner.data.catalogue import read_items
@@ -17,7 +18,6 @@ from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import MessageError
 from bgtplanner.flower.client import Client, client_app, make_client_app
 from bgtplanner.flower.clientfile import load_client
-from bgtplanner.flower.in_process import InProcessGrid
 from bgtplanner.flower.messages import Request
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.deployable import agreed_settings

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.speed.in_process import InProcessGrid
 from typer.testing import CliRunner
 
 from bgtplanner.cli import app
@@ -29,7 +30,6 @@ from bgtplanner.data.split import deal_users
 from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.flower.client import Client, make_client_app
 from bgtplanner.flower.clientfile import load_client
-from bgtplanner.flower.in_process import InProcessGrid
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.deployable import catalogue_of
 from bgtplanner.runs.deployed import carry_out

@@ -197,11 +197,6 @@ def test_a_catalogue_of_too_many_letters_is_not_read(monkeypatch: pytest.MonkeyP
         SentCatalogue.read(CATALOGUE.record())
 
 
-def test_a_stored_catalogue_is_the_one_that_was_sent() -> None:
-    found = SentCatalogue.stored(CATALOGUE.text, CATALOGUE.features)
-    assert (found.digest, found.titles) == (CATALOGUE.digest, CATALOGUE.titles)
-
-
 def test_features_that_are_of_other_items_or_not_finite_are_not_read() -> None:
     for features in (np.zeros((2, 2)), np.zeros((3, 1)), np.full((2, 1), np.nan)):
         with pytest.raises(MessageError):

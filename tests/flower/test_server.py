@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from benchmarks.speed.in_process import InProcessGrid, Tamper
 from flwr.app import Context, Error, Message, RecordDict
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import ConfigError, DataError, InterruptedRunError, RunFolderError
 from bgtplanner.flower.client import Client, client_app
 from bgtplanner.flower.clientfile import load_client
-from bgtplanner.flower.in_process import InProcessGrid, Tamper
 from bgtplanner.flower.messages import CATALOGUE, TRAIN, Reply, Request, Upload, read_word
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.report.page import write_report

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.speed.in_process import InProcessGrid
 from flwr.app import Message
 
 from bgtplanner.data.ratings import Ratings
@@ -21,7 +22,6 @@ from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.flower.client import client_app, make_client_app
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.identity import identity_in
-from bgtplanner.flower.in_process import InProcessGrid
 from bgtplanner.flower.messages import HELLO, Hello
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.deployable import agreed_settings

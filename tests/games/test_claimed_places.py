@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from benchmarks.speed.in_process import InProcessGrid
 from flwr.app import Message
 
 from bgtplanner.errors import ConfigError, MessageError
@@ -19,7 +20,6 @@ from bgtplanner.flower import machines as module
 from bgtplanner.flower.client import Client, client_app
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.identity import check_proof, proof_of
-from bgtplanner.flower.in_process import InProcessGrid
 from bgtplanner.flower.machines import Machines
 from bgtplanner.flower.messages import HELLO, SUM, Hello, HelloRequest, StepAnswer, read_answer
 from bgtplanner.runs.deployed import _names_in

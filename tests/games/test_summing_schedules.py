@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.speed.in_process import InProcessGrid
 from flwr.app import Message
 
 from bgtplanner.errors import ConfigError, InterruptedRunError
@@ -37,7 +38,6 @@ from bgtplanner.federation.rounds import Federation
 from bgtplanner.flower import client as client_module
 from bgtplanner.flower import server as server_module
 from bgtplanner.flower.client import Client, make_client_app
-from bgtplanner.flower.in_process import InProcessGrid
 from bgtplanner.flower.machines import Machines
 from bgtplanner.flower.messages import SUM, Reply, SentCatalogue, StepAnswer, SumStep, read_answer
 from bgtplanner.flower.server import Deployment, Group, Pace

@@ -28,10 +28,10 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
@@ -42,23 +42,17 @@ from bgtplanner.federation.aggregation.keys import public_bytes
 from bgtplanner.federation.aggregation.messages import Request as SumRequest
 from bgtplanner.federation.aggregation.server import STEPS
 from bgtplanner.federation.randomizer import Randomizer, Release
+from bgtplanner.flower import messages
 from bgtplanner.flower.clientfile import ClientFile, load_client
 from bgtplanner.flower.identity import identity_in, proof_of
 from bgtplanner.flower.messages import (
-    CATALOGUE,
-    HELLO,
-    KEEP,
-    SUM,
-    Hello,
-    HelloRequest,
     Reply,
     Request,
     Sent,
     SentCatalogue,
     SentModel,
-    StepAnswer,
     SumStep,
-    Upload,
+    unless,
 )
 from bgtplanner.flower.state import ClientState, RoundStore
 from bgtplanner.privacy.accountants import accountant_named
@@ -72,6 +66,7 @@ if TYPE_CHECKING:  # JAX comes with it, and most messages do without: see its he
     from bgtplanner.models.ranking import Recommender
 
 NoiseFor = Callable[[ClientFile, Request], NoiseSource]
+_Kind = TypeVar("_Kind", bound=Sent)
 
 _LARGEST_PARAMETER = 1e6  # no model of ours comes near: a larger one only overflows
 _LARGEST_FEATURE = 1.0  # of a catalogue, by the way features are made
@@ -82,26 +77,20 @@ _log = logging.getLogger("flwr")  # the SuperNode shows its lines; they stay on 
 class Client(ClientState):
     """One client on one machine, with its files.
 
-    Args:
-        file: Where its files are.
-        noise: Another source of noise than the operating system, for tests only: anyone who knows
-            the noise can subtract it.
-        clock: Another clock, for tests only.
+    Another source of noise than the operating system, or another clock, is for tests only: anyone
+    who knows the noise can subtract it.
     """
 
     def __init__(
-        self,
-        file: ClientFile,
-        *,
-        noise: NoiseFor | None = None,
+        self, file: ClientFile, *, noise: NoiseFor | None = None,
         clock: Callable[[], float] = time.time,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(file, clock)
         self._noise = noise
 
     # ---- what the server can ask for
 
-    def hello(self, asked: HelloRequest) -> Hello:
+    def hello(self, asked: messages.HelloRequest) -> messages.Hello:
         """Return the client's name, which belongs to its ledger and not to the machine.
 
         Under secure aggregation, clients are known by their identity keys, and prove it.
@@ -112,7 +101,7 @@ class Client(ClientState):
                 identity = identity_in(self.file.identity)
                 name = public_bytes(identity).hex()
                 proof = proof_of(identity, self.file.roster(self.policy), asked)
-            return Hello(name=name, accountant=ledger.accountant.name, proof=proof)
+            return messages.Hello(name=name, accountant=ledger.accountant.name, proof=proof)
 
     def answer(self, request: Request) -> NDArray[np.float64]:
         """Return the upload of a round, paid for and noised.
@@ -132,11 +121,11 @@ class Client(ClientState):
                 return known
             self._count()
             guard, reservation = self._pay(ledger, request)
-            upload, kept = self._train(trainer, request)
+            upload, local = self._train(trainer, request)
             released = guard.protect(reservation, upload[None], clip=request.clip)
             vector = np.ascontiguousarray(released.values[0])
             self._answers.keep(request.digest, reservation.number, vector)
-            self._done(guard, released, request, kept)
+            self._done(guard, released, request, local)
             return vector
 
     def step(self, asked: SumStep) -> bytes:
@@ -157,7 +146,10 @@ class Client(ClientState):
             )  # fmt: skip
             if asked.step == "keys":
                 if not member.begun:
-                    self._begin(ledger, request)
+                    newest = ledger.newest_round(request.run)
+                    if newest is not None and request.round <= newest:
+                        raise MessageError("a round that is over")  # paid for, and forgotten
+                    self._count()
                 return member.keys()
             if asked.step != "upload":
                 answer: bytes = getattr(member, asked.step)(asked.message)
@@ -169,13 +161,6 @@ class Client(ClientState):
             for done in paid:  # none if the answer is a repeated one
                 done()
             return masked
-
-    def _begin(self, ledger: Ledger, agreed: SumRequest) -> None:
-        """Refuse a round that was paid for before and is forgotten, or one more than allowed."""
-        newest = ledger.newest_round(agreed.run)
-        if newest is not None and agreed.round <= newest:
-            raise MessageError("a round that is over")
-        self._count()
 
     def _share(
         self, ledger: Ledger, asked: SumStep, agreed: SumRequest, paid: list[Callable[[], None]]
@@ -200,9 +185,9 @@ class Client(ClientState):
         checked = Randomizer(ledger, trust="secagg")
         checked.check_shares(shares, charge=request.charge, clip=request.clip)
         guard, reservation = self._pay(ledger, request)
-        upload, kept = self._train(trainer, request)
+        upload, local = self._train(trainer, request)
         released = guard.share(reservation, upload, clip=request.clip, shares=shares)
-        paid.append(lambda: self._done(guard, released, request, kept))
+        paid.append(lambda: self._done(guard, released, request, local))
         return released.values
 
     def _count(self) -> None:
@@ -221,18 +206,15 @@ class Client(ClientState):
         return guard, reservation
 
     def _done(
-        self,
-        guard: Randomizer,
-        released: Release,
-        request: Request,
-        kept: dict[str, NDArray[Any]] | None,
-    ) -> None:
+        self, guard: Randomizer, released: Release, request: Request,
+        local: dict[str, NDArray[Any]] | None,
+    ) -> None:  # fmt: skip
         """Store what the client keeps of a round, and settle it.
 
         Its answer is on disk by now: a client that is killed here repeats what it has paid for.
         """
-        if kept is not None:
-            self._write_arrays("local.npz", **kept)
+        if local is not None:
+            self._keep_local(local)
         self._keep(request.model)
         guard.settle(released)
 
@@ -249,11 +231,7 @@ class Client(ClientState):
         return digest in self.policy.catalogues and self._find(digest) is None
 
     def hold(self, catalogue: SentCatalogue) -> None:
-        """Store a catalogue that the policy names; those that it no longer names are deleted.
-
-        Raises:
-            MessageError: If this client does not agree to it.
-        """
+        """Store a catalogue that the policy names; those that it no longer names are deleted."""
         self._agree_to(catalogue)
         self._store(catalogue)
 
@@ -261,29 +239,23 @@ class Client(ClientState):
         """Return all that lists for this client's users are made of.
 
         They are computed here, from the last model that arrived and the current ratings, with
-        titles and features from the catalogue, or from the client's own table of items if it has
-        one. Nothing is sent.
+        titles and features from the catalogue. Nothing is sent.
         """
         sent = self._kept()
-        trainer, own = self._model_of(sent), None
-        if self.file.items is not None:
-            own = self.file.catalogue_over(self._catalogue_of(sent).items)
-        return trainer.recommender(self._ratings_for(sent), self._local(), own)
+        return self._model_of(sent).recommender(self._ratings_for(sent), self._local())
 
     # ---- internals
 
     def _agree(self, request: Request) -> None:
         """Refuse what the policy does not allow, even if the ledger could pay."""
         policy = self.policy
-        problem = policy.objection(request.accountant, request.charge, request.clip)
+        policy.check(request.accountant, request.charge, request.clip)
         choice = Choice(
             accountant_named(policy.rule).mechanism, request.trust, request.unit, deployed=True,
             neighbours=policy.neighbours,
         )  # fmt: skip
         if request.trust != policy.trust or not allows(choice):
-            problem = "another trust or unit than the policy's"
-        if problem is not None:
-            raise MessageError(problem)
+            raise MessageError("another trust or unit than the policy's")
 
     def _agree_to(self, catalogue: SentCatalogue) -> None:
         """Refuse a catalogue that the policy does not allow.
@@ -291,27 +263,19 @@ class Client(ClientState):
         Whatever its features are, one clip and one noise cover the whole upload. What is refused
         here would only cost the client time, or make its arithmetic overflow.
         """
-        policy = self.policy
-        for fits, problem in (
-            (catalogue.digest in policy.catalogues, "a catalogue that the policy does not name"),
-            (len(catalogue.items) <= policy.most_items, "more items than most_items"),
-            (len(catalogue.names) <= policy.most_features, "more features than most_features"),
-            (
-                (np.abs(catalogue.features) <= _LARGEST_FEATURE).all(),
-                "features that are not finite, or too large",
-            ),
-            (
-                (catalogue.low, catalogue.high) == policy.scale,
-                "another scale of ratings than the policy's",
-            ),
-        ):
-            if not fits:
-                raise MessageError(problem)
+        policy, scale = self.policy, (catalogue.low, catalogue.high)
+        small = bool((np.abs(catalogue.features) <= _LARGEST_FEATURE).all())
+        named = catalogue.digest in policy.catalogues
+        unless(named, "a catalogue that the policy does not name")
+        unless(len(catalogue.items) <= policy.most_items, "more items than most_items")
+        unless(len(catalogue.names) <= policy.most_features, "more features than most_features")
+        unless(small, "features that are not finite, or too large")
+        unless(scale == policy.scale, "another scale of ratings than the policy's")
 
     def _catalogue_of(self, sent: SentModel) -> SentCatalogue:
         """Return the catalogue that a model is about, if this client agrees to it and has it."""
-        if sent.catalogue not in self.policy.catalogues:
-            raise MessageError("a catalogue that the policy does not name")
+        named = sent.catalogue in self.policy.catalogues
+        unless(named, "a catalogue that the policy does not name")
         found = self._find(sent.catalogue)
         if found is None:
             raise MessageError("a catalogue that has not come yet")
@@ -324,11 +288,10 @@ class Client(ClientState):
         Nothing is imported that the policy does not name. Parameters that no model here can have
         are refused; no rating plays a part in it.
         """
-        if sent.name not in self.policy.models:
-            raise MessageError("a model that the policy does not name")
+        unless(sent.name in self.policy.models, "a model that the policy does not name")
         catalogue, parts = self._catalogue_of(sent), (sent.items, sent.dense)
-        if not all((np.abs(part) <= _LARGEST_PARAMETER).all() for part in parts):
-            raise MessageError("parameters that are not finite, or too large")
+        small = all((np.abs(part) <= _LARGEST_PARAMETER).all() for part in parts)
+        unless(small, "parameters that are not finite, or too large")
         from bgtplanner.flower.training import Trainer
 
         return Trainer(sent, self.policy.settings.get(sent.name, {}), catalogue)
@@ -369,21 +332,23 @@ def _file_of(context: Context) -> Path:
 def make_client_app(
     *, find: Callable[[Context], Path] = _file_of, noise: NoiseFor | None = None
 ) -> ClientApp:
-    """Return the client app. The arguments are for tests, and for many clients on one machine.
-
-    Args:
-        find: Returns the client file of a node.
-        noise: See :class:`Client`.
-    """
+    """Return the client app; `find` returns the client file of a node, `noise` is for tests."""
     app = ClientApp()
 
-    def on(register: Any, handle: Callable[[Client, RecordDict], Sent]) -> None:
+    def on(
+        register: Any, kind: type[_Kind], handle: Callable[[Client, _Kind], Sent | None]
+    ) -> None:
         """Have messages of a kind answered, whatever happens with them."""
 
         def answer(message: Message, context: Context) -> Message:
             content: Sent = Reply("refused")
             try:
-                content = handle(Client(load_client(find(context)), noise=noise), message.content)
+                client = Client(load_client(find(context)), noise=noise)
+                asked = kind.read(message.content)
+                if client.lacks(getattr(asked, "catalogue", "")):
+                    content = Reply("unknown")
+                else:
+                    content = handle(client, asked) or Reply("kept")
             except BGTPlannerError as error:  # our own errors name no rating and no item
                 _log.warning("refused: %s", error)
             except Exception as error:  # others might, so their text is not even logged
@@ -392,33 +357,14 @@ def make_client_app(
 
         register()(answer)
 
-    def hello(client: Client, content: RecordDict) -> Sent:
-        return client.hello(HelloRequest.read(content))
+    def query(name: str) -> Any:
+        return partial(app.query, name.partition(".")[2])
 
-    def train(client: Client, content: RecordDict) -> Sent:
-        request = Request.read(content)
-        lacking = client.lacks(request.model.catalogue)
-        return Reply("unknown") if lacking else Upload(client.answer(request))
-
-    def step(client: Client, content: RecordDict) -> Sent:
-        asked = SumStep.read(content)
-        lacking = client.lacks(asked.catalogue)
-        return Reply("unknown") if lacking else StepAnswer(client.step(asked))
-
-    def keep(client: Client, content: RecordDict) -> Sent:
-        sent = SentModel.read(content)
-        if client.lacks(sent.catalogue):
-            return Reply("unknown")
-        client.keep(sent)
-        return Reply("kept")
-
-    def hold(client: Client, content: RecordDict) -> Sent:
-        client.hold(SentCatalogue.read(content))
-        return Reply("kept")
-
-    on(app.train, train)
-    for kind, handle in ((HELLO, hello), (KEEP, keep), (CATALOGUE, hold), (SUM, step)):
-        on(partial(app.query, kind.partition(".")[2]), handle)
+    on(app.train, Request, lambda client, asked: messages.Upload(client.answer(asked)))
+    on(query(messages.HELLO), messages.HelloRequest, lambda client, asked: client.hello(asked))
+    on(query(messages.SUM), SumStep, lambda client, asked: messages.StepAnswer(client.step(asked)))
+    on(query(messages.KEEP), SentModel, lambda client, asked: client.keep(asked))
+    on(query(messages.CATALOGUE), SentCatalogue, lambda client, asked: client.hold(asked))
     return app
 
 

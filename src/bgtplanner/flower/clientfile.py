@@ -16,12 +16,12 @@ from typing import Any, Literal, Self, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from bgtplanner.data.catalogue import Catalogue, read_items
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.tables import Table, TableFormat, read_table
 from bgtplanner.errors import ConfigError, DataError, quoted
 from bgtplanner.federation.aggregation.client import Policy
 from bgtplanner.federation.aggregation.roster import Roster
+from bgtplanner.flower.messages import unless
 from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.compatibility import Choice, check, neighbours_of
@@ -34,12 +34,9 @@ class _File(BaseModel):
 
 
 class SumPolicy(_File):
-    """What a client insists on under secure aggregation.
+    """What a client insists on under secure aggregation, beside its :class:`Policy`.
 
-    Attributes:
-        roster: File with the names and the keys of all clients; relative to the policy file.
-        smallest_group: The fewest clients in a sum that it adds to.
-        colluders: How many of them it must be protected from, beside the server.
+    The roster is a file with the names and keys of all clients, relative to the policy file.
     """
 
     roster: Path
@@ -55,10 +52,10 @@ class SumPolicy(_File):
 class ClientPolicy(_File):
     """What a client agrees to, whatever a server asks for.
 
+    The budget (`epsilon`, `delta`) is for all runs there will ever be; `rule` is the accountant of
+    the ledger, and a server that uses another one is refused.
+
     Attributes:
-        epsilon: Total budget over all runs there will ever be.
-        delta: Delta of that budget.
-        rule: Accountant of the client's ledger; a server that uses another one is refused.
         neighbours: The neighbouring relation that the budget is a promise about, and that the
             client scales its noise for. Without `secagg` it is ``replace-one``, one client's data
             against any other: the server sees each upload, and local privacy means no less.
@@ -66,17 +63,11 @@ class ClientPolicy(_File):
         smallest_charge: Smallest charge of one round; it bounds the total number of answers.
         smallest_noise_multiplier: Smallest ratio of the noise scale to the sensitivity, which
             is the clip, or twice the clip for ``replace-one``.
-        smallest_clip: A smaller clip is refused.
-        largest_clip: A larger clip is refused.
         models: Names of the models that may be computed, or ``package.module:Class`` for one that
             is installed here; no other code is imported, whatever a server names.
         settings: Settings of models, by name; a model that is not listed must have its defaults.
         catalogues: SHA-256 of every allowed catalogue: items, titles, features and scale; see
             :attr:`~bgtplanner.flower.messages.SentCatalogue.digest`.
-        scale: Lowest and highest possible rating.
-        most_items: Length of the longest allowed catalogue.
-        most_features: The most public features that an item may have.
-        requests_per_hour: How many new requests are answered per hour.
         answers_kept: How many of the newest answers are kept, to repeat them on request.
         secagg: For a client that adds to sums only, under secure aggregation: with whom. Others
             noise each upload on their own.
@@ -134,19 +125,16 @@ class ClientPolicy(_File):
         """The budget of the client's ledger."""
         return Budgets.same(Budget(self.epsilon, self.delta), 1)
 
-    def objection(self, rule: str, charge: float, clip: float) -> str | None:
-        """Return why this client refuses a plan, for its own log only; None if it agrees."""
-        if rule != self.rule:
-            return "another rule than the ledger's"
-        if charge > self.largest_charge:
-            return "a charge above largest_charge"
-        if charge < self.smallest_charge:
-            return "a charge below smallest_charge"
-        if float(accountant_named(rule).noise_multiplier(charge)) < self.smallest_noise_multiplier:
-            return "less noise than smallest_noise_multiplier"
-        if not self.smallest_clip <= clip <= self.largest_clip:
-            return "a clip outside smallest_clip and largest_clip"
-        return None
+    def check(self, rule: str, charge: float, clip: float) -> None:
+        """Refuse a plan that this client does not agree to; the reason is for its own log only."""
+        unless(rule == self.rule, "another rule than the ledger's")
+        unless(charge <= self.largest_charge, "a charge above largest_charge")
+        unless(charge >= self.smallest_charge, "a charge below smallest_charge")
+        multiplier = float(accountant_named(rule).noise_multiplier(charge))
+        fits = multiplier >= self.smallest_noise_multiplier
+        unless(fits, "less noise than smallest_noise_multiplier")
+        fits = self.smallest_clip <= clip <= self.largest_clip
+        unless(fits, "a clip outside smallest_clip and largest_clip")
 
 
 class ClientFile(_File):
@@ -156,25 +144,14 @@ class ClientFile(_File):
         ratings: Table of this client's ratings.
         state: Folder of its ledger, the last model and the newest answers.
         policy: File that says what the client agrees to.
-        items: Table of the items' titles and features, to recommend with in place of those that
-            came with the catalogue; optional, and never needed to take part.
         witness: A file on another disk or host that records every payment. It detects a ledger
             that was replaced by a backup even if the whole state folder was; optional.
-        user_column: Column of the table, by name or position; detected by default.
-        item_column: Likewise.
-        rating_column: Likewise.
-        time_column: Likewise.
     """
 
     ratings: Path
     state: Path = Path("state")
     policy: Path = Path("policy.toml")
-    items: Path | None = None
     witness: Path | None = None
-    user_column: str | int | None = None
-    item_column: str | int | None = None
-    rating_column: str | int | None = None
-    time_column: str | int | None = None
 
     @property
     def ledger(self) -> Path:
@@ -187,21 +164,13 @@ class ClientFile(_File):
         return self.state / "identity"
 
     def roster(self, policy: ClientPolicy) -> Roster:
-        """Return the clients that this one adds up with.
-
-        Raises:
-            ConfigError: If the policy names none, or the file is not a roster.
-        """
+        """Return the clients that this one adds up with."""
         if policy.secagg is None:
             raise ConfigError(f"{self.policy}: secagg is missing; expected a roster")
         return Roster.read(self.policy.parent / policy.secagg.roster)
 
     def agreed(self) -> ClientPolicy:
-        """Return what the client agrees to.
-
-        Raises:
-            ConfigError: Naming the file, the key and what was expected.
-        """
+        """Return what the client agrees to."""
         return _load(self.policy, ClientPolicy)
 
     def table(self) -> Table:
@@ -209,15 +178,8 @@ class ClientFile(_File):
 
         Ratings may arrive at any time, in a new file that is renamed to this one. A file that
         someone is still writing to is refused as far as that can be seen.
-
-        Raises:
-            DataError: If the file cannot be read as ratings; names the line.
         """
-        layout = TableFormat(
-            user=self.user_column, item=self.item_column, rating=self.rating_column,
-            time=self.time_column,
-        )  # fmt: skip
-        table = read_table(self.ratings, layout)
+        table = read_table(self.ratings, TableFormat())
         if _is_cut_off(self.ratings):
             problem = "ends within a line, as if it were half-written; expected a line break"
             raise DataError(f"{problem}. Write a new file, and rename it", path=self.ratings)
@@ -225,14 +187,6 @@ class ClientFile(_File):
             problem = "has no rating column; give one, which is 1 in every row if rows are clicks"
             raise DataError(problem, path=self.ratings)
         return table
-
-    def catalogue_over(self, catalogue: tuple[str, ...]) -> Catalogue | None:
-        """Return titles and features of these items, if the client has any.
-
-        Raises:
-            DataError: If the table cannot be read, or has none of these items.
-        """
-        return None if self.items is None else read_items(self.items).over(catalogue)
 
     def ratings_over(
         self, catalogue: tuple[str, ...], low: float, high: float
@@ -265,17 +219,12 @@ class ClientFile(_File):
 
 
 def load_client(path: Path | str) -> ClientFile:
-    """Read a client file, with its paths made absolute.
-
-    Raises:
-        ConfigError: Naming the file, the key and what was expected.
-    """
+    """Read a client file, with its paths made absolute; errors name the file and the key."""
     file = Path(path).absolute()
     found = _load(file, ClientFile)
-    names = ("ratings", "state", "policy", "items", "witness")
-    paths = {name: getattr(found, name) for name in names}
-    homes = {name: file.parent / path for name, path in paths.items() if path is not None}
-    return found.model_copy(update=homes)
+    return found.model_copy(
+        update={name: file.parent / path for name, path in found if path is not None}
+    )
 
 
 def _is_cut_off(path: Path) -> bool:
@@ -303,8 +252,10 @@ def _load(path: Path, kind: type[_Kind]) -> _Kind:
     except ValidationError as error:
         problem = error.errors()[0]
         key = ".".join(str(part) for part in problem["loc"])
-        if problem["type"] == "missing":
-            raise ConfigError(f"{path}: {key}: expected a value; it has no default") from error
+        plain = {"missing": "expected a value; it has no default",
+                 "extra_forbidden": "there is no such key; delete it"}  # fmt: skip
+        if problem["type"] in plain:
+            raise ConfigError(f"{path}: {key}: {plain[problem['type']]}") from error
         if problem["type"] == "value_error":  # from a check of ours: it names the key itself
             said = str(problem["msg"]).removeprefix("Value error, ")
             raise ConfigError(f"{path}: {said}") from error

@@ -13,23 +13,17 @@ from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.flower.messages import Hello, HelloRequest
 
 
-def new_identity(file: Path) -> Ed25519PrivateKey:
-    """Return a new identity key, after writing it to a file that only its owner can read."""
-    key = Ed25519PrivateKey.generate()
+def write_identity(file: Path) -> None:
+    """Write a new identity key to a file that only its owner can read."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as stream:
-        stream.write(key.private_bytes_raw().hex().encode() + b"\n")
+        stream.write(Ed25519PrivateKey.generate().private_bytes_raw().hex().encode() + b"\n")
         stream.flush()
         os.fsync(stream.fileno())
-    return key
 
 
 def identity_in(file: Path) -> Ed25519PrivateKey:
-    """Return the identity key in a file.
-
-    Raises:
-        ConfigError: If there is none.
-    """
+    """Return the identity key in a file."""
     try:
         return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(file.read_text("ascii").strip()))
     except (OSError, ValueError) as error:
@@ -48,11 +42,7 @@ def proof_of(identity: Ed25519PrivateKey, roster: Roster, asked: HelloRequest) -
 
 
 def check_proof(hello: Hello, roster: Roster, asked: HelloRequest) -> None:
-    """Refuse a client that is not in the roster, has another one, or has not proved its name.
-
-    Raises:
-        MessageError: If so.
-    """
+    """Refuse a client that is not in the roster, has another one, or has not proved its name."""
     key = bytes.fromhex(hello.name)
     if key not in roster.keys:
         raise MessageError("a client that is not in the roster")

@@ -163,26 +163,18 @@ class SentCatalogue(Sent):
         return hashlib.sha256(about + self.features.astype("<f4").tobytes()).hexdigest()
 
     @classmethod
-    def stored(cls, text: str, features: NDArray[np.float32]) -> SentCatalogue:
-        """Return the catalogue that a client has stored; its digest says whether it is whole."""
-        about: dict[str, Any] = json.loads(text)
-        for name in ("items", "names", "titles"):
-            about[name] = tuple(about[name])
-        return cls(**about, features=features)
-
-    @classmethod
     def decode(cls, got: Reader) -> Self:
         """Return the catalogue that comes next in these bytes."""
         found = super().decode(got)
         items, titles, shape = found.items, found.titles, (len(found.items), len(found.names))
         different = len(set(items)) == len(items) > 0 and all(items)
-        _unless(different, "a catalogue with empty or repeated names")
+        unless(different, "a catalogue with empty or repeated names")
         longest = max(map(len, (*items, *found.names, *titles)), default=0)
-        _unless(longest <= LONGEST_LABEL, "too long a name")
-        _unless(len(found.text) <= MOST_BYTES_OF_A_CATALOGUE, "a catalogue that is too long")
-        _unless(found.low < found.high, "an invalid scale")
-        _unless(len(titles) in (0, len(items)), "titles of other items")
-        _unless(found.features.shape == shape, "features of another shape")
+        unless(longest <= LONGEST_LABEL, "too long a name")
+        unless(len(found.text) <= MOST_BYTES_OF_A_CATALOGUE, "a catalogue that is too long")
+        unless(found.low < found.high, "an invalid scale")
+        unless(len(titles) in (0, len(items)), "titles of other items")
+        unless(found.features.shape == shape, "features of another shape")
         return found
 
 
@@ -236,6 +228,11 @@ class Request(Sent):
     clip: float = real()
     model: SentModel = wire.nested(SentModel)
 
+    @property
+    def catalogue(self) -> str:
+        """Digest of the model's catalogue."""
+        return self.model.catalogue
+
     @cached_property
     def digest(self) -> bytes:
         """Hash of the whole request: equal requests, and only those, have the same."""
@@ -270,9 +267,9 @@ class SumStep(Sent):
         """Return the step that comes next in these bytes."""
         found = super().decode(got)
         asked = found.request
-        _unless((asked is None) == (found.step != "upload"), "a plan in another step")
+        unless((asked is None) == (found.step != "upload"), "a plan in another step")
         same = asked is None or asked.model.catalogue == found.catalogue
-        _unless(same, "two catalogues")
+        unless(same, "two catalogues")
         return found
 
     @staticmethod
@@ -365,10 +362,11 @@ def read_answer(kind: type[_Kind], message: Message) -> _Kind | None:
     Raises:
         MessageError: If it is neither.
     """
-    _unless(message.has_content(), "an error instead of an answer")
+    unless(message.has_content(), "an error instead of an answer")
     return None if read_word(message) in ("refused", "unknown") else kind.read(message.content)
 
 
-def _unless(fits: bool, problem: str) -> None:
+def unless(fits: bool, problem: str) -> None:
+    """Raise a MessageError about a problem, unless all is well."""
     if not fits:
         raise MessageError(problem)

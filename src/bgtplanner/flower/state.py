@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import io
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgtplanner.durable import replace_file
-from bgtplanner.errors import ConfigError, LedgerError
+from bgtplanner.errors import ConfigError, LedgerError, MessageError
 from bgtplanner.federation.answers import Answers
 from bgtplanner.federation.ratelimit import RateLimit
 from bgtplanner.flower.clientfile import ClientFile
-from bgtplanner.flower.identity import new_identity
+from bgtplanner.flower.identity import write_identity
 from bgtplanner.flower.messages import SentCatalogue, SentModel
 from bgtplanner.privacy.ledger import Head, Ledger
 from bgtplanner.privacy.witness import Witness
@@ -27,18 +26,12 @@ _ROUNDS_KEPT = 8  # entries of two files each; the ledger refuses rounds that ar
 
 
 class ClientState:
-    """One client's files, each replaced as a whole or not at all.
-
-    Args:
-        file: Where they are.
-        clock: Seconds since some fixed time.
-    """
+    """One client's files, each replaced as a whole or not at all."""
 
     def __init__(self, file: ClientFile, clock: Callable[[], float]) -> None:
-        self.file = file
-        self.policy = file.agreed()
-        self._witness = None if file.witness is None else Witness(file.witness)
+        self.file, self.policy = file, file.agreed()
         self._held: dict[str, SentCatalogue] = {}
+        self._witness = None if file.witness is None else Witness(file.witness)
         self._answers = Answers(file.state / "answers", most=self.policy.answers_kept)
         self._pacing = RateLimit(file.state / "pace.json", self.policy.requests_per_hour, clock)
 
@@ -60,15 +53,12 @@ class ClientState:
             self.file.state.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._pacing.start()
         if not self.file.identity.exists():  # those enrolled before 0.2 have none
-            new_identity(self.file.identity)
+            write_identity(self.file.identity)
         if new:
             Ledger.create(
-                self.file.ledger,
-                self.policy.budgets,
-                self.policy.rule,
-                witness=self._witness,
-                neighbours=self.policy.neighbours,
-            ).close()
+                self.file.ledger, self.policy.budgets, self.policy.rule,
+                witness=self._witness, neighbours=self.policy.neighbours,
+            ).close()  # fmt: skip
         return new
 
     def open_ledger(self) -> Ledger:
@@ -79,13 +69,9 @@ class ClientState:
                 "'bgtplanner deploy enroll'; if it was moved here, copy its state folder, too"
             )
         return Ledger.open(
-            self.file.ledger,
-            budgets=self.policy.budgets,
-            accountant=self.policy.rule,
-            neighbours=self.policy.neighbours,
-            head=self._remembered(),
-            witness=self._witness,
-        )
+            self.file.ledger, budgets=self.policy.budgets, accountant=self.policy.rule,
+            neighbours=self.policy.neighbours, head=self._remembered(), witness=self._witness,
+        )  # fmt: skip
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -95,42 +81,6 @@ class ClientState:
         with (self.file.state / "lock").open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
-
-    def _find(self, digest: str) -> SentCatalogue | None:
-        """Return a stored catalogue; None if it is not here, or damaged: it can be had again."""
-        if digest not in self._held:
-            stored = self._read_arrays(_name_of(digest))
-            with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
-                found = SentCatalogue.stored(bytes(stored["text"]).decode(), stored["features"])
-                if found.digest == digest:
-                    self._held[digest] = found
-        return self._held.get(digest)
-
-    def _store(self, catalogue: SentCatalogue) -> None:
-        """Store a catalogue; those that the policy no longer names are deleted."""
-        text = np.frombuffer(catalogue.text.encode(), dtype=np.uint8)
-        self._write_arrays(_name_of(catalogue.digest), text=text, features=catalogue.features)
-        named = {_name_of(digest) for digest in self.policy.catalogues}
-        for path in self.file.state.glob(_name_of("*")):
-            if path.name not in named:
-                path.unlink(missing_ok=True)
-
-    def _local(self) -> dict[str, NDArray[Any]]:
-        """Return what was kept of the latest round, if anything."""
-        return self._read_arrays("local.npz")
-
-    def _keep(self, sent: SentModel) -> None:
-        text = np.frombuffer(json.dumps(sent.about).encode(), dtype=np.uint8)
-        self._write_arrays("model.npz", items=sent.items, dense=sent.dense, about=text)
-
-    def _kept(self) -> SentModel:
-        stored = self._read_arrays("model.npz")
-        with contextlib.suppress(KeyError, TypeError, ValueError):  # missing, or of a past version
-            about: dict[str, Any] = json.loads(bytes(stored.pop("about")))
-            return SentModel(**about, items=stored["items"], dense=stored["dense"])
-        raise ConfigError(
-            f"{self.file.state}: no model has come yet; this client has not taken part in a round"
-        )
 
     def _remember(self, ledger: Ledger) -> None:
         replace_file(self.file.state / "head", str(ledger.head).encode())
@@ -142,23 +92,56 @@ class ClientState:
         except FileNotFoundError:
             return None
 
-    def _read_arrays(self, name: str) -> dict[str, NDArray[Any]]:
+    # ---- what was sent: it can be had again, so what is damaged counts as missing
+
+    def _find(self, digest: str) -> SentCatalogue | None:
+        """Return a stored catalogue, if it is here."""
+        if digest not in self._held:
+            with contextlib.suppress(OSError, MessageError):
+                content = (self.file.state / _name_of(digest)).read_bytes()
+                if (found := SentCatalogue.from_bytes(content)).digest == digest:
+                    self._held[digest] = found
+        return self._held.get(digest)
+
+    def _store(self, catalogue: SentCatalogue) -> None:
+        """Store a catalogue; those that the policy no longer names are deleted."""
+        replace_file(self.file.state / _name_of(catalogue.digest), catalogue.to_bytes())
+        named = {_name_of(digest) for digest in self.policy.catalogues}
+        for path in self.file.state.glob(_name_of("*")):
+            if path.name not in named:
+                path.unlink(missing_ok=True)
+
+    def _keep(self, sent: SentModel) -> None:
+        replace_file(self.file.state / "model", sent.to_bytes())
+
+    def _kept(self) -> SentModel:
+        """Return the last model that was sent."""
         try:
-            content = io.BytesIO((self.file.state / name).read_bytes())
+            return SentModel.from_bytes((self.file.state / "model").read_bytes())
+        except (OSError, MessageError) as error:
+            raise ConfigError(
+                f"{self.file.state}: no model has come yet; this client has not taken part in a "
+                "round"
+            ) from error
+
+    def _local(self) -> dict[str, NDArray[Any]]:
+        """Return what was kept of the latest round, if anything."""
+        try:
+            content = io.BytesIO((self.file.state / "local.npz").read_bytes())
             with np.load(content, allow_pickle=False) as stored:
                 return dict(stored)
-        except Exception:  # missing or damaged: it can be had again
+        except Exception:  # zip and NumPy raise many kinds
             return {}
 
-    def _write_arrays(self, name: str, **arrays: NDArray[Any]) -> None:
+    def _keep_local(self, arrays: dict[str, NDArray[Any]]) -> None:
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **arrays)
-        replace_file(self.file.state / name, buffer.getvalue())
+        replace_file(self.file.state / "local.npz", buffer.getvalue())
 
 
 def _name_of(digest: str) -> str:
     """Return the name of the file of a catalogue."""
-    return f"catalogue-{digest}.npz"
+    return f"catalogue-{digest}"
 
 
 class RoundStore:
@@ -179,17 +162,13 @@ class RoundStore:
             return None
 
     def save(self, key: str, content: bytes) -> None:
-        """Replace what is under this key, as a whole or not at all."""
+        """Replace what is under this key, as a whole or not at all, and forget old rounds."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         replace_file(self._folder / key, content)
-        self._forget(key)
-
-    def _forget(self, key: str) -> None:
-        """Keep the newest rounds, and nothing that a killed process has left: it is secret."""
         ages: dict[str, int] = {}
         for path in list(self._folder.iterdir()):
             if path.name.startswith("."):
-                path.unlink()
+                path.unlink()  # a killed process has left it, and it is secret
             else:
                 name = path.name.partition("-")[0]
                 ages[name] = max(ages.get(name, 0), path.stat().st_mtime_ns)

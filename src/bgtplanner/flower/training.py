@@ -40,16 +40,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 class Trainer:
-    """A model that was sent, with the features of its catalogue.
-
-    Args:
-        sent: The model; the client's policy names it.
-        settings: The settings that the policy names.
-        catalogue: Its catalogue.
-
-    Attributes:
-        learner: What is learned.
-        shared: The parameters that the server sent, with the features.
+    """A model that was sent, with the settings that the policy names and with its catalogue.
 
     Raises:
         MessageError: If it has other settings, or the shape of another model.
@@ -81,10 +72,7 @@ class Trainer:
     ) -> tuple[NDArray[np.float64], Arrays]:
         """Return a client's unprotected upload, and what it keeps, as arrays to be stored.
 
-        Args:
-            ratings: The client's ratings.
-            stored: What it has kept, if anything.
-            run: Name of the run.
+        `stored` is what it has kept so far, if anything.
         """
         local = self.local(ratings, stored, run)
         upload, local = train_client(self.learner, self.shared, ratings, local)
@@ -114,22 +102,14 @@ class Trainer:
             return first
         return jax.tree.unflatten(tree, known)
 
-    def recommender(
-        self, ratings: Ratings, stored: Mapping[str, NDArray[Any]], own: Catalogue | None
-    ) -> Recommender:
-        """Return all that lists for a client's users are made of.
-
-        Args:
-            ratings: The client's ratings.
-            stored: What it has kept, if anything.
-            own: The items as the client's own table describes them, if it has one.
-        """
+    def recommender(self, ratings: Ratings, stored: Mapping[str, NDArray[Any]]) -> Recommender:
+        """Return all that lists for a client's users are made of."""
         local = self.local(ratings, stored, None)
         predicted = predictions_of(self.learner, self.shared, ratings, local)
         scores, why = ranking_of(self.learner, self.shared, ratings, local)
         first = first_parameters(self.learner, jax.random.key(0), 1, self._features)[0]
         sent = self._catalogue
-        known = own or Catalogue(
+        known = Catalogue(
             labels=np.array(sent.items),
             titles=np.array(sent.titles) if sent.titles else None,
             features=sent.features,

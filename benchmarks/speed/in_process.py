@@ -1,7 +1,6 @@
 """A grid within the process: the same apps and the same messages, and nothing that is slow.
 
-It is for tests and for trying a federation out. What it shows is what server and clients do, and
-not what Flower and a network do.
+What it shows is what server and clients do, and not what Flower and a network do.
 """
 
 from __future__ import annotations
@@ -18,12 +17,9 @@ Tamper = Callable[[int, Message, Message], Iterable[Message]]
 
 
 class InProcessGrid(Grid):
-    """Nodes that answer at once.
+    """Nodes that answer at once; a node's id is the place of its client file, from 1.
 
-    Args:
-        app: What every node runs.
-        files: Client file of each node; the node's id is its place in the list, from 1.
-        tamper: What becomes of a reply: called with node, request and reply.
+    Every node runs `app`; `tamper` says what becomes of a reply to a request to a node.
     """
 
     run = set_run = create_message = None  # type: ignore[assignment]  # nothing of ours needs them
@@ -39,7 +35,6 @@ class InProcessGrid(Grid):
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
 
     def get_node_ids(self) -> list[int]:
-        """Return the nodes that are connected."""
         return sorted(self.online)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
@@ -72,6 +67,5 @@ class InProcessGrid(Grid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Message]:
-        """Deliver messages and return the replies."""
         del timeout
         return self.pull_messages(self.push_messages(messages))
