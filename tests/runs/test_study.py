@@ -194,7 +194,10 @@ class TestCells:
             (["run.seed=1,2"], "--vary run.seed: this is given by --seeds"),
             (["federation.rounds=1,2"], "--vary federation.rounds: also given by --set"),
             (["privacy.clip=1", "privacy.clip=2"], "--vary privacy.clip: given twice"),
-            (["privacy.epsilom=1"], "--vary privacy.epsilom=1: unknown key .*mean .epsilon"),
+            (
+                ["privacy.epsilom=1"],
+                "--vary privacy.epsilom=1: unknown key .*mean .privacy.epsilon",
+            ),
             (["privacy.epsilon=1,-1"], "--vary privacy.epsilon=-1: --epsilon .*greater than 0"),
         ],
     )

@@ -58,7 +58,7 @@ def default(key: str) -> Any:
     """
     section, _, name = key.partition(".")
     usual = SECTIONS[section].model_fields[name].get_default(call_default_factory=True)
-    return packaged("recommended").get(section, {}).get(name, usual)
+    return packaged("recommended")["usual"].get(section, {}).get(name, usual)
 
 
 def option(key: str) -> Any:

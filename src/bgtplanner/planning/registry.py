@@ -30,7 +30,10 @@ POLICIES: Registry[type[Policy]] = Registry(
     },
     expected="a class that inherits from bgtplanner.Policy, or has all of its attributes",
     fits=_is_policy,
-    former={"patient": "late", "hindsight": "fixed"},
+    gone={
+        "patient": "no longer exists; use bgt with --objective last, or the schedule late",
+        "hindsight": "no longer exists; give the schedule fixed, with planning.options.charges",
+    },
 )
 """The policies, which decide what a round may cost."""
 
@@ -52,6 +55,7 @@ CONTEXTS: Registry[type[Context]] = Registry(
         "none": "bgtplanner.planning.context:Context",
         "released": "bgtplanner.planning.context:ReleasedContext",
     },
+    gone={"forecast": "no longer exists; use released"},
     expected="a class that inherits from bgtplanner.planning.context:Context",
     fits=lambda thing: isinstance(thing, type) and issubclass(thing, Context),
 )

@@ -19,7 +19,7 @@ from bgtplanner.report import plots, verdict
 from bgtplanner.report.facts import Facts, Section, Table
 from bgtplanner.report.guarantee import guarantee, is_sound, not_covered
 from bgtplanner.report.verdict import ERROR
-from bgtplanner.runs.config import Config, departures, to_toml
+from bgtplanner.runs.config import Config, to_toml
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.gains import FEWEST
 from bgtplanner.runs.recommending import number_of_examples
@@ -176,11 +176,11 @@ def _answers(run: _Run) -> str:
 
 
 def _notes(run: _Run) -> Section | None:
-    """Say what the preset changed, what the planner has to say, and which machines answered."""
-    said, note = [departures(run.config)], run.summary.get("planner_note")
-    said += [f"The planner {run.summary['policy']} {note}."] if note else []
+    """Say what the planner has to say, and which machines answered."""
+    note = run.summary.get("planner_note")
+    said = [f"The planner {run.summary['policy']} {note}."] if note else []
     said += [_answers(run)] if run.deployed and run.rounds else []
-    return Section("", [*filter(None, said)]) if any(said) else None
+    return Section("", said) if said else None
 
 
 def _compared(run: _Run) -> Section | None:

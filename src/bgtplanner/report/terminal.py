@@ -67,8 +67,6 @@ class RunProgress(_View):
 
     def started(self, config: Config, split: Split, first: int) -> None:
         """Print the data and the settings."""
-        from bgtplanner.runs.config import departures
-
         self._first, self._preset, train = first, config.preset, split.train
         self._begun = 0.0
         self._say(
@@ -84,7 +82,7 @@ class RunProgress(_View):
             how += config.planning.policy
         self._say(f"{config.model.name}, {total} rounds, seed {config.run.seed}, {how}")
         again = f"continuing after round {first}" if first else ""
-        for note in filter(None, [departures(config), *train.notes, again]):
+        for note in filter(None, [*train.notes, again]):
             self._say(note)
         self._open(total, first)
 

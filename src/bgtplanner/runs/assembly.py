@@ -26,7 +26,7 @@ from bgtplanner.privacy.accountants import Accountant, accountant_named, default
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.compatibility import UNITS
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.runs.config import Config, check_policy, identifying
+from bgtplanner.runs.config import Config, effective
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
 
@@ -268,7 +268,7 @@ def coordinator_of(
         trust=config.privacy.trust,
         run=run,
         # A round's inputs are the settings, what `mark` stands for, and its number.
-        mark=json.dumps([identifying(config), mark]).encode(),
+        mark=json.dumps([effective(config), mark]).encode(),
         context=planning.context,
         reward=planning.reward,
         values=planning.context_size,
@@ -297,7 +297,6 @@ def check_planning(config: Config, n_clients: int, policy: Policy | None = None)
 def policy_of(config: Config, ledger: Ledger) -> Policy:
     """Return the policy that the config names, with its options, spending from a ledger."""
     planning, rounds = config.planning, config.federation.rounds
-    check_policy(planning.policy)
     kind = POLICIES[planning.policy]
     options: dict[str, Any] = {"rounds": rounds, "clip": config.privacy.clip}
     options["seed"] = config.run.seed

@@ -31,7 +31,7 @@ from bgtplanner.planning.policy import Policy
 from bgtplanner.planning.registry import POLICIES
 from bgtplanner.runs import run as runner
 from bgtplanner.runs.assembly import Given, model_given, policy_named
-from bgtplanner.runs.config import Config, check_policy, differences
+from bgtplanner.runs.config import Config, differences
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.interrupts import stop_requests
 from bgtplanner.runs.observers import Observer
@@ -187,7 +187,7 @@ def run_study(
     outcomes = finished_cells(begun, out)
     todo = {cell: config for cell, config in cells.items() if cell not in outcomes}
     for cell in todo:
-        check_policy(cell.policy)
+        POLICIES[cell.policy]
         if cell.dataset in study.given and cell.dataset not in objects.ratings:
             raise ConfigError(
                 f"--out {out}: the ratings {cell.dataset!r} were given in Python; continue there: "

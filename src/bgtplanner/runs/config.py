@@ -7,10 +7,8 @@ wins. What each means and may be is in :mod:`bgtplanner.runs.settings`, and with
 from __future__ import annotations
 
 import difflib
-import re
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,63 +25,43 @@ from bgtplanner.planning.registry import POLICIES
 from bgtplanner.privacy.accountants import ACCOUNTANTS
 from bgtplanner.privacy.compatibility import UNITS, best_mechanism
 from bgtplanner.privacy.mechanisms import MECHANISMS, Additive
-from bgtplanner.runs import settings
-from bgtplanner.runs.settings import FLAGS, PRESETS, Section, packaged
+from bgtplanner.runs.settings import FLAGS, PRESETS, Sections, packaged
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
 BEFORE = {
     "data.items": "none",
-    "data.items_column": None,
-    "data.items_words": None,
-    "data.unknown_items": "error",
-    "data.leave_last": 1,
-    "data.arrival": "random",
-    "synthetic.choosy": 0.0,
     "federation.most_dropouts": 0.0,
     "federation.most_colluders": 0.0,
     "planning.objective": "last",
-    "planning.traffic": None,
     "privacy.neighbours": "replace-one",
 }
-"""Settings that the folders of older runs do not have, and what those runs did."""
-
-_SUMS = ("biases", "tastes")  # models whose clients upload sums, not gradients
-_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Settings that the folders of older runs do not have, where those runs did something else."""
 
 GONE = {
     "run.devices": "several devices are not used any more; leave it out",
 }
 """Settings of earlier versions, and what is said to whoever sets one; old runs are read."""
 
-INDIFFERENT = (
-    "data.data_dir", "run.device", "run.checkpoint_every", "run.examples",
-)  # fmt: skip
-"""Settings that do not change the result: where a run is carried out, how often it is saved, and
-what its report shows."""
+INDIFFERENT = ("data.data_dir", "run.device", "run.checkpoint_every", "run.examples")
+"""Settings that do not change the result: how and where a run is carried out, and is shown."""
 
 
-class Config(Section):
+class Config(Sections):
     """Every setting of a run."""
 
     preset: Literal["recommended", "paper"] = "recommended"
-    data: settings.DataSection = settings.DataSection()
-    synthetic: settings.SyntheticSection = settings.SyntheticSection()
-    model: settings.ModelSection = settings.ModelSection()
     biases: Biases = Biases()
     factorization: Factorization = Factorization()
     fedgnn: FedGNN = FedGNN()
     tastes: Tastes = Tastes()
     server: Server = Server()
-    federation: settings.FederationSection = settings.FederationSection()
-    planning: settings.PlanningSection = settings.PlanningSection()
-    privacy: settings.PrivacySection = settings.PrivacySection()
-    deployment: settings.DeploymentSection = settings.DeploymentSection()
-    run: settings.RunSection = settings.RunSection()
 
     @property
     def learns(self) -> bool:
         """Whether there is a budget, and a policy that uses rewards."""
-        return self.privacy.mechanism != "none" and POLICIES[self.planning.policy].learns
+        policy = self.planning.policy
+        private = self.privacy.mechanism != "none" and policy not in POLICIES.gone
+        return private and POLICIES[policy].learns
 
     @property
     def target_from_test(self) -> bool:
@@ -96,12 +74,6 @@ class Config(Section):
         """Whether clients keep a validation set."""
         wanted = self.planning.target is not None and not self.target_from_test
         return wanted or (self.learns and self.planning.reward == "validation")
-
-    @property
-    def rests(self) -> bool:
-        """Whether rounds are still played when a target is reached: people are still served."""
-        served = self.planning.objective == "served"
-        return served and self.federation.after_budget == "rest"
 
 
 def load_config(
@@ -126,232 +98,145 @@ def load_config(
         >>> load_config(settings={"federation.rounds": 5}).federation.rounds
         5
     """
-    from_file = _read_toml(Path(file)) if file is not None else {}
-    is_run = from_file.pop("folder", None) is not None  # a run folder's own notes
-    wanted = from_file.get("preset", "recommended") if preset is None else preset
-    if wanted not in PRESETS:
-        name = f"{file}: preset" if preset is None else "--preset"
-        near = _nearest(str(wanted), PRESETS)
-        raise ConfigError(f"{name} = {quoted(wanted)}: expected one of {', '.join(PRESETS)}{near}")
-    from_file.pop("preset", None)
-    now = _tree(settings or {})
-    for tree, where, old in ((from_file, f"{file}: ", is_run), (now, "", before is not None)):
-        _take_out_what_is_gone(tree, where, old)
-        _check_keys(tree, where)
-    given = _merged(_tree(before or {}), from_file, now)
+    tree = {} if file is None else _read_toml(Path(file))
+    is_run = tree.pop("folder", None) is not None  # a run folder's own notes
+    named = tree.pop("preset", "recommended")
+    wanted, where = (named, f"{file}: preset") if preset is None else (preset, "--preset")
+    ConfigError.unless(wanted in PRESETS, where, wanted, f"one of {', '.join(PRESETS)}")
+    stored, now = _by_key(tree), _by_key(settings or {})
+    for values, where, old in ((stored, f"{file}: ", is_run), (now, "", before is not None)):
+        for key in GONE.keys() & values.keys():
+            del values[key]
+            if not old:
+                raise ConfigError(f"{where}{key}: {GONE[key]}")
+    given, where = {**(before or {}), **stored, **now}, f"{file}: "
+    if "preset" in _tree(given):
+        raise ConfigError("preset: not a setting; choose a preset with --preset")
     try:
-        config = Config.model_validate(_with_preset(wanted, given))
+        config = Config.model_validate(_tree({"preset": wanted} | _with_preset(wanted, given)))
     except ValidationError as error:
-        raise ConfigError("; ".join(_describe(problem) for problem in error.errors())) from error
+        found = {}
+        for problem in reversed(error.errors()):  # of several for one key, the first is said
+            key = ".".join(map(str, problem["loc"][:2]))
+            found[key] = f"{where * (key in stored and key not in now)}{_described(key, problem)}"
+        raise ConfigError("; ".join(found.values())) from error
+    found = _by_key(config.model_dump())
+    for key, value in given.items():  # pydantic takes true for 1
+        fits = not isinstance(value, bool) or isinstance(found.get(key, value), bool)
+        ConfigError.unless(fits, _named(key), value, "a number or text, not true or false")
     _check_together(config)
     return config
 
 
-def _take_out_what_is_gone(tree: dict[str, Any], where: str, old: bool) -> None:
-    """Take settings of earlier versions out of an old run's; refuse them otherwise."""
-    for key, why in GONE.items():
-        section, _, name = key.partition(".")
-        values = tree.get(section)
-        if isinstance(values, dict) and name in values:
-            if not old:
-                raise ConfigError(f"{where}{key}: {why}")
-            del values[name]
+def _by_key(tree: Mapping[str, Any], prefix: str = "", levels: int = 9) -> dict[str, Any]:
+    """The values of sections, and of tables in them, by dotted key."""
+    found: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and levels > 1:
+            found |= _by_key(value, f"{prefix}{name}.", levels - 1)
+        else:
+            found[f"{prefix}{name}"] = value
+    return found
 
 
-def _with_preset(preset: str, given: dict[str, Any]) -> dict[str, Any]:
-    """The settings given, and those of the preset, which adapts itself to them."""
-    tree = _merged(*map(packaged, [_variant(preset, given), *_readings(preset, given)]), given)
-    tree["preset"] = preset
-    planning, privacy = tree.setdefault("planning", {}), tree.setdefault("privacy", {})
-    if _is_without_privacy(given):  # no mechanism means policy `unlimited`, and the other way
-        for key, flag, value, other in (
-            ("planning.policy", "--policy", "unlimited", "--mechanism none"),
-            ("privacy.mechanism", "--mechanism", "none", "--policy unlimited"),
-        ):
-            found = _at(given, key)
-            ConfigError.unless(found in (None, value), flag, found, f"{value}, for {other}")
-        planning["policy"], privacy["mechanism"] = "unlimited", "none"
-    if str(planning.get("policy")) in POLICIES.former:  # patient, which was told nothing
-        planning |= {"context": "none", "reward": "none"} | given.get("planning", {})
-    if planning.get("context") == "forecast":  # of an earlier release, for the policy patient
-        planning["context"] = "none"
-    if privacy.get("mechanism") == "auto":
-        privacy["mechanism"] = _best_mechanism(privacy, planning)
-    return tree
-
-
-def _variant(preset: str, given: Mapping[str, Any]) -> str:
-    """The variant of a preset for the model, and for a run without privacy."""
-    if preset != "recommended" or _at(given, "model.name") in (None, *_SUMS):
-        return preset
-    return f"{preset}-unlimited" if _is_without_privacy(given) else f"{preset}-gradients"
-
-
-def _readings(preset: str, given: Mapping[str, Any]) -> list[str]:
-    """What the preset `paper` adds for a data set and a policy, as in Table 2."""
-    wanted = (_at(given, "data.dataset"), _at(given, "planning.policy"))
-    known = [name for name in wanted if name in ("filmtrust", "adpml", "adap")]
-    return [f"paper-{name}" for name in known] if preset == "paper" else []
-
-
-def _best_mechanism(privacy: Mapping[str, Any], planning: Mapping[str, Any]) -> str:
-    """Return the accountant's mechanism, or else the one that adds the least noise."""
-    accounting = str(privacy.get("accounting", "auto"))
-    if accounting != "auto":
-        known = accounting in ACCOUNTANTS
-        return ACCOUNTANTS[accounting].mechanism if known else "gaussian"
-    validates = planning.get("target") is not None or planning.get("reward") == "validation"
-    trust, unit = str(privacy.get("trust", "secagg")), str(privacy.get("unit", "client"))
-    return best_mechanism(trust, unit, validates=validates)
-
-
-def _is_without_privacy(given: Mapping[str, Any]) -> bool:
-    mechanism, policy = _at(given, "privacy.mechanism"), _at(given, "planning.policy")
-    return bool(mechanism == "none" or policy == "unlimited")
-
-
-def _check_together(config: Config) -> None:
-    """Refuse settings that each could be, but not together."""
-    try:
-        POLICIES[config.planning.policy]  # also that a user's own can be imported
-    except ConfigError as error:
-        raise ConfigError(str(error).replace("policy", _named("planning.policy"), 1)) from error
-    name = config.model.name
-    own = name in Config.model_fields and bool(config.model.options)
-    there = f"nothing: the settings of {name} are in [{name}]"
-    ConfigError.unless(not own, "model.options", "given", there)
-    if config.validates and not UNITS[config.privacy.unit].sound:
-        target = config.planning.target is not None
-        key = "planning.target" if target else "planning.reward"
-        raise ConfigError(
-            f"{_named(key)} = {_at(config.model_dump(), key)}: with privacy.unit = "
-            f"{config.privacy.unit} nothing pays for validation; set privacy.unit=client, or "
-            "planning.reward=test"
-        )
-    _check_expansions(config)
-    _ = config.privacy.relation  # refuses one that does not go with the trust
-
-
-def check_policy(name: str) -> None:
-    """Refuse a policy of an earlier release: its runs can be read, but nothing is planned by it.
-
-    Raises:
-        ConfigError: If it is one; says what to use in its place.
-    """
-    if name in POLICIES.former:
-        raise ConfigError(
-            f"{_named('planning.policy')} = {name!r}: no longer exists; use bgt with --objective "
-            f"last, or the schedule {POLICIES.former[name]}"
-        )
-
-
-def _check_expansions(config: Config) -> None:
-    """Refuse graph expansion wherever it would break a promise, or is not possible."""
-    times, mechanism = config.model.expansions, config.privacy.mechanism
-    noisy = mechanism == "none" or isinstance(MECHANISMS[mechanism], Additive)
-    fits = config.preset == "paper" and config.model.name == "fedgnn" and noisy
-    fits = fits and config.privacy.trust == "local" and times < config.federation.rounds
-    ConfigError.unless(
-        fits or not times,
-        "model.expansions",
-        times,
-        "0, unless with --preset paper, --model fedgnn, --trust local, a --mechanism that adds "
-        "noise (or none) and more --rounds: the third party that matches users sees which of them "
-        "rated the same items",
-    )
-
-
-def _tree(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _tree(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values by dotted key, as sections."""
     tree: dict[str, Any] = {}
-    for key, value in settings.items():
+    for key, value in values.items():
         *path, last = key.split(".")
-        if "preset" in (*path, last)[:1]:
-            raise ConfigError(f"{key}: not a setting; choose a preset with --preset")
         target = tree
         for part in path:
             target = target.setdefault(part, {})
             if not isinstance(target, dict):
-                raise ConfigError(f"{key}: {part} is a single value, not a section")
+                raise ConfigError(f"{key}: {part} is a single value; expected a section")
         target[last] = value
     return tree
 
 
+def _with_preset(preset: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings given, and those of the preset, which adapts itself to them."""
+    mechanism, policy = given.get("privacy.mechanism"), given.get("planning.policy")
+    private, tables = mechanism != "none" and policy != "unlimited", packaged(preset)
+    adapted: list[Any] = []
+    if preset == "paper":  # for a data set and a policy, as in Table 2
+        adapted = [given.get("data.dataset"), policy]
+    elif given.get("model.name") not in (None, "biases", "tastes"):  # whose clients upload sums
+        adapted = ["gradients" if private else "unlimited"]
+    values: dict[str, Any] = {}
+    for name in ("usual", *adapted):
+        values |= _by_key(tables.get(str(name), {}))
+    if not private:  # either of the two means both
+        values |= {"planning.policy": "unlimited", "privacy.mechanism": "none"}
+    values |= given
+    if str(values.get("planning.policy")) in POLICIES.gone:  # of old runs; it was told nothing
+        values |= {"planning.context": "none", "planning.reward": "none"}
+    if values.get("privacy.mechanism") == "auto":
+        values["privacy.mechanism"] = _best_mechanism(values)
+    return values
+
+
+def _best_mechanism(values: Mapping[str, Any]) -> str:
+    """Return the accountant's mechanism, or else the one that adds the least noise."""
+    accounting = str(values.get("privacy.accounting", "auto"))
+    if accounting != "auto":
+        known = accounting in ACCOUNTANTS
+        return ACCOUNTANTS[accounting].mechanism if known else "gaussian"
+    validates = values.get("planning.target") is not None
+    validates = validates or values.get("planning.reward") == "validation"
+    trust, unit = values.get("privacy.trust", "secagg"), values.get("privacy.unit", "client")
+    return best_mechanism(str(trust), str(unit), validates=validates)
+
+
+def _check_together(config: Config) -> None:
+    """Refuse settings that each could be, but not together."""
+    model, planning, privacy = config.model, config.planning, config.privacy
+    try:
+        if planning.policy not in POLICIES.gone:  # which old runs have
+            POLICIES[planning.policy]  # a user's own can be imported
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("policy", _named("planning.policy"), 1)) from error
+    if privacy.mechanism == "none":
+        unlimited = planning.policy == "unlimited"
+        ConfigError.unless(
+            unlimited, "--policy", planning.policy, "unlimited, for --mechanism none"
+        )
+    elif planning.policy == "unlimited":
+        raise ConfigError(
+            f"--mechanism = {privacy.mechanism!r}: expected none, for --policy unlimited"
+        )
+    own = model.name not in Config.model_fields or not model.options
+    wanted = f"nothing: the settings of {model.name} are in [{model.name}]"
+    ConfigError.unless(own, "model.options", "given", wanted)
+    _ = privacy.relation  # refuses one that does not go with the trust
+    paid = not config.validates or UNITS[privacy.unit].sound
+    name = "reward" if planning.target is None else "target"
+    wanted = (
+        f"nothing that is validated: with privacy.unit = {privacy.unit} nothing pays for it; set "
+        "privacy.unit=client, or planning.reward=test"
+    )
+    ConfigError.unless(paid, _named(f"planning.{name}"), getattr(planning, name), wanted)
+    noisy = privacy.mechanism == "none" or isinstance(MECHANISMS[privacy.mechanism], Additive)
+    papers = config.preset == "paper" and model.name == "fedgnn" and privacy.trust == "local"
+    fits = papers and noisy and model.expansions < config.federation.rounds
+    wanted = (
+        "0, unless with --preset paper, --model fedgnn, --trust local, a --mechanism that adds "
+        "noise (or none) and more --rounds: the third party that matches users sees which of them "
+        "rated the same items"
+    )
+    ConfigError.unless(fits or not model.expansions, "model.expansions", model.expansions, wanted)
+
+
+def effective(config: Config) -> dict[str, Any]:
+    """Return the settings that the result depends on, by dotted key."""
+    values = _by_key(config.model_dump(mode="json"))
+    values["privacy.neighbours"] = config.privacy.relation  # which ``auto`` stands for
+    return {key: value for key, value in values.items() if key not in INDIFFERENT}
+
+
 def differences(one: Config, other: Config) -> dict[str, Any]:
-    """Return where another config differs, by dotted key, as far as it changes the result.
-
-    The neighbouring relation ``auto`` does not differ from the one that it stands for.
-    """
-    mine, theirs = one.model_dump(mode="json"), other.model_dump(mode="json")
-    for tree, config in ((mine, one), (theirs, other)):
-        tree["privacy"]["neighbours"] = config.privacy.relation
-    changed = {} if mine.pop("preset") == theirs.pop("preset") else {"preset": other.preset}
-    return changed | {
-        f"{section}.{key}": theirs[section].get(key)
-        for section, values in mine.items()
-        for key in (values | theirs[section])
-        if values.get(key) != theirs[section].get(key) and f"{section}.{key}" not in INDIFFERENT
-    }
-
-
-def departures(config: Config) -> str:
-    """Return in a sentence what the preset recommended changed for this model, or without privacy.
-
-    Settings that were given are not listed: whoever gave them knows. Empty if nothing was changed.
-    """
-    private = config.privacy.mechanism != "none"
-    chosen = {"model.name": config.model.name}
-    chosen |= {} if private else {"privacy.mechanism": "none"}
-    if _variant(config.preset, _tree(chosen)) in PRESETS:
-        return ""
-    why = "the model is trained by gradients"
-    why = why if private else "without privacy there is no noise to withstand"
-    usual, implied = load_config(), () if private else ("planning.", "privacy.")
-    ours, before = config.model_dump(mode="json"), usual.model_dump(mode="json")
-    changed = [
-        f"{key} {value} instead of {_at(before, key)}"
-        for key, value in differences(usual, load_config(settings=chosen)).items()
-        if not key.startswith(implied) and _at(ours, key) == value
-    ]
-    return f"Not all settings are the recommended ones, since {why}: {', '.join(changed)}."
-
-
-def identifying(config: Config) -> dict[str, Any]:
-    """Return the settings that identify a run, without those that older runs did not have.
-
-    They are left out where they say what older runs did, whose rounds are identified without them.
-    """
-    tree = config.model_dump(mode="json")
-    tree["privacy"]["neighbours"] = config.privacy.relation
-    if config.model.name != "tastes":
-        del tree["tastes"]  # which older runs did not know, nor options of models
-    if not config.model.options:
-        del tree["model"]["options"]
-    examples = tree["run"].pop("examples")
-    tree["run"] |= {"devices": None, "examples": examples}  # as it was, in this order
-    for key, value in BEFORE.items():
-        section, _, name = key.partition(".")
-        if _at(tree, key) == value:
-            tree[section].pop(name, None)
-    return tree
-
-
-def _at(tree: Mapping[str, Any], key: str) -> Any:
-    """The value of a dotted key; None if there is none."""
-    section, _, name = key.partition(".")
-    return tree.get(section, {}).get(name)
-
-
-def _merged(*trees: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all sections in one; what comes later wins. The trees are left as they are."""
-    merged: dict[str, Any] = {}
-    for key, value in (entry for tree in trees for entry in tree.items()):
-        if isinstance(value, Mapping):
-            inside = merged.get(key)
-            merged[key] = _merged(inside if isinstance(inside, dict) else {}, value)
-        else:
-            merged[key] = value
-    return merged
+    """Return where another config differs, by dotted key, as far as it changes the result."""
+    mine, theirs = effective(one), effective(other)
+    return {key: theirs.get(key) for key in mine | theirs if mine.get(key) != theirs.get(key)}
 
 
 def to_toml(config: Config, folder: Mapping[str, Any] | None = None) -> str:
@@ -361,8 +246,8 @@ def to_toml(config: Config, folder: Mapping[str, Any] | None = None) -> str:
         config: The settings.
         folder: Notes about a run folder, which are no settings, for a section of their own.
     """
-    tree = config.model_dump()
-    return tomli_w.dumps(_known(tree | ({"folder": folder} if folder else {})))
+    tree = config.model_dump() | ({"folder": folder} if folder else {})
+    return tomli_w.dumps(_known(tree))
 
 
 def _known(value: Any) -> Any:
@@ -375,93 +260,38 @@ def _known(value: Any) -> Any:
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
         content = read_bytes(path, MOST_BYTES_OF_SETTINGS, plain=False)
-        text = content.decode("utf-8-sig")  # some editors write a byte order mark
-    except FileNotFoundError as error:
-        raise ConfigError(
-            f"{path}: no such config file; give one, such as the config.toml of a run"
-        ) from error
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); give a TOML file") from error
-    try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"{path}: not valid TOML: {error}; expected lines such as those of --show-config"
-        ) from error
-
-
-def _check_keys(tree: Mapping[str, Any], where: str = "") -> None:
-    """Refuse keys that do not exist, naming the nearest one that does.
-
-    Also what pydantic lets pass: booleans as numbers, and text that is not UTF-8.
-    """
-    kinds = {
-        f"{section}.{key}": str(kind)
-        for section, entry in Config.model_fields.items()
-        for key, kind in _types(entry.annotation).items()
-    }
-    for name, values in tree.items():
-        if name not in Config.model_fields:
-            inside = [f"{name}.{key}" for key in values] if isinstance(values, dict) else []
-            homes = [key for key in kinds if key.endswith(f".{name}")]
-            near = _nearest(homes[0] if homes else (inside or [name])[0], kinds)
-            near = near or f"; expected one of {', '.join(Config.model_fields)}"
-            raise ConfigError(f"{where}unknown section '{name}'{near}")
-        if not isinstance(values, dict):
-            raise ConfigError(f"{where}'{name}' is a section, not a value: write {name}.KEY")
-        for key, value in values.items():
-            if (full := f"{name}.{key}") not in kinds:
-                own = [of.partition(".")[2] for of in kinds if of.startswith(f"{name}.")]
-                near = _nearest(key, own) or _nearest(full, kinds)
-                raise ConfigError(f"{where}unknown key '{full}'{near}")
-            flag, plain = f"{where}{_named(full)}", isinstance(value, bool | str)
-            fits = not isinstance(value, bool) or "bool" in kinds[full]
-            ConfigError.unless(fits, flag, value, "a number or text, not true or false")
-            fits = not plain or not _SURROGATE.search(str(value))
-            ConfigError.unless(fits, flag, value, "text that can be written as UTF-8")
-
-
-def _types(section: Any) -> dict[str, Any]:
-    """The keys of a section with their declared types."""
-    if is_dataclass(section):
-        return {entry.name: entry.type for entry in fields(section)}
-    entries = getattr(section, "model_fields", {})  # the preset has none
-    return {name: entry.annotation for name, entry in entries.items()}
+        return tomllib.loads(content.decode("utf-8-sig"))  # some editors write a byte order mark
+    except FileNotFoundError:
+        problem = "no such config file"
+    except (OSError, ValueError, RecursionError) as error:
+        problem = f"cannot be read as TOML ({error})"
+    raise ConfigError(f"{path}: {problem}; give one, such as the config.toml of a run")
 
 
 def _named(key: str) -> str:
     return f"{FLAGS[key]} ({key})" if key in FLAGS else key
 
 
-def _nearest(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"; did you mean '{near[0]}'?" if near else ""
+def _described(key: str, problem: Any) -> str:
+    """Return one of pydantic's errors as one line: flag or key, value, what was expected."""
+    if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        sections = Config().model_dump(exclude={"preset"})
+        known = [f"{section}.{name}" for section, values in sections.items() for name in values]
+        near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+        hint = f"did you mean '{near[0]}'?" if near else f"expected one of {', '.join(sections)}"
+        return f"unknown key '{key}'; {hint}"
+    if problem["type"] == "value_error":  # from a section's own check, which names the key itself
+        return f"{key}.{problem['ctx']['error']}"
+    return f"{_named(key)} = {quoted(problem['input'])}: {expected(problem)}"
 
 
 def expected(problem: Any) -> str:
     """Return what was expected, from one of pydantic's errors.
 
     Example:
-        >>> expected({"type": "greater_than", "msg": "Input should be greater than 0"})
-        'expected a number greater than 0'
+        >>> expected({"msg": "Input should be greater than 0"})
+        'expected greater than 0'
     """
-    message = str(problem["msg"])
-    if problem["type"] == "int_parsing_size":
-        return "expected a number of fewer digits"
-    if message.startswith("Value error, "):
-        return message.removeprefix("Value error, ")
-    if not message.startswith("Input should be "):
-        return f"expected {message[:1].lower()}{message[1:]}"
-    message = message.removeprefix("Input should be ")
-    return "expected " + ("a number " * message.startswith(("greater", "less"))) + message
-
-
-def _describe(problem: Any) -> str:
-    """Return one of pydantic's errors as one line: flag or key, value, what was expected."""
-    location = [str(part) for part in problem["loc"]]
-    if problem["type"] != "value_error":
-        value = quoted(problem["input"])
-        return f"{_named('.'.join(location[:2]))} = {value}: {expected(problem)}"
-    if len(location) == 1:  # from a section's own check, which names the key itself
-        return f"{location[0]}.{expected(problem)}"
-    return f"{_named('.'.join(location[:2]))} = {expected(problem).partition(' = ')[2]}"
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    message = message.replace("Input should be", "expected", 1)
+    return message if message.startswith("expected") else f"expected: {message}"

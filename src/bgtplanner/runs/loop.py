@@ -162,9 +162,11 @@ class Run:
         return self._reached
 
     def _over(self) -> bool:
-        """Whether there is no round left: a reached target ends a run that does not rest."""
+        """Whether there is no round left: a reached target ends a run that serves no one after."""
         done = self.simulation.next_round >= self.config.federation.rounds
-        return done or (self.reached() and not self.config.rests)
+        served = self.config.planning.objective == "served"
+        rests = served and self.config.federation.after_budget == "rest"
+        return done or (self.reached() and not rests)
 
 
 def _bounded(record: dict[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.learner import Learner
 from bgtplanner.models.metrics import HEADLINE, METRICS, lists_of, shown
 from bgtplanner.planning.policy import Policy
+from bgtplanner.planning.registry import POLICIES
 from bgtplanner.runs.assembly import (
     Given,
     check_planning,
@@ -32,7 +33,7 @@ from bgtplanner.runs.assembly import (
     model_given,
     policy_named,
 )
-from bgtplanner.runs.config import Config, check_policy, load_config
+from bgtplanner.runs.config import Config, load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.gains import gains_of
 from bgtplanner.runs.loop import Run
@@ -202,7 +203,7 @@ def resume(
             )
         run = _opened(folder, "resume", Given(model, policy), ratings)
         try:
-            check_policy(run.config.planning.policy)
+            POLICIES[run.config.planning.policy]
         except ConfigError as error:
             raise RunFolderError(
                 f"{path}: cannot be resumed; start a new run ({error})"

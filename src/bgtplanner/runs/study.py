@@ -306,7 +306,8 @@ class Study:
                     dataset_info(name)
             flag = "--policy"
             for name in self.policies:
-                POLICIES[name]
+                if name not in POLICIES.gone:  # of an older study, which is only read
+                    POLICIES[name]
         except ConfigError as error:
             raise ConfigError(f"{flag}: {error}") from error
         known = self.baseline is None or self.baseline in self.policies
