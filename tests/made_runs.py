@@ -167,8 +167,10 @@ def write_run(path: Path, config: Config, rounds_done: int | None = None) -> Pat
             spending = {} if policy is None else spending_of(config, policy, records)
             lists = {"ndcg_at_10": 0.5 - 1.5 * records[-1]["rmse"], "ndcg_at_10_popularity": 0.17}
             gained = {"learned": True, "gains": made_gains(spending.get("classes") or [])}
-            folder.write_examples(EXAMPLES)
-            folder.write_summary(summarise(config, facts, records, 1.5, spending) | lists | gained)
+            folder.write("examples.json", EXAMPLES)
+            folder.write(
+                "summary.json", summarise(config, facts, records, 1.5, spending) | lists | gained
+            )
     return path
 
 

@@ -76,7 +76,6 @@ class Run:
     name: str
     seed: int
     settings: Mapping[str, Any] = field(default_factory=dict)
-    lists: bool = True  # whether the lists that users would be shown are scored, too
 
     @property
     def key(self) -> str:
@@ -352,7 +351,7 @@ class Study:
             own |= {"planning.policy": "bgt", "planning.constants": form}
         else:
             own |= {"planning.policy": name}
-        return Run(place=place, name=f"planned {name}", seed=seed, settings=own, lists=False)
+        return Run(place=place, name=f"planned {name}", seed=seed, settings=own)
 
     def runs(self, parts: Iterable[str] = PARTS) -> list[Run]:
         """Every run of these parts, once."""

@@ -63,7 +63,7 @@ class Failure(NamedTuple):
 def play(run: Run) -> dict[str, Any]:
     """Carry out one run."""
     begun = time.perf_counter()
-    summary = execute(run.config, data=_data_of, lists=run.lists).summary
+    summary = execute(run.config, data=_data_of).summary
     return {
         "key": run.key,
         "mark": run.mark,

@@ -36,7 +36,7 @@ class Fake:
         names = ("final", "best", "constant", "user_mean", "client_alone")
         summary = {f"{kind}_{name}": value for kind in ("rmse", "f1") for name in names}
         with RunFolder.create(out, config, fingerprint="x") as folder:
-            folder.write_summary(summary)
+            folder.write("summary.json", summary)
 
 
 @pytest.fixture

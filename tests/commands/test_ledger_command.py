@@ -149,7 +149,7 @@ def made_run(path: Path, dataset: str) -> None:
             ledger.settle(ledger.reserve(0.25, run="simulation", round=number))
         planned = json.dumps({"head": str(ledger.head)}).encode()
         folder.write_checkpoint({"planned": np.frombuffer(planned, dtype=np.uint8)})
-        folder.write_summary({"ledger_head": str(ledger.head)})
+        folder.write("summary.json", {"ledger_head": str(ledger.head)})
 
 
 def cut_off(connection: sqlite3.Connection, kept: int) -> None:

@@ -35,7 +35,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
         names = ("final", "best", "constant", "user_mean", "client_alone")
         summary = {f"{kind}_{name}": 0.3 for kind in ("rmse", "f1") for name in names}
         with RunFolder.create(out, config, fingerprint="x") as folder:
-            folder.write_summary(summary)
+            folder.write("summary.json", summary)
 
     monkeypatch.setattr(runner, "execute", execute)
     return configs

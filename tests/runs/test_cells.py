@@ -46,7 +46,7 @@ class Fake:
                 raise self.fails[policy]
             names = ("final", "best", "constant", "user_mean", "client_alone")
             scores = {f"{metric}_{name}": 0.3 for metric in ("rmse", "f1") for name in names}
-            folder.write_summary(scores | {"seconds_total": 2000.0})
+            folder.write("summary.json", scores | {"seconds_total": 2000.0})
             if observer is not None:
                 observer.round({"round": 0}, 1)
 

@@ -24,7 +24,8 @@ from bgtplanner.errors import (
     StorageError,
 )
 from bgtplanner.runs.config import load_config
-from bgtplanner.runs.folder import SCHEMA, RunFolder
+from bgtplanner.runs.folder import RunFolder
+from bgtplanner.runs.record import SCHEMA
 from processes import Processes
 
 CONFIG = load_config(settings={"federation.rounds": 5})
@@ -67,7 +68,7 @@ class TestLayout:
         for number in range(3):
             folder.append_round(record(number))
         folder.write_checkpoint(ARRAYS)
-        folder.write_summary({"rmse_final": 0.5, "epsilon": None})
+        folder.write("summary.json", {"rmse_final": 0.5, "epsilon": None})
         assert names(folder.path) == [
             ".lock",
             "checkpoint.npz",
@@ -78,7 +79,7 @@ class TestLayout:
         lines = (folder.path / "rounds.jsonl").read_text().splitlines()
         assert [json.loads(line) for line in lines] == [record(n) for n in range(3)]
         assert folder.rounds() == [record(n) for n in range(3)]
-        assert folder.summary() == {"rmse_final": 0.5, "epsilon": None}
+        assert folder.read("summary.json") == {"rmse_final": 0.5, "epsilon": None}
         stored = folder.checkpoint()
         assert stored is not None
         for name, array in ARRAYS.items():
@@ -91,13 +92,13 @@ class TestAtomicWrites:
     def filled(self, folder: RunFolder) -> RunFolder:
         folder.append_round(record(0))
         folder.write_checkpoint(ARRAYS)
-        folder.write_summary({"n": 1})
+        folder.write("summary.json", {"n": 1})
         return folder
 
     def writes(self, folder: RunFolder) -> list[Any]:
         return [
             lambda: folder.write_checkpoint({"a": np.zeros(99)}),
-            lambda: folder.write_summary({"n": 2}),
+            lambda: folder.write("summary.json", {"n": 2}),
             lambda: folder.keep_rounds(0),
         ]
 
@@ -189,7 +190,7 @@ class TestDisk:
         monkeypatch.setattr(Path, "mkdir", refuse)
         for write in (
             lambda: folder.append_round(record(0)),
-            lambda: folder.write_summary({}),
+            lambda: folder.write("summary.json", {}),
             lambda: RunFolder.create(tmp_path / "new", CONFIG, fingerprint=""),
         ):
             with pytest.raises(StorageError, match=words) as caught:
@@ -239,7 +240,7 @@ class TestForeignFolders:
     def test_overwrite_leaves_nothing_of_the_old_run(self, folder: RunFolder) -> None:
         folder.append_round(record(0))
         folder.write_checkpoint(ARRAYS)
-        folder.write_summary({})
+        folder.write("summary.json", {})
         (folder.path / "report.html").touch()
         (folder.path / ".tmp-0123456789abcdef").touch()  # left by a crash
         folder.close()
@@ -410,4 +411,4 @@ class TestSummary:
     def test_damaged(self, folder: RunFolder, text: bytes) -> None:
         (folder.path / "summary.json").write_bytes(text)
         with pytest.raises(RunFolderError, match=r"summary\.json: cannot be read"):
-            folder.summary()
+            folder.read("summary.json")

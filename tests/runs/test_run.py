@@ -30,8 +30,7 @@ from bgtplanner.errors import (
 )
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.metrics import Metrics
-from bgtplanner.runs import loop
-from bgtplanner.runs import run as runner
+from bgtplanner.runs import loop, prepared
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.run import execute
@@ -224,12 +223,12 @@ class TestFiles:
         ratings = [r["ratings"] for r in rounds]
         assert ratings == sorted(ratings)
         assert ratings[-1] == len(
-            runner.split_of(config_of(reference), ratings_of(reference)).train
+            prepared.split_of(config_of(reference), ratings_of(reference)).train
         )
 
     def test_final_figures_are_the_models(self, reference: Path) -> None:
         _, _, summary = state_of(reference)
-        split = runner.split_of(config_of(reference), ratings_of(reference))
+        split = prepared.split_of(config_of(reference), ratings_of(reference))
         result = resume(reference)
         predicted = result.simulation.predict(split.test.user, split.test.item)
         error = predicted.astype(float) - split.test.value
@@ -246,7 +245,7 @@ def config_of(folder: Path) -> Any:
 
 
 def ratings_of(folder: Path) -> Ratings:
-    return runner.ratings_of(config_of(folder))
+    return prepared.ratings_of(config_of(folder))
 
 
 class TestResume:

@@ -309,7 +309,7 @@ def _labels(path: Path) -> list[list[str]] | None:
     run = RunFolder(folder)
     notes, config = run.notes(), run.config()
     if run.deployed:
-        return [[str(name)] for name in (run.clients() or {}).get("clients", [])]
+        return [[str(name)] for name in (run.read("clients.json") or {}).get("clients", [])]
     try:
         ratings = ratings_of(config)
         same = fingerprint_of(split_of(config, ratings)) == notes.get("data")

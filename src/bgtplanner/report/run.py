@@ -23,14 +23,9 @@ from bgtplanner.runs.config import Config, to_toml
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.gains import FEWEST
 from bgtplanner.runs.recommending import number_of_examples
+from bgtplanner.runs.record import identity_of
 from bgtplanner.runs.result import Result
-from bgtplanner.runs.summary import (
-    identity_of,
-    not_accounted,
-    promised,
-    readings,
-    summarise,
-)
+from bgtplanner.runs.summary import not_accounted, promised, readings, summarise
 
 _HOW_LISTS = (
     "Every user gets a list of ten out of the whole catalogue, without what it has rated in "
@@ -89,7 +84,7 @@ def read_facts(path: Path | str, *, state: str = "finished") -> Facts:
     """
     folder = RunFolder(Path(path))
     notes, config, deployed = folder.notes(), folder.config(), folder.deployed
-    summary, rounds = folder.summary(whole=True), folder.rounds(whole=True)
+    summary, rounds = folder.summary(), folder.rounds()
     finished = summary is not None and bool(rounds)
     if not finished and state == "finished":
         raise RunFolderError(
@@ -105,7 +100,7 @@ def read_facts(path: Path | str, *, state: str = "finished") -> Facts:
         versions={"bgtplanner": notes.get("version", "unknown"), **(notes.get("versions") or {})},
         state="finished" if finished else state,
         deployed=deployed,
-        examples=folder.examples() if finished and not deployed else None,
+        examples=folder.read("examples.json") if finished and not deployed else None,
     )
     facts = _facts(run)
     if run.state != "stopped":

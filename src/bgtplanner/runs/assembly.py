@@ -44,22 +44,6 @@ class Given(NamedTuple):
     names: tuple[str, ...] = ()
 
 
-def learner_of(config: Config) -> Learner:
-    """Return the model that the config names, with its settings.
-
-    Raises:
-        ConfigError: If there is no such model, or it does not take these settings.
-    """
-    name = config.model.name
-    if name in Config.model_fields:
-        own: Learner = getattr(config, name)
-        return own
-    try:
-        return MODELS[name](**config.model.options)
-    except TypeError as error:
-        raise ConfigError(f"model.options: {name} does not accept them: {error}") from error
-
-
 def described(learner: Learner) -> tuple[dict[str, Any], bool]:
     """Return the settings that describe a learner given in Python, and whether they suffice.
 
@@ -80,30 +64,33 @@ def described(learner: Learner) -> tuple[dict[str, Any], bool]:
 
 
 def model_given(model: Learner | str | None) -> tuple[dict[str, Any], Given]:
-    """The settings that a model in Python stands for, and the object if it is one.
-
-    Raises:
-        ConfigError: If it is not a model.
-    """
+    """The settings that a model in Python stands for, and the object if it is one."""
     if model is None or isinstance(model, str):
-        return {"model.name": model} if model is not None else {}, Given()
+        return {} if model is None else {"model.name": model}, Given()
     if isinstance(model, type):
-        raise ConfigError(
-            f"model = the class {model.__name__}: expected an object, such as {model.__name__}()"
-        )
+        name = model.__name__
+        raise ConfigError(f"model = the class {name}: expected an object, such as {name}()")
     said, whole = described(model)
     return said, Given(model=model, names=() if whole else ("model",))
 
 
 def policy_named(policy: Policy | type[Policy] | str | None) -> str | None:
-    """The name of a policy that was given by its name, as a class or as an object.
-
-    Raises:
-        ConfigError: If it is not a policy.
-    """
+    """The name of a policy that was given by its name, as a class or as an object."""
     if policy is None or isinstance(policy, str):
         return policy
     return POLICIES.named(policy if isinstance(policy, type) else type(policy))
+
+
+def learner_of(config: Config) -> Learner:
+    """Return the model that the config names, with its settings."""
+    name = config.model.name
+    if name in Config.model_fields:
+        own: Learner = getattr(config, name)
+        return own
+    try:
+        return MODELS[name](**config.model.options)
+    except TypeError as error:
+        raise ConfigError(f"model.options: {name} does not accept them: {error}") from error
 
 
 def federation_of(
@@ -119,13 +106,11 @@ def federation_of(
     By the number of clients, and whether their data are `implicit` and not ratings, a learner
     chooses the settings that were left open.
     """
-    privacy = config.privacy
+    privacy, protection = config.privacy, None
     learner = learner_of(config) if learner is None else learner
     if clients is not None:
-        learner = learner.suited(
-            clients, n_items, _whole_noise(config, clients), implicit=implicit
-        )
-    protection = None
+        noise = _whole_noise(config, clients)
+        learner = learner.suited(clients, n_items, noise, implicit=implicit)
     if privacy.mechanism != "none":
         protection = Protection(
             mechanism=privacy.mechanism,
@@ -145,12 +130,12 @@ def federation_of(
 
 def _whole_noise(config: Config, clients: int) -> float:
     """Return the noise on the sum of all uploads, over the clip, for the whole budget at once."""
-    if config.privacy.mechanism == "none":
+    privacy, tolerance = config.privacy, config.federation.tolerance
+    if privacy.mechanism == "none":
         return 0.0
     budgets, accountant = budgets_of(config, clients), accountant_of(config)
     charges = np.array([accountant.capacity(budget) for budget in budgets.classes])
     numbers = np.bincount(budgets.class_of_client, minlength=len(charges))
-    privacy, tolerance = config.privacy, config.federation.tolerance
     mean = noise_of_mean(
         accountant, privacy.trust, 1.0, charges, numbers, privacy.relation, tolerance=tolerance
     )
@@ -174,13 +159,9 @@ def _extras_of(config: Config, n_items: int) -> PaperExtras | None:
 
 def expansion_of(config: Config) -> Expansion | None:
     """Return when graphs are expanded, if ever."""
-    if not config.model.expansions:
-        return None
-    return Expansion(
-        times=config.model.expansions,
-        rounds=config.federation.rounds,
-        max_neighbours=config.model.max_neighbours,
-    )
+    times, most = config.model.expansions, config.model.max_neighbours
+    rounds = config.federation.rounds
+    return Expansion(times=times, rounds=rounds, max_neighbours=most) if times else None
 
 
 def accountant_of(config: Config) -> Accountant:
@@ -213,28 +194,36 @@ def promise_of(config: Config, epsilon: float) -> dict[str, Any]:
 
 def budgets_of(config: Config, n_clients: int) -> Budgets:
     """Return what every client may spend."""
-    privacy = config.privacy
-    if privacy.budgets is None:
-        return Budgets.same(Budget(privacy.epsilon, privacy.delta), n_clients)
-    path = Path(privacy.budgets)
-    if ":" in privacy.budgets and not path.exists():
+    given, delta = config.privacy.budgets, config.privacy.delta
+    if given is None:
+        return Budgets.same(Budget(config.privacy.epsilon, delta), n_clients)
+    if ":" in given and not Path(given).exists():
         try:
-            return Budgets.shares(
-                privacy.budgets, n_clients, delta=privacy.delta, seed=config.run.seed
-            )
+            return Budgets.shares(given, n_clients, delta=delta, seed=config.run.seed)
         except ConfigError as error:
             raise ConfigError(f"--{error}") from error
     try:
-        lines = read_bytes(path, MOST_BYTES_OF_SETTINGS).decode().splitlines()
+        lines = read_bytes(Path(given), MOST_BYTES_OF_SETTINGS).decode().splitlines()
         values = np.loadtxt(lines, dtype=np.float64, ndmin=1)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"--budgets {privacy.budgets}: expected EPSILON:SHARE,... or a file with one "
-            f"epsilon per line ({error})"
+            f"--budgets {given}: expected EPSILON:SHARE,... or a file with one epsilon per line "
+            f"({error})"
         ) from error
     same = values.shape == (n_clients,)
-    ConfigError.unless(same, "--budgets", str(path), f"{n_clients} numbers, one per client")
-    return Budgets.per_client(values, privacy.delta)
+    ConfigError.unless(same, "--budgets", given, f"{n_clients} numbers, one per client")
+    return Budgets.per_client(values, delta)
+
+
+def ledger_of(config: Config, clients: int, path: Path | None = None) -> Ledger:
+    """Return the ledger at a path, opened if it exists, or one in memory."""
+    budgets, accountant = budgets_of(config, clients), accountant_of(config)
+    relation = config.privacy.relation
+    if path is None:
+        return Ledger.in_memory(budgets, accountant, neighbours=relation)
+    if path.exists():
+        return Ledger.open(path, budgets=budgets, accountant=accountant, neighbours=relation)
+    return Ledger.create(path, budgets, accountant, neighbours=relation)
 
 
 def coordinator_of(
@@ -248,19 +237,10 @@ def coordinator_of(
     policy: Policy | None = None,
 ) -> Coordinator:
     """Put policy and ledger around a federation; open the ledger if it exists."""
-    budgets, accountant = budgets_of(config, engine.n_clients), accountant_of(config)
-    relation = config.privacy.relation
-    if ledger_path is None:
-        ledger = Ledger.in_memory(budgets, accountant, neighbours=relation)
-    elif ledger_path.exists():
-        ledger = Ledger.open(
-            ledger_path, budgets=budgets, accountant=accountant, neighbours=relation
-        )
-    else:
-        ledger = Ledger.create(ledger_path, budgets, accountant, neighbours=relation)
+    planning, federation = config.planning, config.federation
+    ledger = ledger_of(config, engine.n_clients, ledger_path)
     if isinstance(policy, LedgerPolicy):  # one that was given in Python
         policy = policy.spending_from(ledger, config.privacy.trust)
-    planning = config.planning
     return kind(
         engine,
         policy_of(config, ledger) if policy is None else policy,
@@ -272,32 +252,19 @@ def coordinator_of(
         context=planning.context,
         reward=planning.reward,
         values=planning.context_size,
-        participation=config.federation.participation,
-        dropout=config.federation.dropout,
-        stragglers=config.federation.stragglers,
-        tolerance=config.federation.tolerance,
-        stops=config.federation.after_budget == "stop",
+        participation=federation.participation,
+        dropout=federation.dropout,
+        stragglers=federation.stragglers,
+        tolerance=federation.tolerance,
+        stops=federation.after_budget == "stop",
         seed=config.run.seed,
     )
-
-
-def check_planning(config: Config, n_clients: int, policy: Policy | None = None) -> None:
-    """Check that budgets, accountant and policy go together, before anything is created.
-
-    Raises:
-        ConfigError: If they do not, naming the key, or if the policy's state cannot be saved.
-    """
-    ledger = Ledger.in_memory(
-        budgets_of(config, n_clients), accountant_of(config), neighbours=config.privacy.relation
-    )
-    if policy is None:
-        policy_of(config, ledger).state_dict()
 
 
 def policy_of(config: Config, ledger: Ledger) -> Policy:
     """Return the policy that the config names, with its options, spending from a ledger."""
     planning, rounds = config.planning, config.federation.rounds
-    kind = POLICIES[planning.policy]
+    kind, constants = POLICIES[planning.policy], planning.constants
     options: dict[str, Any] = {"rounds": rounds, "clip": config.privacy.clip}
     options["seed"] = config.run.seed
     if config.federation.participation < 1:
@@ -307,11 +274,10 @@ def policy_of(config: Config, ledger: Ledger) -> Policy:
     if planning.policy in ("bgt", "random"):
         wide = {"levels": planning.levels, "min_rounds": planning.min_rounds}
         options |= {name: value for name, value in wide.items() if value is not None}
-    if planning.policy == "bgt" and planning.constants in ("own", "repaired"):
-        goal = planning.goal
-        options |= {"objective": goal.kind, "traffic": goal.traffic}
-    if planning.policy == "bgt" and planning.constants != "own":
-        kind = CONSTANTS[planning.constants]
+    if planning.policy == "bgt" and constants in ("own", "repaired"):
+        options |= {"objective": planning.goal.kind, "traffic": planning.goal.traffic}
+    if planning.policy == "bgt" and constants != "own":
+        kind = CONSTANTS[constants]
         if planning.min_rounds is not None:  # the preset's may be more than a short run has
             options["min_rounds"] = min(planning.min_rounds, rounds)
     try:

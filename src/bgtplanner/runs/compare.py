@@ -404,5 +404,5 @@ def shared_data(study: str, config: Config, ratings: Ratings | None = None) -> P
     data = _latest.get(key)
     if data is None:
         _latest.clear()  # first of all: two large data sets may not fit
-        data = _latest[key] = Prepared.of(config, ratings)
+        data = _latest[key] = Prepared(config, ratings)
     return data

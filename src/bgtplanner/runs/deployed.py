@@ -28,7 +28,7 @@ from bgtplanner.runs.config import Config, load_config
 from bgtplanner.runs.deployable import catalogue_of, check_deployable, group_of
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.loop import Run
-from bgtplanner.runs.observers import RoundObserver
+from bgtplanner.runs.observers import Observer
 from bgtplanner.runs.summary import facts_of, spending_of, summarise
 from bgtplanner.text import visible
 
@@ -56,7 +56,7 @@ def carry_out(
     config_file: Path | str,
     out: Path | str,
     *,
-    observer: RoundObserver | None = None,
+    observer: Observer | None = None,
     poll_seconds: float = 0.5,
 ) -> dict[str, Any]:
     """Run a config on the machines of a grid, or continue such a run, and return the summary.
@@ -74,15 +74,12 @@ def carry_out(
     if group is not None:  # places are those of the roster, in the server's ledger as well
         mark = hashlib.sha256(bytes.fromhex(mark) + group.roster.digest).hexdigest()
     with _folder_of(Path(out), config, mark, len(catalogue.items)) as folder:
-        summary = folder.summary(whole=True)
+        summary = folder.summary()
         if summary is not None:
             return summary
         run = _DeployedRun(config, catalogue, group, grid, folder, observer, poll_seconds)
         with contextlib.closing(run):
-            checkpoint = folder.checkpoint()
-            if checkpoint is not None:
-                run.restore(checkpoint)
-            run.records = folder.keep_rounds(run.simulation.next_round)
+            run.go_on(folder)
             return run.train(folder)
 
 
@@ -98,16 +95,16 @@ class _DeployedRun(Run):
         group: Group | None,
         grid: Grid,
         folder: RunFolder,
-        observer: RoundObserver | None,
+        observer: Observer | None,
         poll_seconds: float,
     ) -> None:
-        noted = folder.clients() or {"run": secrets.token_hex(16), "clients": []}
+        noted = folder.read("clients.json") or {"run": secrets.token_hex(16), "clients": []}
         name, accountant, settings = noted["run"], accountant_of(config), config.deployment
         machines = Machines(
             grid, places=settings.clients, accountant=accountant.name, run=name,
             roster=None if group is None else group.roster,
             known=noted["clients"] if group is None else _names_in(group.roster),
-            save=lambda clients: folder.write_clients({"run": name, "clients": clients}),
+            save=lambda clients: folder.write("clients.json", {"run": name, "clients": clients}),
             seconds=min(settings.round_seconds, _HELLO_SECONDS), poll_seconds=poll_seconds,
         )  # fmt: skip
         deployment = Deployment(
@@ -133,11 +130,11 @@ class _DeployedRun(Run):
         spending["planner_note"] = self._rounds.policy.note
         summary = summarise(self.config, facts, self.records, seconds, spending)
         summary["clients_with_last_model"] = kept
-        folder.write_summary(summary)
+        folder.write("summary.json", summary)
         return summary
 
 
-class _Progress:
+class _Progress(Observer):
     """A line in the log for every round."""
 
     def round(self, record: Mapping[str, Any], total: int) -> None:
@@ -170,7 +167,7 @@ def _facts(config: Config, clients: int, items: int) -> dict[str, Any]:
         "ratings": None,
         "public": ("scale", "catalogue"),  # both are given before any client is asked
     }
-    return facts_of(config, about, None, simulated=False)
+    return facts_of(config, about, None)
 
 
 def _folder_of(path: Path, config: Config, mark: str, items: int) -> RunFolder:

@@ -15,10 +15,8 @@
 
 A file is written under a temporary name, flushed to the disk and then renamed, so that a crash
 leaves either the old file or the new one. Lines of ``rounds.jsonl`` after the checkpoint belong to
-rounds that will be run again; resuming cuts them off.
-
-The files may have been edited, or written by another version: each has a size limit, and its
-contents are checked (:mod:`bgtplanner.runs.record`) before they are used.
+rounds that will be run again; resuming cuts them off. Whatever is read has a size limit, and is
+checked (:mod:`bgtplanner.runs.record`) before it is used.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ import platform
 import shlex
 import tomllib
 import zipfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
@@ -45,26 +43,25 @@ import bgtplanner
 from bgtplanner.data.datasets import DATASETS
 from bgtplanner.durable import replace_file
 from bgtplanner.errors import RunFolderError, RunLockedError, SchemaError, StorageError, quoted
-from bgtplanner.privacy.accountants import Accountant
-from bgtplanner.runs import record as files
 from bgtplanner.runs.assembly import accountant_of, promise_of
 from bgtplanner.runs.config import BEFORE, Config, load_config, to_toml
-from bgtplanner.runs.record import Record
+from bgtplanner.runs.record import (
+    CLIENTS,
+    EXAMPLES,
+    NOTES,
+    ROUND,
+    SCHEMA,
+    SUMMARY,
+    identity_of,
+    needed_keys,
+)
 from bgtplanner.text import MOST_BYTES_OF_ROUNDS, MOST_BYTES_OF_SETTINGS, read_bytes, visible
 
-SCHEMA = 1
-"""Version of the layout of the folder. Never raise it without a migration."""
-
-_OWN = (
-    *("config.toml", "rounds.jsonl", "checkpoint.npz", "summary.json", "examples.json"),
-    *("report.html", "clients.json", "ratings.npz", ".lock", "ledger.sqlite"),
-    *("ledger.sqlite-journal", "ledger.sqlite-wal", "ledger.sqlite-shm"),
-)
-_NOWHERE = {
-    errno.EEXIST: "is a file, not a folder; choose another with --out",
-    errno.ENOTDIR: "is a file, not a folder, or below one; choose another with --out",
-    errno.ENAMETOOLONG: "the name is too long; choose another with --out",
-    errno.ELOOP: "is a link that leads back to itself; choose another with --out",
+_KINDS = {"summary.json": SUMMARY, "examples.json": EXAMPLES, "clients.json": CLIENTS}
+_LEDGER = [f"ledger.sqlite{end}" for end in ("", "-journal", "-wal", "-shm")]
+_OWN = {
+    *("config.toml", "rounds.jsonl", "checkpoint.npz", "report.html", "ratings.npz", ".lock"),
+    *(*_KINDS, *_LEDGER),
 }
 
 
@@ -86,11 +83,12 @@ class RunFolder:
         fingerprint: str,
         facts: Mapping[str, Any] | None = None,
         overwrite: bool = False,
-        deployed: bool = False,
-        given: Sequence[str] = (),
-        saved: bool = False,
+        **noted: bool | list[str],
     ) -> Self:
         """Start a new run folder and lock it.
+
+        What is `noted`, too: whether it is ``deployed`` to real machines, or ``saved`` without a
+        ledger, and what was ``given`` as objects in Python.
 
         Raises:
             RunFolderError: If the folder is in use for something else, or cannot be written.
@@ -110,14 +108,13 @@ class RunFolder:
                 "data": fingerprint,
                 "versions": _versions(),
                 "facts": dict(facts or {}),
+                **{name: value for name, value in noted.items() if value},
             }
-            said = {"deployed": deployed, "given": list(given), "saved": saved}
-            notes |= {name: value for name, value in said.items() if value}
             paths = map(Path, config.data.paths.values())
             if not all(path.expanduser().is_absolute() for path in paths):
                 here = Path.cwd()
                 notes["began_in"] = [str(here), os.path.relpath(here, folder.path.absolute())]
-            folder._write("config.toml", to_toml(config, notes).encode())
+            folder._replace("config.toml", to_toml(config, notes))
         except BaseException:
             folder.close()
             raise
@@ -152,27 +149,20 @@ class RunFolder:
 
     def _acquire(self) -> None:
         with _disk_errors(self.path):
-            handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self._lock = handle
-        try:
-            with _disk_errors(self.path):
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BaseException:
-            self.close()
-            raise
+            self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BaseException:
+                self.close()
+                raise
 
     def in_use(self) -> bool:
         """Whether a run is going on in this folder, here or in another process."""
         try:
-            handle = os.open(self.path / ".lock", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(handle)
+            with (self.path / ".lock").open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            return isinstance(error, BlockingIOError)
         return False
 
     def check_free(self, overwrite: bool) -> list[str]:
@@ -226,11 +216,11 @@ class RunFolder:
                 f"{visible(version or 'unknown')[:40]}); this one reads schema {SCHEMA}. Use that "
                 f"version, or run again with --config {file}"
             )
-        files.NOTES.check(f"{file}, [folder]", notes)
-        files.SUMMARY.check(f"{file}, [folder] facts", notes.get("facts", {}))
+        NOTES.check(f"{file}, [folder]", notes)
+        SUMMARY.check(f"{file}, [folder] facts", notes.get("facts", {}))
         return notes
 
-    def _note(self, name: str) -> Any:
+    def _noted(self, name: str) -> Any:
         """One of the folder's own notes; None if there is none, or if they cannot be read."""
         with contextlib.suppress(RunFolderError):
             return self.notes().get(name)
@@ -239,22 +229,12 @@ class RunFolder:
     @property
     def deployed(self) -> bool:
         """Whether the run is on real machines."""
-        return self._note("deployed") is True
-
-    @property
-    def saved(self) -> bool:
-        """Whether it is a result that was saved from Python, without a ledger."""
-        return self._note("saved") is True
-
-    @property
-    def began_in(self) -> tuple[str, ...]:
-        """Where a run began whose settings have relative paths: absolute, and from the folder."""
-        return tuple(self._note("began_in") or ())
+        return self._noted("deployed") is True
 
     @property
     def given(self) -> tuple[str, ...]:
         """What was given as objects in Python, and must be given again to resume."""
-        return tuple(self._note("given") or ())
+        return tuple(self._noted("given") or ())
 
     @property
     def resume_command(self) -> str:
@@ -270,52 +250,60 @@ class RunFolder:
         """Return the settings of the run."""
         return load_config(file=self.path / "config.toml", before=BEFORE)
 
-    def _accountant(self) -> Accountant | None:
-        """The accountant of this run; None if it has no mechanism."""
-        config = self.config()
-        return None if config.privacy.mechanism == "none" else accountant_of(config)
-
     def append_round(self, record: Mapping[str, Any]) -> None:
         """Add one line to ``rounds.jsonl``."""
         with _disk_errors(file := self.path / "rounds.jsonl"), file.open("a") as lines:
             lines.write(json.dumps(record) + "\n")
 
-    def rounds(self, first: int | None = None, *, whole: bool = False) -> list[dict[str, Any]]:
-        """Return the records in ``rounds.jsonl``, without an incomplete last line.
-
-        Args:
-            first: How many records to return; all by default.
-            whole: Whether each must have all the figures that a round of this run has.
+    def rounds(self, first: int | None = None) -> list[dict[str, Any]]:
+        """Return the first records in ``rounds.jsonl``, or all but an incomplete last line.
 
         Raises:
-            RunFolderError: If a line is not the record of its round; names the line.
+            RunFolderError: If a line is not the whole record of its round; names the line.
         """
-        file = self.path / "rounds.jsonl"
+        file, config = self.path / "rounds.jsonl", self.config()
         try:
             lines = read_bytes(file, MOST_BYTES_OF_ROUNDS).split(b"\n")[:-1]
         except FileNotFoundError:
             return []
         except OSError as error:
             raise RunFolderError(f"{file}: cannot be read: {error}") from error
-        accountant = self._accountant() if whole else None
-        needed = files.needed_of_rounds(accountant is not None, self.deployed) if whole else set()
-        records = [
-            _round(f"{file}, line {number}", line, number - 1, needed)
-            for number, line in enumerate(lines[:first], start=1)
-        ]
-        if accountant is not None:
-            files.check_spent(file, records, len(accountant.powers))
+        private = config.privacy.mechanism != "none"
+        _, needed = needed_keys(private, self.deployed)
+        sums = len(accountant_of(config).powers) if private else 0
+        records, shape = [], None
+        for index, line in enumerate(lines[:first]):
+            where = f"{file}, line {index + 1}"
+            record = None
+            with contextlib.suppress(ValueError, RecursionError):
+                record = json.loads(line)
+            if not isinstance(record, dict):
+                raise RunFolderError(f"{where}: not a JSON object")
+            ROUND.check(where, record, needed)
+            if record["round"] != index:
+                raise RunFolderError(
+                    f"{where}: is round {record['round']}, and {index} was expected; the folder "
+                    "was changed by hand"
+                )
+            if private and (spent := record.get("spent")) is not None:
+                shape = shape or (sums, len(spent[0]))
+                if (len(spent), len(spent[0])) != shape:
+                    raise RunFolderError(
+                        f"{where}: spent does not fit the accountant, or the other lines; the "
+                        "file was edited: bring the old one back, or run it again"
+                    )
+            records.append(record)
         return records
 
     def keep_rounds(self, number: int) -> list[dict[str, Any]]:
         """Cut ``rounds.jsonl`` to the rounds before the checkpoint, and return them."""
-        records = self.rounds(number, whole=True)  # later lines, left by a crash, do not matter
+        records = self.rounds(number)  # later lines, left by a crash, do not matter
         if len(records) != number:
             raise RunFolderError(
                 f"{self.path / 'rounds.jsonl'}: does not hold the {number} rounds before the "
                 "checkpoint; the folder was changed by hand"
             )
-        self._write("rounds.jsonl", "".join(json.dumps(r) + "\n" for r in records).encode())
+        self._replace("rounds.jsonl", "".join(json.dumps(r) + "\n" for r in records))
         return records
 
     def write_checkpoint(self, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -324,15 +312,11 @@ class RunFolder:
             os.fsync(lines.fileno())
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **dict(arrays))
-        self._write("checkpoint.npz", buffer.getvalue())
+        self._replace("checkpoint.npz", buffer.getvalue())
 
     def checkpoint(self) -> dict[str, NDArray[Any]] | None:
         """Return the last checkpoint, or None if there is none yet."""
-        return self.arrays("checkpoint.npz", "a checkpoint")
-
-    def arrays(self, name: str, what: str) -> dict[str, NDArray[Any]] | None:
-        """Return the arrays of a file, or None if it is not there; `what` it is, for errors."""
-        file = self.path / name
+        file = self.path / "checkpoint.npz"
         try:
             with file.open("rb") as handle:
                 with zipfile.ZipFile(handle) as archive:
@@ -342,45 +326,34 @@ class RunFolder:
                 handle.seek(0)
                 with np.load(handle, allow_pickle=False) as stored:
                     arrays = {name: stored[name] for name in stored.files}
+            if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+                raise ValueError("it does not hold arrays only")
         except FileNotFoundError:
             return None
         except Exception as error:  # a damaged file makes the reader fail in many ways
-            raise RunFolderError(f"{file}: damaged, or not {what} ({error})") from error
-        if not all(isinstance(array, np.ndarray) for array in arrays.values()):
-            raise RunFolderError(f"{file}: not {what}: it does not hold arrays only")
+            raise RunFolderError(f"{file}: damaged, or not a checkpoint ({error})") from error
         return arrays
 
-    def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write ``summary.json``: the run is done."""
-        text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
-        self._write("summary.json", text.encode())
-
-    def summary(
-        self, *, whole: bool = False, needed: Collection[str] = ()
-    ) -> dict[str, Any] | None:
-        """Return the result, or None while the run is not done.
-
-        Args:
-            whole: Whether it must be complete and fit the settings of the run.
-            needed: Keys that must be there in any case.
+    def summary(self) -> dict[str, Any] | None:
+        """Return the whole result of a finished run, or None while it is not done.
 
         Raises:
             RunFolderError: If a key is missing or has the wrong type, or if this is the summary
                 of another run.
         """
-        found = self._read_json("summary.json", files.SUMMARY, needed)
-        if found is None or not whole:
-            return found
-        file, config, accountant = self.path / "summary.json", self.config(), self._accountant()
-        needed = files.needed_of_summary(accountant is not None, self.deployed)
-        files.SUMMARY.check(file, found, needed)
-        settings: dict[str, Any] = {"schema": SCHEMA, "preset": config.preset}
-        settings |= {"model": config.model.name, "policy": config.planning.policy}
-        settings |= {"mechanism": config.privacy.mechanism, "seed": config.run.seed}
-        if accountant is not None:
+        if not (self.path / "summary.json").exists():
+            return None
+        file, config = self.path / "summary.json", self.config()
+        private, deployed = config.privacy.mechanism != "none", self.deployed
+        needed, _ = needed_keys(private, deployed)
+        found = self.read("summary.json", needed) or {}
+        settings = {"schema": SCHEMA} | identity_of(config)
+        del settings["dataset"]  # ratings given in Python have names of their own
+        if private:
             if found.get("neighbours") is None:  # an older version's
                 found |= promise_of(config, found["epsilon"])
-            settings |= {"accounting": accountant.name, "neighbours": config.privacy.relation}
+            settings["accounting"] = accountant_of(config).name
+            settings["neighbours"] = config.privacy.relation
         for name, value in settings.items():
             if found.get(name, value) != value:
                 raise RunFolderError(
@@ -388,30 +361,16 @@ class RunFolder:
                     f"{quoted(value)}; the folder was changed by hand: bring back the files "
                     "that belong together, or run it again"
                 )
-        if "simulated_noise" not in found:
-            found |= _of_an_older_run(found, config, self.deployed)
+        if "simulated_noise" not in found:  # an older version's: in doubt, the worst case
+            found["simulated_noise"], data = private and not deployed, config.data
+            if not deployed and data.dataset not in ("demo", "synthetic"):
+                given = data.dataset in DATASETS or ":" in (data.scale or "")
+                read_off = ["catalogue"] if given else ["scale", "catalogue"]
+                found["not_accounted"] = [*found["not_accounted"], *read_off]
         return found
 
-    def write_examples(self, examples: Mapping[str, Any]) -> None:
-        """Write ``examples.json``, which the report shows."""
-        self._write("examples.json", json.dumps(examples, indent=2, allow_nan=False).encode())
-
-    def examples(self) -> dict[str, Any] | None:
-        """Return the lists that the report shows, or None if there are none."""
-        return self._read_json("examples.json", files.EXAMPLES)
-
-    def write_clients(self, clients: Mapping[str, Any]) -> None:
-        """Write ``clients.json``, the places of clients in the ledger, before any charge."""
-        self._write("clients.json", json.dumps(clients).encode())
-
-    def clients(self) -> dict[str, Any] | None:
-        """Return the clients of a run on real machines, or None if none was recorded yet."""
-        return self._read_json("clients.json", files.CLIENTS)
-
-    def _read_json(
-        self, name: str, kind: Record, needed: Collection[str] = ()
-    ) -> dict[str, Any] | None:
-        """The object in a file, after a check; None if there is no such file."""
+    def read(self, name: str, needed: Collection[str] = ()) -> dict[str, Any] | None:
+        """Return the object in a JSON file, after a check; None if there is no such file."""
         file = self.path / name
         try:
             found = json.loads(read_bytes(file, MOST_BYTES_OF_SETTINGS))
@@ -421,14 +380,17 @@ class RunFolder:
             raise RunFolderError(f"{file}: cannot be read: {error}") from error
         if not isinstance(found, dict):
             raise RunFolderError(f"{file}: cannot be read: not a JSON object")
-        kind.check(file, found, needed)
+        _KINDS[name].check(file, found, needed)
         return found
 
-    def _write(self, name: str, content: bytes) -> None:
+    def write(self, name: str, found: Mapping[str, Any]) -> None:
+        """Write the object of a JSON file; with ``summary.json`` the run is done."""
+        self._replace(name, json.dumps(found, indent=2, allow_nan=False) + "\n")
+
+    def _replace(self, name: str, content: str | bytes) -> None:
         """Replace a file atomically."""
-        target = self.path / name
-        with _disk_errors(target):
-            replace_file(target, content)
+        with _disk_errors(target := self.path / name):
+            replace_file(target, content.encode() if isinstance(content, str) else content)
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -441,33 +403,6 @@ def write_whole(path: Path, text: str) -> None:
         replace_file(path, text.encode())
     except OSError as error:
         raise StorageError.of(path, error, "give the same command again") from error
-
-
-def _round(where: str, line: bytes, index: int, needed: Collection[str]) -> dict[str, Any]:
-    """The record in a line, after a check."""
-    record = None
-    with contextlib.suppress(ValueError, RecursionError):
-        record = json.loads(line)
-    if not isinstance(record, dict):
-        raise RunFolderError(f"{where}: not a JSON object")
-    files.ROUND.check(where, record, needed)
-    if record.get("round", index) != index:
-        raise RunFolderError(
-            f"{where}: is round {record['round']}, and {index} was expected; the folder was "
-            "changed by hand"
-        )
-    return record
-
-
-def _of_an_older_run(summary: Mapping[str, Any], config: Config, deployed: bool) -> dict[str, Any]:
-    """Keys that versions before ``simulated_noise`` did not write; in doubt, the worst case."""
-    private = config.privacy.mechanism != "none"
-    listed, data = list(summary["not_accounted"]), config.data
-    if not deployed and data.dataset not in ("demo", "synthetic"):
-        given = data.dataset in DATASETS or ":" in (data.scale or "")
-        listed += [] if given else ["scale"]
-        listed.append("catalogue")
-    return {"not_accounted": listed, "simulated_noise": private and not deployed}
 
 
 def _versions() -> dict[str, str]:
@@ -490,8 +425,10 @@ def _disk_errors(path: Path) -> Iterator[None]:
             "with --out"
         ) from error
     except OSError as error:
-        if (nowhere := _NOWHERE.get(error.errno or 0)) is not None:
-            raise RunFolderError(f"{path}: {nowhere}") from error
+        if error.errno in (errno.EEXIST, errno.ENOTDIR):
+            raise RunFolderError(
+                f"{path}: is a file, not a folder, or below one; choose another with --out"
+            ) from error
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         then = "'bgtplanner resume'" if full else "choose another folder with --out"
         raise StorageError.of(path, error, then) from error

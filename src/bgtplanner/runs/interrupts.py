@@ -16,10 +16,9 @@ def stop_requests(
 ) -> Iterator[threading.Event]:
     """Yield an event that Ctrl-C and SIGTERM set, so that a run can end between two rounds.
 
-    A second request interrupts at once, as Ctrl-C usually does. If Ctrl-C is ignored, it stays
-    ignored: a shell that starts a run in the background wants it to survive a Ctrl-C in the
-    foreground. SIGTERM still stops it. `also` is called at the first request, too. A run within
-    a study shares the event of the study.
+    A second request interrupts at once, as Ctrl-C usually does; `also` is called at the first. A
+    Ctrl-C that is ignored stays ignored: a shell that starts a run in the background wants it to
+    survive one in the foreground. A run within a study shares the event of the study.
     """
     active = active and threading.current_thread() is threading.main_thread()
     stop = _heard[0] if active and _heard else threading.Event()
@@ -34,9 +33,8 @@ def stop_requests(
         if also is not None:
             also()
 
-    numbers = [signal.SIGTERM]
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        numbers.append(signal.SIGINT)
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    numbers = [signal.SIGTERM] if ignored else [signal.SIGTERM, signal.SIGINT]
     old = {number: signal.signal(number, request) for number in numbers}
     _heard.append(stop)
     try:

@@ -6,37 +6,33 @@ import contextlib
 import functools
 import hashlib
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from bgtplanner.data.catalogue import ItemsFormat
 from bgtplanner.data.datasets import dataset_info, load_ratings, with_items
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.data.split import Split, Within, deal_users, split_ratings
+from bgtplanner.data.split import Split, deal_users, split_ratings
 from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import ConfigError, DataError
-from bgtplanner.models.references import References, references
+from bgtplanner.models.references import References, rankings, references
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import RunFolder
-from bgtplanner.runs.summary import alone_by_round, rankings_beside
+from bgtplanner.runs.summary import alone_by_round, scores_of_lists
 
 
 class Prepared:
-    """Ratings as runs use them, and what can be said of them without any training.
+    """Ratings, by default those that the config names, and what needs no training.
 
     Runs whose settings differ in the model, the mechanism or the policy can share it: it only
     depends on the data, the seed and the number of rounds.
     """
 
-    def __init__(self, config: Config, ratings: Ratings) -> None:
-        self.ratings, self.split = ratings, split_of(config, ratings)
-        self._alone: dict[int, list[float] | None] = {}
-
-    @classmethod
-    def of(cls, config: Config, ratings: Ratings | None = None) -> Self:
-        """The data of a run: the given ratings, or those that the config names."""
-        return cls(config, ratings_of(config) if ratings is None else ratings)
+    def __init__(self, config: Config, ratings: Ratings | None = None) -> None:
+        self.ratings = ratings_of(config) if ratings is None else ratings
+        self.split = split_of(config, self.ratings)
+        self.alone = functools.cache(functools.partial(alone_by_round, self.split))
 
     @functools.cached_property
     def mark(self) -> str:
@@ -45,43 +41,33 @@ class Prepared:
 
     @functools.cached_property
     def references(self) -> References:
-        """The scores of what needs no one else."""
+        """The scores of the predictors that share nothing."""
         return references(self.split.train, self.split.test)
 
     @functools.cached_property
     def rankings(self) -> dict[str, float]:
         """The scores of the rankings that need no model."""
-        return rankings_beside(self.split)
-
-    def alone(self, rounds: int, last: float | None) -> list[float] | None:
-        """The error of a client alone after each of so many rounds; `last` is that of the end."""
-        if rounds not in self._alone:
-            self._alone[rounds] = alone_by_round(self.split, rounds, last)
-        return self._alone[rounds]
+        return scores_of_lists(rankings(self.split.train), self.split)
 
 
 def ratings_of(config: Config) -> Ratings:
     """Load the ratings that a config names, with their catalogue."""
-    data = config.data
+    data, seed = config.data, config.run.seed
     words = tuple(name.strip() for name in (data.items_words or "").split(",") if name.strip())
     columns = ItemsFormat(item=data.items_column, words=words)
     how: dict[str, Any] = {"items_format": None if columns == ItemsFormat() else columns}
     if data.dataset == "synthetic":
-        made = synthetic_ratings(
-            **config.synthetic.model_dump(), seed=config.run.seed, catalogue=data.items == "auto"
-        )
+        catalogue = data.items == "auto"
+        made = synthetic_ratings(**config.synthetic.model_dump(), seed=seed, catalogue=catalogue)
         info = dataset_info(data.dataset)
         ratings = with_items(made, info, data.items, unknown=data.unknown_items, **how)
     else:
-        plain = ("data_dir", "duplicates", "delimiter", "header", "scale", "items")
-        how |= {name: getattr(data, name) for name in plain}
-        how["unknown_items"] = data.unknown_items
-        columns_of = ("user", "item", "rating", "time", "client")
-        how |= {name: getattr(data, f"{name}_column") for name in columns_of}
-        ratings = load_ratings(data.dataset, seed=config.run.seed, **how)
-    if data.clients is not None:
-        ratings = deal_users(ratings, data.clients, seed=config.run.seed)
-    return ratings
+        for name in ("data_dir", "duplicates", "delimiter", "header", "scale", "items"):
+            how[name] = getattr(data, name)
+        for name in ("user", "item", "rating", "time", "client"):
+            how[name] = getattr(data, f"{name}_column")
+        ratings = load_ratings(data.dataset, seed=seed, unknown_items=data.unknown_items, **how)
+    return ratings if data.clients is None else deal_users(ratings, data.clients, seed=seed)
 
 
 def found_again(config: Config, folder: RunFolder) -> Config:
@@ -92,8 +78,8 @@ def found_again(config: Config, folder: RunFolder) -> Config:
     """
     found: dict[str, str] = {}
     for key, path in config.data.paths.items():
-        relative = Path(path).expanduser()
-        places = [folder.path.absolute() / place / relative for place in folder.began_in]
+        relative, began = Path(path).expanduser(), folder.notes().get("began_in", ())
+        places = [folder.path.absolute() / place / relative for place in began]
         there = [place.resolve() for place in places if place.exists()]
         if there and not relative.is_absolute() and not relative.exists():
             kind = config.data.dataset.partition(":")[0]
@@ -107,14 +93,11 @@ def split_of(config: Config, ratings: Ratings) -> Split:
     Raises:
         DataError: If there are too few ratings for a training set and a test set, or no times.
     """
-    data = config.data
-    within: Within
-    if data.split == "auto":
+    data, within = config.data, config.data.split
+    if within == "auto":
         within = "user"
         with contextlib.suppress(ConfigError):  # ratings given in Python may have any name
             within = dataset_info(data.dataset).split_within
-    else:
-        within = data.split
     split = split_ratings(
         ratings,
         seed=config.run.seed,

@@ -8,7 +8,7 @@ Keys that no model names may hold anything and are left alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Annotated, Any, Literal
 
@@ -18,8 +18,11 @@ from typing_extensions import TypedDict
 from bgtplanner.errors import RunFolderError, quoted
 from bgtplanner.models.metrics import METRICS
 from bgtplanner.models.references import REFERENCES
-from bgtplanner.runs.config import expected
+from bgtplanner.runs.config import Config, expected
 from bgtplanner.text import LONGEST_NAME
+
+SCHEMA = 1
+"""Version of the layout of the folder. Never raise it without a migration."""
 
 _LARGEST = 10**15  # no figure of a run is anywhere near, and drawings and sums stay exact enough
 _Many = Field(max_length=1_000_000)  # no list has more entries than a run can have rounds
@@ -29,7 +32,7 @@ _Positive = Annotated[float, Field(gt=0, le=_LARGEST)]
 _Share = Annotated[float, Field(ge=0, le=1)]
 _Count = Annotated[int, Field(ge=0, le=_LARGEST)]
 _Some = Annotated[int, Field(ge=1, le=_LARGEST)]
-_RoundNumber = Annotated[int, Field(ge=0, le=1_000_000)]
+_Index = Annotated[int, Field(ge=0, le=1_000_000)]  # of a round
 _Ticks = Annotated[int, Field(ge=0, le=2**62)]
 _Word = Annotated[str, Field(max_length=LONGEST_NAME)]
 _Words = Annotated[list[_Word], _Many]
@@ -53,10 +56,8 @@ def _check_rows(rows: list[list[int]]) -> list[list[int]]:
     return rows
 
 
-_Number = Annotated[float, Field(allow_inf_nan=True)]
-_Why = Annotated[
-    dict[_Word, _Word | Annotated[list[_Number], _Many]], AfterValidator(_check_reasons)
-]
+_Numbers = Annotated[list[Annotated[float, Field(allow_inf_nan=True)]], _Many]
+_Why = Annotated[dict[_Word, _Word | _Numbers], AfterValidator(_check_reasons)]
 _Spent = Annotated[list[Annotated[list[_Ticks], _Many]], AfterValidator(_check_rows)]
 
 
@@ -99,38 +100,34 @@ class Record:
     """One object in a file of a run: the type of each key; a key may be missing.
 
     Args:
-        kinds: The types by key.
+        kinds: Types, each with its keys.
         ends: The ends of keys that hold the figure of a metric: ``final`` for ``rmse_final``.
     """
 
-    def __init__(self, kinds: Mapping[str, Any], ends: Iterable[str] = ()) -> None:
-        self.kinds, self.ends = dict(kinds), tuple(ends)
+    def __init__(self, *kinds: tuple[Any, str], ends: tuple[str, ...] = ()) -> None:
+        self._kinds = {name: kind for kind, names in kinds for name in names.split()}
+        self._ends = ends
         self._model = cache(self._model_with)
 
     def _model_with(self, metrics: tuple[str, ...]) -> type[BaseModel]:
         """The model with the figures of these metrics, to which a plugin may have added."""
-        names = [f"{name}_{end}".removesuffix("_") for name in metrics for end in self.ends]
+        names = [f"{name}_{end}".removesuffix("_") for name in metrics for end in self._ends]
         kinds: dict[str, Any] = dict.fromkeys(names, _Figure | None)
-        if self.ends:
+        if self._ends:
             kinds |= dict.fromkeys((*OF_EVERY_RUN, *_OF_EVERY_ROUND), _AtLeast0 | None)
-            kinds |= {f"{name}_best_round": _RoundNumber | None for name in metrics}
+            kinds |= {f"{name}_best_round": _Index | None for name in metrics}
         fields: dict[str, Any] = {  # by an alias, since a key may be the name of a method
             f"key_{name}": (kind, Field(default=None, alias=name))
-            for name, kind in (kinds | self.kinds).items()
+            for name, kind in (kinds | self._kinds).items()
         }
         strict = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
         return create_model("Record", __config__=strict, **fields)
 
     def check(self, where: object, found: Mapping[str, Any], needed: Collection[str] = ()) -> None:
-        """Check an object that was read.
-
-        Args:
-            where: The file, and the line if there are several, for errors.
-            found: The object.
-            needed: Keys that must be there, and not be null.
+        """Check an object that was read, and that it has the needed keys, which are not null.
 
         Raises:
-            RunFolderError: If a value has the wrong type, or a needed key is missing.
+            RunFolderError: Names the place, the key and what was expected.
         """
         try:
             self._model(tuple(METRICS)).model_validate(found)
@@ -156,114 +153,93 @@ OF_EVERY_RUN = tuple(f"{name}_{when}" for name in ("rmse", "f1") for when in _EV
 _OF_EVERY_ROUND = ("rmse", "f1", "mae", "precision", "recall")
 
 ROUND = Record(
-    {
-        "round": _RoundNumber,
-        **dict.fromkeys(("clients", "paid", "late", "dropped"), _Count),
-        **dict.fromkeys(("ratings", "level", "asked", "refused"), _Count | None),
-        **dict.fromkeys(("loss", "reward", "rmse_arriving"), _Figure | None),
-        **dict.fromkeys(("validation_rmse", "validation_upper"), _Figure | None),
-        **dict.fromkeys(("charge", "released_norm", "noise_norm", "surplus"), _AtLeast0 | None),
-        **dict.fromkeys(
-            ("clip", "noise_multiplier"), _Figure | Annotated[list[_Figure], _Many] | None
-        ),
-        "charges": Annotated[list[_AtLeast0], _Many] | None,
-        "left": Annotated[list[_Share], _Many],
-        "seconds": _AtLeast0,
-        "why": _Why | None,
-        "spent": _Spent | None,
-        "split": dict[_Word, _Share] | None,
-        "dropped_by_kind": dict[_Word, _Count] | None,
-        "aborted": bool | None,
-    },
+    (_Index, "round"),
+    (_Count, "clients paid late dropped"),
+    (_Count | None, "ratings level asked refused"),
+    (_Figure | None, "loss reward rmse_arriving validation_rmse validation_upper"),
+    (_AtLeast0 | None, "charge released_norm noise_norm surplus"),
+    (_Figure | Annotated[list[_Figure], _Many] | None, "clip noise_multiplier"),
+    (Annotated[list[_AtLeast0], _Many] | None, "charges"),
+    (Annotated[list[_Share], _Many], "left"),
+    (_AtLeast0, "seconds"),
+    (_Why | None, "why"),
+    (_Spent | None, "spent"),
+    (dict[_Word, _Share] | None, "split"),
+    (dict[_Word, _Count] | None, "dropped_by_kind"),
+    (bool | None, "aborted"),
     ends=("",),
 )
 """A line of ``rounds.jsonl``; :class:`~bgtplanner.federation.result.RoundResult` says more."""
 
 SUMMARY = Record(
-    {
-        "schema": _Count,
-        **dict.fromkeys(("dataset", "model", "policy", "preset", "mechanism"), _Word),
-        **dict.fromkeys(("clients", "items"), _Some),
-        **dict.fromkeys(("users", "ratings"), _Some | None),
-        **dict.fromkeys(("seed", "rounds_run", "clients_with_last_model", "users_ranked"), _Count),
-        **dict.fromkeys(("target", "epsilon"), _Positive | None),
-        **dict.fromkeys(("target_reached",), bool | None),
-        **dict.fromkeys(("learned", "simulated_noise"), bool),
-        "target_round": _RoundNumber | None,
-        "budget_left": _Share | None,
-        "objective": Literal["served", "last"],
-        **dict.fromkeys(("seconds_total", "seconds_per_round"), _AtLeast0),
-        "not_accounted": _Words,
-        "scale": Annotated[list[_Figure], Field(min_length=2, max_length=2)] | None,
-        "gains": _Gains | None,
-        "class_epsilons": Annotated[list[_Positive], _Many],
-        "classes": Annotated[list[_BudgetClass], _Many] | None,
-        "trust": Literal["local", "secagg"] | None,
-        "unit": Literal["client", "row"] | None,
-        "neighbours": Literal["replace-special", "replace-one"] | None,
-        **dict.fromkeys(("accounting", "ledger_head", "planner_note"), _Word | None),
-        "delta": Annotated[float, Field(ge=0, lt=1)] | None,
-        **dict.fromkeys(("epsilon_spent_max", "epsilon_other_reading"), _AtLeast0 | None),
-        **dict.fromkeys(("epsilon_client_level", "epsilon_client_level_pure"), _AtLeast0 | None),
-        "epsilon_client_level_median": _AtLeast0 | None,
-        **dict.fromkeys(("rounds_paid", "rounds_aborted", "uploads_dropped"), _Count | None),
-        **dict.fromkeys(("most_dropouts", "most_colluders", "noise_surplus"), _AtLeast0 | None),
-        **dict.fromkeys(("rmse_served", "rmse_objective", "rmse_arriving"), _AtLeast0 | None),
-        "rmse_client_alone_served": _AtLeast0 | None,
-    },
+    (_Count, "schema seed rounds_run clients_with_last_model users_ranked"),
+    (_Word, "dataset model policy preset mechanism"),
+    (_Some, "clients items"),
+    (_Some | None, "users ratings"),
+    (_Positive | None, "target epsilon"),
+    (bool | None, "target_reached"),
+    (bool, "learned simulated_noise"),
+    (_Index | None, "target_round"),
+    (_Share | None, "budget_left"),
+    (Literal["served", "last"], "objective"),
+    (_AtLeast0, "seconds_total seconds_per_round"),
+    (_Words, "not_accounted"),
+    (Annotated[list[_Figure], Field(min_length=2, max_length=2)] | None, "scale"),
+    (_Gains | None, "gains"),
+    (Annotated[list[_Positive], _Many], "class_epsilons"),
+    (Annotated[list[_BudgetClass], _Many] | None, "classes"),
+    (Literal["local", "secagg"] | None, "trust"),
+    (Literal["client", "row"] | None, "unit"),
+    (Literal["replace-special", "replace-one"] | None, "neighbours"),
+    (_Word | None, "accounting ledger_head planner_note"),
+    (Annotated[float, Field(ge=0, lt=1)] | None, "delta"),
+    (_AtLeast0 | None, "epsilon_spent_max epsilon_other_reading epsilon_client_level"),
+    (_AtLeast0 | None, "epsilon_client_level_pure epsilon_client_level_median"),
+    (_Count | None, "rounds_paid rounds_aborted uploads_dropped"),
+    (_AtLeast0 | None, "most_dropouts most_colluders noise_surplus"),
+    (_AtLeast0 | None, "rmse_served rmse_objective rmse_arriving rmse_client_alone_served"),
     ends=("", "final", "best", "served", "final_raw", *REFERENCES),
 )
 """The object in ``summary.json``, and what is known of a run before its first round."""
 
 NOTES = Record(
-    {
-        **dict.fromkeys(("version", "data"), _Word),
-        **dict.fromkeys(("deployed", "saved"), bool),
-        **dict.fromkeys(("given", "began_in"), _Words),
-        "versions": dict[str, _Word],
-        "facts": dict[str, Any],
-    }
+    (_Word, "version data"),
+    (bool, "deployed saved"),
+    (_Words, "given began_in"),
+    (dict[str, _Word], "versions"),
+    (dict[str, Any], "facts"),
 )
 """The section ``[folder]`` of ``config.toml``: about the folder, not settings."""
 
-CLIENTS = Record({"run": _Word, "clients": _Words})
+CLIENTS = Record((_Word, "run"), (_Words, "clients"))
 """The object in ``clients.json``: a federation's name, and hashes of its clients' names."""
 
-EXAMPLES = Record({"note": _Word | None, "lists": Annotated[list[_Example], _Many]})
+EXAMPLES = Record((_Word | None, "note"), (Annotated[list[_Example], _Many], "lists"))
 """The object in ``examples.json``: the lists of a few users, for the report."""
 
 
-def needed_of_summary(private: bool, deployed: bool) -> set[str]:
-    """Return the keys that the summary of a finished run must have."""
-    every = {"dataset", "model", "policy", "preset", "mechanism", "seed", "clients", "items"}
-    every |= {"rounds_run", "not_accounted", "seconds_total", "seconds_per_round"}
-    every |= set() if deployed else {"users", "ratings", *OF_EVERY_RUN}
-    spent = {f"epsilon_{name}" for name in ("spent_max", "client_level", "client_level_median")}
-    paid = {"trust", "unit", "accounting", "epsilon", "delta", "rounds_paid"} | spent
-    return every | (paid if private else set())
+def identity_of(config: Config) -> dict[str, Any]:
+    """What identifies a run in its summary, from its settings alone."""
+    return {
+        "dataset": config.data.dataset,
+        "preset": config.preset,
+        "model": config.model.name,
+        "policy": config.planning.policy,
+        "mechanism": config.privacy.mechanism,
+        "seed": config.run.seed,
+    }
 
 
-def needed_of_rounds(private: bool, deployed: bool) -> set[str]:
-    """Return the keys that the record of a round must have."""
-    every = {"round", "clients", "seconds"}
-    every |= set() if deployed else {*_OF_EVERY_ROUND, "loss", "ratings"}
-    return every | ({"charge", "dropped"} if private else set())
-
-
-def check_spent(where: object, records: Sequence[Mapping[str, Any]], sums: int) -> None:
-    """Check that what all rounds spent has the shape of one ledger, with `sums` rows.
-
-    Raises:
-        RunFolderError: If one does not; names the file and the line.
-    """
-    shapes = [
-        (number, (len(record["spent"]), len(record["spent"][0])))
-        for number, record in enumerate(records, start=1)
-        if record.get("spent") is not None
-    ]
-    for number, shape in shapes:
-        if shape != (sums, shapes[0][1][1]):
-            raise RunFolderError(
-                f"{where}, line {number}: spent does not fit the accountant, or the other lines; "
-                "the file was edited: bring the old one back, or run it again"
-            )
+def needed_keys(private: bool, deployed: bool) -> tuple[set[str], set[str]]:
+    """The keys that a finished run's summary must have, and those that each round must have."""
+    run = {"dataset", "model", "policy", "preset", "mechanism", "seed", "clients", "items"}
+    run |= {"rounds_run", "not_accounted", "seconds_total", "seconds_per_round"}
+    each = {"round", "clients", "seconds"}
+    if not deployed:
+        run |= {"users", "ratings", *OF_EVERY_RUN}
+        each |= {*_OF_EVERY_ROUND, "loss", "ratings"}
+    if private:
+        run |= {"trust", "unit", "accounting", "epsilon", "delta", "rounds_paid"}
+        run |= {"epsilon_spent_max", "epsilon_client_level", "epsilon_client_level_median"}
+        each |= {"charge", "dropped"}
+    return run, each

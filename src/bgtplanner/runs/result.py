@@ -58,15 +58,13 @@ class Result:
         error = known.get("rmse_objective", known.get("rmse_final"))
         served = f"{HEADLINE}_served" if known.get("objective") == "served" else HEADLINE
         lists, epsilon = known.get(served, known.get(HEADLINE)), known.get("epsilon")
-        parts = [
-            f"{known.get('model')} by {known.get('policy')}",
-            "" if epsilon is None else f"epsilon {epsilon:g}",
-            f"{len(self.rounds)} rounds",
-            "" if error is None else f"RMSE {error:.4f}",
-            "" if lists is None else f"{METRICS[HEADLINE].label} {lists:.3f}",
-            "" if self.folder is None else f"in {self.folder}",
-        ]
-        return f"Result({visible(known.get('dataset', '?'))}: {', '.join(filter(None, parts))})"
+        parts = [f"{known.get('model')} by {known.get('policy')}"]
+        parts += [] if epsilon is None else [f"epsilon {epsilon:g}"]
+        parts += [f"{len(self.rounds)} rounds"]
+        parts += [] if error is None else [f"RMSE {error:.4f}"]
+        parts += [] if lists is None else [f"{METRICS[HEADLINE].label} {lists:.3f}"]
+        parts += [] if self.folder is None else [f"in {self.folder}"]
+        return f"Result({visible(known.get('dataset', '?'))}: {', '.join(parts)})"
 
     def _repr_html_(self) -> str:
         from bgtplanner.report.notebook import run_as_html
@@ -74,15 +72,11 @@ class Result:
         return run_as_html(self)
 
     def save(self, path: Path | str, *, overwrite: bool = False) -> Path:
-        """Write the result to a folder from which ``bgtplanner.load`` reads it.
+        """Write the result to a new or empty folder, from which ``bgtplanner.load`` reads it.
 
         It holds what ``out`` would have written, without a ledger: that of a run exists once, or
         each of two would grant what the other has spent. The ratings stay where they are; if they
         were given in Python, ``load`` needs them again.
-
-        Args:
-            path: The folder, new or empty.
-            overwrite: Whether to replace a run in that folder.
 
         Raises:
             RunFolderError: If the folder is in use.
@@ -99,7 +93,7 @@ class Result:
             for record in self.rounds:
                 folder.append_round(record)
             folder.write_checkpoint(self.simulation.arrays())
-            folder.write_summary(self.summary)
+            folder.write("summary.json", self.summary)
         return folder.path
 
     @overload
@@ -111,16 +105,10 @@ class Result:
     def predict(self, user: ArrayLike, item: ArrayLike) -> float | NDArray[np.float64]:
         """Predict ratings on the source's scale, for users and items given by their labels.
 
-        Args:
-            user: The label of a user, or labels in any shape that broadcasts with that of `item`.
-            item: The label of an item, or labels.
-
-        Returns:
-            A number for one user and one item, otherwise an array.
+        Labels may come in any shapes that broadcast; for one user and one item it is a number.
 
         Raises:
-            DataError: If a label is not known, which is then named, or the shapes do not
-                broadcast.
+            DataError: If a label is not known, or the shapes do not broadcast.
         """
         users = _places(self.ratings.user_labels, user, "user")
         items = _places(self.ratings.item_labels, item, "item")
@@ -135,13 +123,7 @@ class Result:
     def recommend(self, user: Any, top: int = 10) -> list[tuple[Any, float]]:
         """The items that a user has not rated and is expected to like best, best first.
 
-        Args:
-            user: Label of the user.
-            top: How many items.
-
-        Returns:
-            Pairs of item label and predicted rating, on the source's scale; NaN if the data are
-            not ratings.
+        They come with predicted ratings, on the source's scale; NaN if the data are not ratings.
 
         Raises:
             DataError: If the user is not known.
@@ -157,19 +139,11 @@ class Result:
         return [(row.item, nan if row.predicted is None else row.predicted) for row in found.rows]
 
     def recommendations(self, users: ArrayLike | None = None, top: int = 10) -> Recommendations:
-        """Lists for many users, with titles, predicted ratings and reasons.
+        """Lists for many users, by default for all, with titles, predicted ratings and reasons.
 
         What a user has rated is left out as far as it has arrived by the last round. Ratings of
-        the test set are not known to the model, so their items can be recommended.
-
-        Args:
-            users: Labels of users; by default all.
-            top: How many items each.
-
-        Raises:
-            DataError: If a user is not known.
-            ConfigError: If `top` is not positive.
-            NothingLearnedError: If there is nothing to rank items by for any of them.
+        the test set are not known to the model, so their items can be recommended. Errors are as
+        for :meth:`recommend`.
         """
         top = as_whole("top", top, 1)
         places = np.arange(self.ratings.n_users)
@@ -185,10 +159,9 @@ class Result:
     def export(self, path: Path | str) -> Path:
         """Write what the server holds as a NumPy archive, without anything that clients keep.
 
-        The shared parameters, `items` and `dense`, were computed from released numbers. The
-        archive also has `item_labels` and `scale`, without which they could not be used. If the
-        catalogue or the scale was read off the ratings, it is a fact about the ratings that no
-        budget has paid for, and the summary lists it under `not_accounted`.
+        The shared parameters, `items` and `dense`, were computed from released numbers; the
+        archive also has `item_labels` and `scale`, without which they could not be used. What of
+        these was read off the ratings, the summary lists under `not_accounted`.
         """
         target = as_path("path", path)
         shared = self.simulation.state.shared
@@ -207,11 +180,7 @@ class Result:
 
 
 def _places(labels: NDArray[Any], wanted: ArrayLike, name: str) -> NDArray[np.int64]:
-    """The indices of labels, in the shape in which they were given.
-
-    Numbers are found among labels that are text, and the other way round, if they are written
-    the same.
-    """
+    """The indices of labels, in the shape in which they were given; numbers may be text."""
     try:
         array = np.asarray(wanted)
     except ValueError as error:
@@ -220,13 +189,12 @@ def _places(labels: NDArray[Any], wanted: ArrayLike, name: str) -> NDArray[np.in
         raise DataError(f"{name} = {in_words(wanted)}: expected a label, or an array of labels")
     known = {_text(label): place for place, label in enumerate(labels.tolist())}
     sought = array.ravel().tolist()
-    places = [known.get(_text(label), -1) for label in sought]
-    if unknown := [label for label, place in zip(sought, places, strict=True) if place < 0]:
-        first = quoted(unknown[0])
+    if unknown := [label for label in sought if _text(label) not in known]:
+        first, count = quoted(unknown[0]), f"{len(unknown):,} of {len(sought):,} {name}s are"
         if len(sought) == 1:
             raise DataError(f"{name} {first} is not in the ratings")
-        count = f"{len(unknown):,} of {len(sought):,} {name}s are"
         raise DataError(f"{count} not in the ratings; the first is {first}")
+    places = [known[_text(label)] for label in sought]
     return np.array(places, dtype=np.int64).reshape(array.shape)
 
 

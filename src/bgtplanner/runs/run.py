@@ -26,23 +26,20 @@ from bgtplanner.planning.policy import Policy
 from bgtplanner.planning.registry import POLICIES
 from bgtplanner.runs.assembly import (
     Given,
-    check_planning,
     coordinator_of,
     described,
     federation_of,
+    ledger_of,
     model_given,
     policy_named,
+    policy_of,
 )
 from bgtplanner.runs.config import Config, load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.gains import gains_of
 from bgtplanner.runs.loop import Run
 from bgtplanner.runs.observers import Observer
-from bgtplanner.runs.prepared import (
-    Prepared,
-    found_again,
-    ratings_of,
-)
+from bgtplanner.runs.prepared import Prepared, found_again, ratings_of
 from bgtplanner.runs.recommending import example_users, examples_of, number_of_examples
 from bgtplanner.runs.result import Result
 from bgtplanner.runs.summary import (
@@ -58,9 +55,7 @@ from bgtplanner.runs.summary import (
 )
 
 _LOST = 1e6  # no parameter that predicts ratings from 0 to 1 is anywhere near
-
 RATINGS = "Ratings, or the name of a data set; of a table: Ratings.from_frame(table)"
-"""What stands for ratings in a call."""
 
 
 def simulate(
@@ -113,9 +108,8 @@ def simulate(
     if policy is not None and not isinstance(policy, str | type):
         given = given._replace(policy=policy, names=(*given.names, "policy"))
     chosen = {key: value for key, value in named.items() if value is not None}
-    config = load_config(preset=preset, settings={**chosen, **as_settings(settings)})
     result = execute(
-        config,
+        load_config(preset=preset, settings={**chosen, **as_settings(settings)}),
         ratings=ratings if isinstance(ratings, Ratings) else None,
         given=given,
         out=None if out is None else as_path("out", out),
@@ -137,36 +131,26 @@ def execute(
     out: Path | str | None = None,
     overwrite: bool = False,
     observer: Observer | None = None,
-    lists: bool = True,
     stop: Callable[[], bool] | None = None,
 ) -> Result:
-    """Run what the config says, from the first round.
+    """Run what the config says, from the first round; see :func:`simulate`.
 
-    Args:
-        config: The settings.
-        ratings: The ratings, if not those that the config names.
-        data: Returns, instead of them, what runs with the same data, seed and rounds share.
-        given: Objects in place of names.
-        out: Run folder to write; by default nothing is written.
-        overwrite: Whether to replace a run in that folder.
-        observer: Is told about every round.
-        lists: Whether to score the lists that users would be shown, too.
-        stop: Asked after every round whether to stop, besides Ctrl-C.
+    `data` returns what runs with the same data, seed and rounds share; `stop` is asked after every
+    round whether to stop, besides Ctrl-C.
     """
     if out is not None:
         RunFolder(Path(out)).check_free(overwrite)  # before minutes are spent on loading
     use_compilation_cache()
+    prepared = Prepared(config, ratings) if data is None else data(config)
     given = given or Given()
-    prepared = Prepared.of(config, ratings) if data is None else data(config)
-    run = _Run(config, prepared, observer, given, lists=lists, stop=stop)
+    run = _Run(config, prepared, given, observer, stop)
     if out is None:
         return run.train()
-    if config.privacy.mechanism != "none":
-        clients = prepared.ratings.n_clients
-        check_planning(config, clients, given.policy)  # before there is a folder
-    mark, names = prepared.mark, given.names
+    if config.privacy.mechanism != "none" and given.policy is None:  # refuse before writing
+        policy_of(config, ledger_of(config, prepared.ratings.n_clients)).state_dict()
+    more: dict[str, Any] = {"overwrite": overwrite, "given": list(given.names)}
     with RunFolder.create(
-        out, config, fingerprint=mark, facts=run.facts, overwrite=overwrite, given=names
+        out, config, fingerprint=prepared.mark, facts=run.facts, **more
     ) as folder:
         return run.train(folder)
 
@@ -195,21 +179,19 @@ def resume(
             its policy no longer exists.
     """
     with RunFolder.open(as_path("path", path)) as folder:
-        if folder.saved:
+        if folder.notes().get("saved"):
             raise RunFolderError(f"{path}: a finished run, saved without its ledger; load it")
         if folder.deployed:
-            raise RunFolderError(
-                f"{path}: a run on real machines; continue with: {folder.resume_command}"
-            )
-        run = _opened(folder, "resume", Given(model, policy), ratings)
+            go_on = folder.resume_command
+            raise RunFolderError(f"{path}: a run on real machines; continue with: {go_on}")
+        given = Given(model, policy, folder.given)
+        config, prepared = _opened(folder, "resume", given, ratings)
         try:
-            POLICIES[run.config.planning.policy]
+            POLICIES[config.planning.policy]
         except ConfigError as error:
-            raise RunFolderError(
-                f"{path}: cannot be resumed; start a new run ({error})"
-            ) from error
-        run.observer, run.stop = observer, stop
-        return run.train(folder, go_on=True)
+            why = f"cannot be resumed; start a new run ({error})"
+            raise RunFolderError(f"{path}: {why}") from error
+        return _Run(config, prepared, given, observer, stop).train(folder, go_on=True)
 
 
 def load(
@@ -237,7 +219,7 @@ def load(
     folder = RunFolder(as_path("path", path))
     if (folder.path / "study.json").exists():
         raise RunFolderError(f"{path}: holds a study; read it with bgtplanner.load_study")
-    summary, checkpoint = folder.summary(whole=True), folder.checkpoint()
+    summary, checkpoint = folder.summary(), folder.checkpoint()
     if summary is None:
         raise RunFolderError(f"{path}: not finished; continue with: {folder.resume_command}")
     if folder.deployed:
@@ -248,19 +230,13 @@ def load(
     if checkpoint is None:
         raise RunFolderError(f"{path}: has no checkpoint; bring it back, or run it again")
     data_dir = None if data_dir is None else str(as_path("data_dir", data_dir))
-    run = _opened(folder, "load", Given(model), ratings, data_dir)
+    given = Given(model, names=folder.given)
+    run = _Run(*_opened(folder, "load", given, ratings, data_dir), given)
     # What the server remembers is for training alone; earlier versions remembered less.
     fresh = run.simulation.arrays().items()
     run.restore({name: of for name, of in fresh if name.startswith("memory/")} | checkpoint)
-    return Result(
-        summary=summary,
-        rounds=folder.rounds(whole=True),
-        ratings=run.prepared.ratings,
-        folder=folder.path,
-        simulation=run.simulation,
-        config=run.config,
-        given=folder.given,
-    )
+    run.records = folder.rounds()
+    return run.result(summary, folder)
 
 
 def _opened(
@@ -269,27 +245,24 @@ def _opened(
     given: Given,
     ratings: Ratings | str | None,
     data_dir: str | None = None,
-) -> _Run:
-    """The run of a folder, from its first round, after checking that all of it is the same."""
+) -> tuple[Config, Prepared]:
+    """The settings and the data of a folder's run, after checking that all of it is the same."""
     use_compilation_cache()
     config = folder.config()
-    needed = [name for name in folder.given if (call, name) != ("load", "policy")]
+    needed = [name for name in given.names if (call, name) != ("load", "policy")]
     if missing := [name for name in needed if getattr(given, name) is None]:
         arguments = ", ".join(f"{name}=..." for name in missing)
         raise RunFolderError(
             f"{folder.path}: its {' and '.join(missing)} was given in Python; continue there: "
             f"{call}(path, {arguments})"
         )
-    if given.policy is not None:
-        policy_named(given.policy)
-    if given.model is not None:
-        there: dict[str, Any] = config.model_dump()
-        for key, value in described(given.model)[0].items():
-            section, _, name = key.partition(".")
-            if there[section].get(name, {}) != value:
-                raise RunFolderError(
-                    f"{folder.path}: it was started with another model; give that one"
-                )
+    policy_named(given.policy)  # registers its class
+    tree: dict[str, Any] = config.model_dump()
+    for key, value in (described(given.model)[0] if given.model is not None else {}).items():
+        section, _, name = key.partition(".")
+        if tree[section].get(name, {}) != value:
+            other = "it was started with another model; give that one"
+            raise RunFolderError(f"{folder.path}: {other}")
     if not isinstance(ratings, Ratings):
         refuse_unless(ratings is None or isinstance(ratings, str), "ratings", ratings, RATINGS)
         places = (("dataset", ratings), ("data_dir", data_dir))
@@ -303,50 +276,45 @@ def _opened(
                 f"{folder.path}: its data cannot be loaded by name ({error}).{hint} If they were "
                 f"given in Python, continue there: {call}(path, ratings=...)"
             ) from error
-    data = Prepared(config, ratings)
-    if data.mark != folder.notes().get("data"):
+    prepared = Prepared(config, ratings)
+    if prepared.mark != folder.notes().get("data"):
         raise RunFolderError(
             f"{folder.path}: the ratings of '{ratings.name}' are not those it was started with; "
             "bring them back, or start a new run"
         )
-    return _Run(config, data, None, given)
+    return config, prepared
 
 
 class _Run(Run):
     """A run in simulation."""
 
     simulation: Simulation
-    observer: Observer | None
 
     def __init__(
         self,
         config: Config,
         prepared: Prepared,
-        observer: Observer | None,
         given: Given,
-        *,
-        lists: bool = True,
+        observer: Observer | None = None,
         stop: Callable[[], bool] | None = None,
     ) -> None:
-        self.prepared, self.given, self.lists = prepared, given, lists
-        ratings, self.split = prepared.ratings, prepared.split
-        federation = federation_of(
-            config,
-            ratings.n_items,
-            given.model,
-            clients=ratings.n_clients,
-            implicit=ratings.implicit,
-        )
+        self.prepared, self.given, ratings = prepared, given, prepared.ratings
         simulation = Simulation(
-            federation,
-            self.split,
+            federation_of(
+                config,
+                ratings.n_items,
+                given.model,
+                clients=ratings.n_clients,
+                implicit=ratings.implicit,
+            ),
+            prepared.split,
             seed=config.run.seed,
             device=config.run.device,
             validation=config.planning.validation_share if config.validates else 0.0,
         )
         super().__init__(config, simulation, observer, stop)
-        ranks = lists and HEADLINE in shown(config.preset)
-        self._ranked_in = set(rounds_to_rank(config.federation.rounds) if ranks else ())
+        ranks = HEADLINE in shown(config.preset)
+        self._ranked_in = rounds_to_rank(config.federation.rounds) if ranks else []
 
     @functools.cached_property
     def facts(self) -> dict[str, Any]:
@@ -354,86 +322,74 @@ class _Run(Run):
         about = about_ratings(self.prepared.ratings)
         return facts_of(self.config, about, self.prepared.references)
 
-    def open_ledger(self, folder: RunFolder | None) -> None:
-        """Open the ledger and make the coordinator, unless there is no mechanism."""
-        if self.config.privacy.mechanism != "none":
-            path = None if folder is None else folder.path / "ledger.sqlite"
-            self.planned = coordinator_of(
-                self.config, self.simulation, self.prepared.mark, path, policy=self.given.policy
-            )
-
     def step(self) -> RoundResult | None:
         if self.planned is not None:
             return super().step()
         begun = time.perf_counter()
-        played = self.simulation.rest() if self.reached() else self.simulation.step()
+        played = self.simulation.rest() if self.reached else self.simulation.step()
         return replace(played, seconds=time.perf_counter() - begun)
 
     def train(self, folder: RunFolder | None = None, *, go_on: bool = False) -> Result:
         """Play all rounds, or all after the checkpoint, and return what came of them."""
-        self.open_ledger(folder)
+        config, data, simulation = self.config, self.prepared, self.simulation
+        if config.privacy.mechanism != "none":
+            path = None if folder is None else folder.path / "ledger.sqlite"
+            self.planned = coordinator_of(
+                config, simulation, data.mark, path, policy=self.given.policy
+            )
         with contextlib.closing(self):
             if folder is not None and go_on:
-                if (checkpoint := folder.checkpoint()) is not None:
-                    self.restore(checkpoint)
-                self.records = folder.keep_rounds(self.simulation.next_round)
-            return self._trained(folder)
+                self.go_on(folder)
+            if self.observer is not None:
+                self.observer.started(config, data.split, simulation.next_round)
+            result = self.result(self._summary(self.carry_out(folder)), folder)
+            if folder is not None:
+                users = example_users(data.ratings, number_of_examples(config))
+                if (lists := examples_of(data.ratings, simulation, users)) is not None:
+                    folder.write("examples.json", lists)
+                folder.write("summary.json", result.summary)
+            if self.observer is not None:
+                self.observer.finished(result)
+            return result
 
-    def _trained(self, folder: RunFolder | None) -> Result:
-        if self.observer is not None:
-            self.observer.started(self.config, self.split, self.simulation.next_round)
-        seconds, ratings = self.carry_out(folder), self.prepared.ratings
-        result = Result(
-            summary=self._summary(seconds),
+    def result(self, summary: Mapping[str, Any], folder: RunFolder | None) -> Result:
+        """What has come of the run."""
+        return Result(
+            summary=summary,
             rounds=self.records,
-            ratings=ratings,
+            ratings=self.prepared.ratings,
             folder=None if folder is None else folder.path,
             simulation=self.simulation,
             config=self.config,
             given=self.given.names,
         )
-        if folder is not None:
-            users = example_users(ratings, number_of_examples(self.config) if self.lists else 0)
-            lists = examples_of(ratings, self.simulation, users)
-            if lists is not None:
-                folder.write_examples(lists)
-            folder.write_summary(result.summary)
-        if self.observer is not None:
-            self.observer.finished(result)
-        return result
 
     def _summary(self, seconds: float) -> dict[str, Any]:
         """The figures of the finished run."""
-        test, number, goal = self.split.test, len(self.records), self.config.planning.goal
-        predicted = functools.cache(lambda: self.simulation.predict(test.user, test.item))
+        split, number, goal = self.prepared.split, len(self.records), self.config.planning.goal
+        predicted = self.simulation.predict(split.test.user, split.test.item)
         spending, budgets = None, None
         if self.planned is not None:
             ledger = self.planned.ledger
-            spending = spending_of(self.config, ledger, self.split, self.records)
+            spending = spending_of(self.config, ledger, split, self.records)
             spending["planner_note"] = self.planned.policy.note
             if len(ledger.budgets.classes) > 1:
                 budgets = ledger.budgets
-                spending["classes"] = classes_of(ledger, test, predicted())
+                spending["classes"] = classes_of(ledger, split.test, predicted)
         found = summarise(self.config, self.facts, self.records, seconds, spending)
         found["learned"] = self.simulation.learned
-        if self.lists:
-            found |= ranking_of(self.simulation, self.split, self.prepared.rankings)
-            found["gains"] = gains_of(self.split, predicted(), number - 1, budgets)
+        found |= ranking_of(self.simulation, split, self.prepared.rankings)
+        found["gains"] = gains_of(split, predicted, number - 1, budgets)
         found[f"{HEADLINE}_served"] = lists_served(goal, self.records, found.get(HEADLINE))
         alone = self.prepared.alone(number, found["rmse_client_alone"])
-        served = None if alone is None else as_served(goal, alone)
-        return found | {"rmse_client_alone_served": served}
+        found["rmse_client_alone_served"] = None if alone is None else as_served(goal, alone)
+        return found
 
-    def measured(self, index: int) -> dict[str, float]:
-        """The NDCG@10 of the lists after some of the rounds, if it is shown."""
-        if index not in self._ranked_in:
-            return {}
-        lists = lists_of(self.simulation.rank, self.split.train, self.split.test)
-        value = float(METRICS[HEADLINE].of(lists))
-        return {HEADLINE: value} if math.isfinite(value) else {}
+    def inspected(self, index: int) -> dict[str, float]:
+        """The NDCG@10 of the lists after some of the rounds, if it is shown.
 
-    def check(self) -> None:
-        """End a run whose model is lost; whether it is, what was released says, not a test."""
+        Whether the model is lost, and the run with it, what was released says, not a test.
+        """
         shared = self.simulation.state.shared
         parts = [np.asarray(part) for part in (shared.items, shared.dense)]
         if not all((np.abs(part) < _LOST).all() for part in parts):  # NaN is not, either
@@ -442,3 +398,9 @@ class _Run(Run):
                 f"grow without end. Try a smaller server.learning_rate "
                 f"(now {self.config.server.learning_rate:g})"
             )
+        if index not in self._ranked_in:
+            return {}
+        split = self.prepared.split
+        lists = lists_of(self.simulation.rank, split.train, split.test)
+        value = float(METRICS[HEADLINE].of(lists))
+        return {HEADLINE: value} if math.isfinite(value) else {}

@@ -76,7 +76,7 @@ class Outcome:
 def outcome_of(cell: Cell, place: Path) -> Outcome:
     """The outcome of a finished cell, from its summary."""
     try:
-        summary = RunFolder(place).summary(needed=OF_EVERY_RUN)
+        summary = RunFolder(place).read("summary.json", OF_EVERY_RUN)
     except RunFolderError as error:
         return Outcome(cell=cell, error=" ".join(str(error).split()))
     if summary is None:

@@ -16,7 +16,7 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.metrics import HEADLINE, drawn_users, of_ratings, ranked
-from bgtplanner.models.references import References, rankings, references, the_same_for_all
+from bgtplanner.models.references import References, references, the_same_for_all
 from bgtplanner.paper.accounting import client_level
 from bgtplanner.planning.objective import Objective
 from bgtplanner.privacy.accountants import ACCOUNTANTS
@@ -25,7 +25,7 @@ from bgtplanner.privacy.ledger import Ledger, Spending
 from bgtplanner.privacy.mechanisms import mechanism_named
 from bgtplanner.runs.assembly import accountant_of, budgets_of, expansion_of, promise_of
 from bgtplanner.runs.config import Config
-from bgtplanner.runs.folder import SCHEMA
+from bgtplanner.runs.record import SCHEMA, identity_of
 
 CLIENT_LEVEL_DELTA = 1e-5
 """The delta at which the epsilon of a whole client is computed, whatever the preset."""
@@ -45,16 +45,12 @@ Records = Sequence[Mapping[str, Any]]
 
 
 def facts_of(
-    config: Config,
-    about: Mapping[str, Any],
-    beside: References | None,
-    *,
-    simulated: bool = True,
+    config: Config, about: Mapping[str, Any], beside: References | None
 ) -> dict[str, Any]:
     """What is known about a run before its first round: what it is, and what it has to beat.
 
-    `about` is what :func:`about_ratings` says of the data; `beside` are predictors that share
-    nothing, None if no one may look at ratings; `simulated` noise comes from a seed.
+    `about` is what :func:`about_ratings` says of the data; on real machines nobody knows how many
+    ratings there are. `beside` are predictors that share nothing.
     """
     private = config.privacy.mechanism != "none"
     budgets = budgets_of(config, about["clients"]).classes if private else ()
@@ -62,8 +58,7 @@ def facts_of(
     return {
         "schema": SCHEMA,
         **identity_of(config),
-        "dataset": about["dataset"],
-        **{name: about[name] for name in ("clients", "users", "items", "ratings")},
+        **{name: about[name] for name in ("dataset", "clients", "users", "items", "ratings")},
         **{
             f"{figure}_{name}": None if scores is None else scores[figure]
             for figure, metric in of_ratings().items()
@@ -72,20 +67,8 @@ def facts_of(
         },
         "scale": about.get("scale"),
         "not_accounted": not_accounted(config, about["public"]),
-        "simulated_noise": simulated and private,
+        "simulated_noise": about["ratings"] is not None and private,  # it comes from a seed
         "class_epsilons": [budget.epsilon for budget in budgets],
-    }
-
-
-def identity_of(config: Config) -> dict[str, Any]:
-    """What identifies a run, from its settings alone."""
-    return {
-        "dataset": config.data.dataset,
-        "preset": config.preset,
-        "model": config.model.name,
-        "policy": config.planning.policy,
-        "mechanism": config.privacy.mechanism,
-        "seed": config.run.seed,
     }
 
 
@@ -105,14 +88,9 @@ def about_ratings(ratings: Ratings) -> dict[str, Any]:
 def not_accounted(config: Config, public: Collection[str]) -> list[str]:
     """What leaves the clients without being paid for; without a mechanism, all that leaves.
 
-    Args:
-        config: The settings of the run.
-        public: Those of ``scale`` and ``catalogue`` that were given and not read off the ratings.
-            A neighbouring data set, in which one client rated another item or higher than all
-            others, has a visibly different catalogue or scale.
-
-    With ``data.arrival = time`` a client takes part from its first rating on, and whoever sees who
-    takes part sees when that was: ``arrival``.
+    `public` are those of ``scale`` and ``catalogue`` that were given and not read off the ratings:
+    a client that rates another item, or higher than all others, visibly changes what was read
+    off. With ``data.arrival = time``, whoever sees who takes part sees since when it has ratings.
     """
     rows = config.privacy.mechanism == "none" or not UNITS[config.privacy.unit].sound
     planning, learns = config.planning, config.learns
@@ -188,7 +166,7 @@ def _scores(goal: Objective, records: Records, scale: Sequence[float] | None) ->
 
 
 def as_served(goal: Objective, values: Sequence[float | None]) -> float | None:
-    """The mean over rounds, each with the weight of its traffic, whatever was planned for.
+    """The mean over rounds, weighted by their traffic, whatever was planned for.
 
     None if a round has no value.
     """
@@ -213,10 +191,9 @@ def _arriving(records: Records) -> float | None:
 
 
 def rounds_to_rank(rounds: int) -> list[int]:
-    """The rounds, from 0, after which lists are made: few, and more of them at the beginning.
+    """The rounds, from 0, after which lists are made: few, each later by the same factor.
 
-    Each is as much later than the one before, in proportion. Lists are made after the last round
-    anyway.
+    Lists are made after the last round anyway.
 
     Example:
         >>> rounds_to_rank(100)
@@ -234,13 +211,12 @@ def lists_served(goal: Objective, records: Records, last: float | None) -> float
     """
     measured = [record.get(HEADLINE) for record in records[:-1]]
     errors = [record.get("rmse") for record in records]
-    if last is None or None in errors or (len(records) > 1 and measured[0] is None):
+    if last is None or None in errors or (measured and measured[0] is None):
         return None
-    known = {index: value for index, value in enumerate(measured) if value is not None}
-    places, values = [*known, len(records) - 1], [*known.values(), last]
+    known = {index: value for index, value in enumerate([*measured, last]) if value is not None}
     error = np.array(errors, dtype=np.float64)
-    every = np.interp(np.arange(len(records)), places, values)
-    for (begin, end), (low, high) in zip(pairwise(places), pairwise(values), strict=True):
+    every = np.interp(np.arange(len(records)), list(known), list(known.values()))
+    for (begin, low), (end, high) in pairwise(known.items()):
         fell = error[begin] - error[end]
         if abs(fell) > _SAME * error[begin]:
             way = (error[begin] - error[begin : end + 1]) / fell
@@ -249,27 +225,31 @@ def lists_served(goal: Objective, records: Records, last: float | None) -> float
 
 
 def alone_by_round(split: Split, rounds: int, last: float | None) -> list[float] | None:
-    """The error of a client alone after each round.
+    """The error of a client alone after each round; None if `last`, of all ratings, is not known.
 
-    It is computed in a few rounds, from the ratings known by then, and changes evenly between
-    them; None if `last`, that of all ratings, is not known.
+    It is computed in a few rounds, from the ratings known by then, and changes evenly between.
     """
     if last is None:
         return None
     train = replace(split.train, catalogue=None)  # features are for another reference
     test = replace(split.test, catalogue=None)
+    places = [*rounds_to_rank(rounds), rounds - 1]
+    values = [
+        float(last)
+        if index == rounds - 1 and split.present(index).all()
+        else references(train.take(split.present(index)), test).client_alone.rmse
+        for index in places
+    ]
+    return [float(value) for value in np.interp(range(rounds), places, values)]
 
-    def alone(index: int) -> float:
-        return references(train.take(split.present(index)), test).client_alone.rmse
 
-    places = [index for index in rounds_to_rank(rounds) if index < rounds - 1]
-    values = [*map(alone, places), last if split.present(rounds - 1).all() else alone(rounds - 1)]
-    return [float(value) for value in np.interp(range(rounds), [*places, rounds - 1], values)]
-
-
-def rankings_beside(split: Split) -> dict[str, float]:
-    """The scores of the rankings that need no model."""
-    return _of_lists(rankings(split.train), split)
+def scores_of_lists(every: Mapping[str, Callable[[Any], Any]], split: Split) -> dict[str, float]:
+    """The scores of rankings that the model is compared with, each under its name."""
+    return {
+        f"{figure}_{name}": value
+        for name, rank in every.items()
+        for figure, value in ranked(rank, split.train, split.test, beside=True).items()
+    }
 
 
 def ranking_of(
@@ -282,17 +262,9 @@ def ranking_of(
     found = {**ranked(simulation.rank, split.train, split.test), **beside}
     released = simulation.popularity()
     if released is not None and np.ptp(released) > 0:  # nothing released ranks nothing
-        found |= _of_lists({"popularity_released": the_same_for_all(released)}, split)
+        found |= scores_of_lists({"popularity_released": the_same_for_all(released)}, split)
     known = {name: value if math.isfinite(value) else None for name, value in found.items()}
     return {**known, "users_ranked": len(drawn_users(split.test.n_users))}
-
-
-def _of_lists(every: Mapping[str, Callable[[Any], Any]], split: Split) -> dict[str, float]:
-    return {
-        f"{figure}_{name}": value
-        for name, rank in every.items()
-        for figure, value in ranked(rank, split.train, split.test, beside=True).items()
-    }
 
 
 def spending_of(
@@ -318,9 +290,7 @@ def spending_of(
         "uploads_dropped": sum(record["dropped"] for record in records),
     }
     sound = UNITS[config.privacy.unit].sound and ledger.accountant.sound
-    if split is not None and not sound:
-        found |= _client_level(config, split, records)
-    return found
+    return found if sound or split is None else found | _client_level(config, split, records)
 
 
 def promised(config: Config, epsilons: Sequence[float], records: Records) -> dict[str, Any]:
@@ -355,11 +325,10 @@ def classes_of(
     ledger: Ledger, test: Ratings, predicted: NDArray[np.float32]
 ) -> list[dict[str, Any]]:
     """For each budget class: how many clients it has, what they spent, and their error."""
-    budgets = ledger.budgets
-    spent, index = ledger.epsilon_spent(), budgets.class_of_client
+    spent, index = ledger.epsilon_spent(), ledger.budgets.class_of_client
     squares = (predicted.astype(np.float64) - test.value) ** 2
     found = []
-    for number, budget in enumerate(budgets.classes):
+    for number, budget in enumerate(ledger.budgets.classes):
         own, rated = index == number, index[test.client] == number
         found.append(
             {
@@ -377,22 +346,19 @@ def most_spent(spending: Spending) -> list[list[int]]:
     most = np.zeros((len(spending.sums), len(spending.class_sizes)), dtype=np.int64)
     for row, sums in zip(most, spending.sums, strict=True):
         np.maximum.at(row, spending.class_of, sums)
-    return [[int(value) for value in row] for row in most]
+    return most.tolist()
 
 
 def readings(accounting: str, delta: float, records: Records) -> NDArray[np.float64] | None:
     """Epsilon of the client that has spent most, after each round, ``[rounds, classes]``.
 
-    Earlier versions recorded it for a client that is asked in all rounds, or not at all; it is
-    None in the latter case.
+    None if a round does not say what was spent, as those of earlier versions.
     """
-    accountant = ACCOUNTANTS.get(accounting)
-    noted = [record.get("spent") for record in records]
+    accountant, noted = ACCOUNTANTS.get(accounting), [record.get("spent") for record in records]
     if accountant is None or not all(noted):
         return None
     spent = np.moveaxis(np.asarray(noted, dtype=np.int64), 1, 0)
-    flat, back = np.unique(spent.reshape(len(spent), -1), axis=1, return_inverse=True)
-    return np.asarray(accountant.epsilon(flat, delta)[back.ravel()].reshape(spent.shape[1:]))
+    return np.asarray(accountant.epsilon(spent, delta))
 
 
 def _client_level(config: Config, split: Split, records: Records) -> dict[str, Any]:
