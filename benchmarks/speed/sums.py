@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+from tests.flower.in_process import InProcessGrid
 
-from benchmarks.speed.in_process import InProcessGrid
 from bgtplanner.federation.aggregation.keys import public_bytes
 from bgtplanner.federation.aggregation.neighbourhood import Ring
 from bgtplanner.federation.aggregation.roster import Roster

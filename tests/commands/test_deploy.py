@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.speed.in_process import InProcessGrid
 from typer.testing import CliRunner
 
 from bgtplanner.cli import app
@@ -30,6 +29,7 @@ from bgtplanner.runs.assembly import federation_of
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.deployable import catalogue_of
 from bgtplanner.runs.deployed import carry_out
+from flower.in_process import InProcessGrid
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 

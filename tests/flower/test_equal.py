@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.speed.in_process import InProcessGrid
 
 from bgtplanner import registry
 from bgtplanner.data.catalogue import read_items
@@ -33,6 +32,7 @@ from flower.equality import (
     same_ledgers,
     same_model,
 )
+from flower.in_process import InProcessGrid
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.speed.in_process import InProcessGrid
 from typer.testing import CliRunner
 
 from bgtplanner.cli import app
@@ -39,6 +38,7 @@ from bgtplanner.runs.result import Result
 from bgtplanner.runs.run import execute
 from flower import simulated_client
 from flower.equality import same_ledgers, same_model
+from flower.in_process import InProcessGrid
 from flower.loopback import BIN, TESTS, Loopback
 from processes import PATIENCE
 

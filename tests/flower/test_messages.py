@@ -242,4 +242,4 @@ def test_an_upload_that_is_not_as_agreed_is_not_read(kind: str) -> None:
 
 
 def test_who_a_machine_is_is_asked_with_a_nonce_of_its_own() -> None:
-    assert HelloRequest.fresh("run").nonce != HelloRequest.fresh("run").nonce
+    assert HelloRequest("run").nonce != HelloRequest("run").nonce

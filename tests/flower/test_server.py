@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from benchmarks.speed.in_process import InProcessGrid, Tamper
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import ConfigError, DataError, InterruptedRunError, RunFolderError
@@ -35,6 +34,7 @@ from flower.doubles import (
     write_federation,
     write_toml,
 )
+from flower.in_process import InProcessGrid, Tamper
 from flower.test_messages import bad_uploads
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -343,49 +343,6 @@ def test_a_client_that_refuses_the_catalogue_refuses(
     assert [(record["clients"], record["refused"]) for record in records] == [(1, 2)] * 2
     assert summary["clients_with_last_model"] == 2
     assert (spent(federation[1][0]), spent(federation[1][2]) > 0) == (0, True)
-
-
-def test_who_misses_three_rounds_is_asked_in_every_eighth(
-    federation: Federation, tmp_path: Path
-) -> None:
-    """Client 3 is connected and silent until round 9; nobody waits for it meanwhile."""
-    set_keys(federation, federation__rounds=12, deployment__round_seconds=1.0)
-
-    @only_in_training
-    def silent(node: int, request: Message, reply: Message) -> Iterable[Message]:
-        gone = node == 3 and Request.read(request.content).round < 8
-        return [Message(Error(5, "Node Unavailable"), reply_to=request)] if gone else [reply]
-
-    class Stopped(InProcessGrid):
-        """Stopped and started again after the fifth round: the server still knows."""
-
-        def get_node_ids(self) -> list[int]:
-            if len(rounds_of(tmp_path / "run")) == 5:
-                raise Killed
-            return super().get_node_ids()
-
-    with pytest.raises(Killed):
-        play(federation, Stopped(client_app, federation[1], silent), tmp_path / "run")
-    play(federation, InProcessGrid(client_app, federation[1], silent), tmp_path / "run")
-    asked = [record["asked"] for record in rounds_of(tmp_path / "run")]
-    assert asked == [3, 3, 3, 2, 2, 2, 2, 2, 3, 3, 3, 3]
-    with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
-        noted = ledger.spent()[0]
-    assert noted[2] < noted[0]  # what nobody asked for costs nothing
-
-
-def test_who_is_silent_is_asked_if_there_are_too_few_without(
-    federation: Federation, tmp_path: Path
-) -> None:
-    set_keys(federation, federation__rounds=5, deployment__least_clients=3)
-
-    @only_in_training
-    def silent(node: int, request: Message, reply: Message) -> Iterable[Message]:
-        error = Message(Error(5, "Node Unavailable"), reply_to=request)
-        return [error] if node == 3 else [reply]
-
-    play(federation, InProcessGrid(client_app, federation[1], silent), tmp_path / "run")
-    assert [record["asked"] for record in rounds_of(tmp_path / "run")] == [3] * 5
 
 
 def test_two_machines_of_one_client_are_asked_once(federation: Federation, tmp_path: Path) -> None:

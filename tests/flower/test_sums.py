@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.speed.in_process import InProcessGrid
 from flwr.app import Message
 
 from bgtplanner.data.ratings import Ratings
@@ -29,6 +28,7 @@ from bgtplanner.runs.deployed import carry_out
 from bgtplanner.runs.run import simulate
 from flower.doubles import SETTINGS, spent, sum_of_simulation, write_federation
 from flower.equality import LEARNERS, begin_as_simulated, same_ledgers, same_model
+from flower.in_process import InProcessGrid
 from games.summing import Table, write_summing
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -175,7 +175,7 @@ from bgtplanner.flower.messages import HelloRequest, SumStep
 def client():
     return Client(load_client(Path(sys.argv[1])))
 
-client().hello(HelloRequest.fresh("run"))
+client().hello(HelloRequest("run"))
 kind = {"round": bytes.fromhex(sys.argv[2]), "catalogue": "0" * 64}
 asked = {**kind, "scale": 1.0, "largest_clip": 0.1}
 client().step(SumStep(step="keys", message=b"", **asked))

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from benchmarks.speed.in_process import InProcessGrid
 from flwr.app import Message
 
 from bgtplanner.errors import ConfigError, MessageError
@@ -24,6 +23,7 @@ from bgtplanner.flower.machines import Machines
 from bgtplanner.flower.messages import HELLO, SUM, Hello, HelloRequest, StepAnswer, read_answer
 from bgtplanner.runs.deployed import _names_in
 from federation.aggregation.members import identity, roster_of
+from flower.in_process import InProcessGrid
 from games.summing import CLIENTS, Table, write_summing
 
 RULE = "gaussian/gdp"
@@ -100,13 +100,13 @@ def test_without_a_proof_of_who_it_is_a_machine_takes_a_place(
 
 
 def test_a_proof_fits_one_question_one_run_and_one_roster(tmp_path: Path) -> None:
-    table, asked = Table(write_summing(tmp_path / "group")), HelloRequest.fresh("run")
+    table, asked = Table(write_summing(tmp_path / "group")), HelloRequest("run")
     hello = table.client(VICTIM).hello(asked)
     check_proof(hello, table.roster, asked)
     others = roster_of([identity(place) for place in range(CLIENTS + 1)])
     stranger = replace(hello, name=public_bytes(identity(CLIENTS)).hex())
     for said, roster, question in (
-        (hello, table.roster, HelloRequest.fresh("run")),
+        (hello, table.roster, HelloRequest("run")),
         (hello, table.roster, replace(asked, run="another")),
         (hello, others, asked),
         (replace(hello, proof=b""), table.roster, asked),
@@ -121,4 +121,4 @@ def test_a_client_without_its_roster_does_not_say_who_it_is(tmp_path: Path) -> N
     (home / "roster.txt").unlink()
     client = Client(load_client(home / "0" / "client.toml"))
     with pytest.raises(ConfigError, match="roster"):
-        client.hello(HelloRequest.fresh("run"))
+        client.hello(HelloRequest("run"))

@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.speed.in_process import InProcessGrid
 from flwr.app import Message
 
 from bgtplanner.errors import ConfigError, InterruptedRunError
@@ -48,6 +47,7 @@ from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.randomness import SeededNoise
 from bgtplanner.privacy.shares import Shares, Tolerance
 from federation.aggregation.members import identity, roster_of
+from flower.in_process import InProcessGrid
 from games.machines import Disk, Stop, writing_to
 from games.summing import (
     CHARGE,

@@ -32,33 +32,17 @@ class Machines:
     """All clients of a run, each with a place of its own in the server's ledger.
 
     A client is known by the name that belongs to its ledger, not by its machine, because it may
-    move. Places are given in the order in which clients arrive; only hashes of names are stored.
-
-    Args:
-        grid: Flower's connection to the machines.
-        places: How many clients there may ever be.
-        accountant: Name of the accountant; clients whose ledgers use another one are left out.
-        run: Name of the run.
-        roster: Who has to prove its identity, under secure aggregation.
-        known: Hashes of the names that already have places.
-        save: Called with all of them before a new client is asked for anything.
-        seconds: How long to wait until machines say who they are.
-        poll_seconds: How often to look for answers.
+    move. Places are given in the order in which clients arrive; only hashes of names are stored:
+    `known` are those that have places, and `save` is called with all of them before a new client
+    is asked for anything. Clients whose ledgers use another accountant are left out, and under
+    secure aggregation those that do not prove that they are in the roster.
     """
 
     def __init__(
-        self,
-        grid: Grid,
-        *,
-        places: int,
-        accountant: str,
-        run: str,
-        roster: Roster | None = None,
-        known: Sequence[str] = (),
-        save: Callable[[Sequence[str]], None] = lambda _: None,
-        seconds: float = 60.0,
-        poll_seconds: float = 0.5,
-    ) -> None:
+        self, grid: Grid, *, places: int, accountant: str, run: str, roster: Roster | None = None,
+        known: Sequence[str] = (), save: Callable[[Sequence[str]], None] = lambda _: None,
+        seconds: float = 60.0, poll_seconds: float = 0.5,
+    ) -> None:  # fmt: skip
         self.grid, self.places, self.accountant = grid, places, accountant
         self._run, self._roster = run, roster
         self._place_of_name = {name: place for place, name in enumerate(known)}
@@ -90,11 +74,7 @@ class Machines:
         return present
 
     def wait_for(self, least: int, seconds: float) -> NDArray[np.bool_]:
-        """Wait for enough connected clients, and return the same as :meth:`look`.
-
-        Raises:
-            InterruptedRunError: If too few connect. What was learned so far is in the run folder.
-        """
+        """Wait for enough connected clients, and return the same as :meth:`look`."""
         deadline = time.monotonic() + seconds
         while (present := self.look()).sum() < least:
             if time.monotonic() >= deadline:
@@ -109,12 +89,7 @@ class Machines:
     def exchange(
         self, contents: Mapping[int, Sent], kind: str, seconds: float
     ) -> tuple[dict[int, Message], Counter[str]]:
-        """Send messages to some places, and wait for their answers.
-
-        Args:
-            contents: What to send, by place.
-            kind: Kind of message.
-            seconds: How long to wait. A message that is not delivered by then never will be.
+        """Send messages of a kind to some places, and wait so long for their answers.
 
         Returns:
             The first answer of each place, and the number of useless answers by kind.
@@ -136,7 +111,7 @@ class Machines:
         for node in nodes:
             _, pause = self._ask_again.get(node, (0.0, _ASK_AGAIN_SECONDS))
             self._ask_again[node] = (time.monotonic() + pause, 2 * pause)
-        asked = {node: HelloRequest.fresh(self._run) for node in nodes}
+        asked = {node: HelloRequest(self._run) for node in nodes}
         answers, _ = self._send(asked, HELLO, self._seconds)
         before = self.known
         for node, answer in sorted(answers.items()):

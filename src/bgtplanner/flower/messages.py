@@ -67,17 +67,12 @@ class Sent(wire.Message):
 
     @classmethod
     def read(cls, content: RecordDict) -> Self:
-        """Return the message that Flower has carried.
-
-        Raises:
-            MessageError: If it is not a message of this kind and protocol.
-        """
+        """Return the message of this kind and protocol that Flower has carried."""
         record = content.get("message")
         if not isinstance(record, ArrayRecord) or len(content) != 1 or set(record) != {"bytes"}:
             raise MessageError("records that are not one message")
         data = record["bytes"].data
-        if not isinstance(data, bytes):
-            raise MessageError("a message that is not made of bytes")
+        unless(isinstance(data, bytes), "a message that is not made of bytes")
         return cls.from_bytes(data)
 
 
@@ -114,13 +109,8 @@ def _labels(**default: Any) -> Any:
 class SentCatalogue(Sent):
     """All that is public about the items and their ratings: sent once, known by its digest.
 
-    Attributes:
-        items: Name of every item, in the order of the rows.
-        low: Raw rating that counts as 0.
-        high: Raw rating that counts as 1.
-        features: Public features of the items, ``[n_items, n_features]``; there may be none.
-        names: Names of the features.
-        titles: Titles of the items, or none.
+    `items` and `names` are the names of the items and of their features, which are
+    ``[n_items, n_features]``; `low` and `high` are the raw ratings that count as 0 and as 1.
     """
 
     kind = 1
@@ -143,7 +133,7 @@ class SentCatalogue(Sent):
 
     @cached_property
     def text(self) -> str:
-        """Everything but the features, as it is stored and hashed."""
+        """Everything but the features, as it is hashed."""
         about = {name: getattr(self, name) for name in ("items", "names", "titles")}
         about |= {"low": float(self.low), "high": float(self.high)}
         return json.dumps(about, sort_keys=True, ensure_ascii=False)
@@ -180,14 +170,9 @@ class SentCatalogue(Sent):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SentModel(Sent):
-    """The model as the server sends it, without what is in the catalogue.
+    """The model as the server sends it, without what is in the catalogue, which it names.
 
-    Attributes:
-        name: Name of the model, such as ``biases``.
-        settings: Settings of the model.
-        catalogue: Digest of the catalogue.
-        items: One row per item: the model's own columns.
-        dense: Everything else, flat.
+    `items` has one row per item, with the model's own columns; all else is in `dense`, flat.
     """
 
     kind = 2
@@ -205,17 +190,10 @@ class SentModel(Sent):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Request(Sent):
-    """The server's request to a client in a round.
+    """The server's request to a client in a round: which model to train, for which charge.
 
-    Attributes:
-        run: Name of the run; it stays the same when the server is restarted.
-        round: Index of the round.
-        accountant: Name of the accountant, such as ``gaussian/gdp``.
-        trust: ``local``: the upload is noised on the client.
-        unit: ``client``: one clip over the whole upload.
-        charge: What the round costs this client.
-        clip: Bound on the norm of its upload.
-        model: The model to train.
+    The name of the run stays the same when the server is restarted. The trust says whether the
+    upload is noised on the client alone, and the unit is ``client``: one clip over all of it.
     """
 
     kind = 3
@@ -241,16 +219,10 @@ class Request(Sent):
 
 @dataclass(frozen=True, kw_only=True)
 class SumStep(Sent):
-    """A step of secure aggregation.
+    """A step of secure aggregation, by its name in `STEPS`: the round and what the step is about.
 
-    Attributes:
-        step: Its name; see :data:`bgtplanner.federation.aggregation.server.STEPS`.
-        round: The round of secure aggregation, as bytes.
-        message: What the step is about, as bytes; empty in the first.
-        catalogue: Digest of the catalogue, which a client has to hold from the first step on.
-        scale: Scale of the full noise in the sum.
-        largest_clip: The largest clip of a member.
-        request: The model and the plan, in the step of the upload only.
+    A client has to hold the catalogue from the first step on. `scale` is that of the full noise
+    in the sum, and the model and the plan come in the step of the upload only.
     """
 
     kind = 4
@@ -284,32 +256,19 @@ class SumStep(Sent):
 
 @dataclass(frozen=True)
 class HelloRequest(Sent):
-    """What the server asks a machine that it does not know.
-
-    Attributes:
-        run: Name of the run.
-        nonce: Random bytes that it asks no other machine with, and never again.
-    """
+    """What the server asks a machine that it does not know, with a nonce for it alone."""
 
     kind = 5
     run: str = text(_LONGEST_NAME)
-    nonce: bytes = fixed(32)
-
-    @classmethod
-    def fresh(cls, run: str) -> HelloRequest:
-        """Return a question with a nonce of its own."""
-        return cls(run, secrets.token_bytes(32))
+    nonce: bytes = fixed(32, default_factory=lambda: secrets.token_bytes(32))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hello(Sent):
     """How a client identifies itself to the server.
 
-    Attributes:
-        name: A secret between the two, derived from the client's ledger; under secure aggregation
-            its public key, which everybody knows.
-        accountant: Name of the ledger's accountant.
-        proof: Under secure aggregation, that the client has the key; else empty.
+    The name is a secret between the two, derived from the client's ledger; under secure
+    aggregation it is a public key, which everybody knows, with a proof that the client has it.
     """
 
     kind = 6
@@ -357,11 +316,7 @@ def read_word(message: Message) -> str | None:
 
 
 def read_answer(kind: type[_Kind], message: Message) -> _Kind | None:
-    """Return a client's answer; None if it refused, or still has no catalogue.
-
-    Raises:
-        MessageError: If it is neither.
-    """
+    """Return a client's answer; None if it refused, or still has no catalogue."""
     unless(message.has_content(), "an error instead of an answer")
     return None if read_word(message) in ("refused", "unknown") else kind.read(message.content)
 

@@ -36,22 +36,9 @@ from bgtplanner.federation.protection import Protection, Released
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Federation, State
 from bgtplanner.federation.simulation import Seen, restored_state, state_arrays
+from bgtplanner.flower import messages
 from bgtplanner.flower.machines import Machines
-from bgtplanner.flower.messages import (
-    CATALOGUE,
-    KEEP,
-    SUM,
-    TRAIN,
-    Request,
-    Sent,
-    SentCatalogue,
-    SentModel,
-    StepAnswer,
-    SumStep,
-    Upload,
-    read_answer,
-    read_word,
-)
+from bgtplanner.flower.messages import Request, Sent, SentCatalogue, SentModel, SumStep, read_word
 from bgtplanner.models.learner import settings_of
 from bgtplanner.models.metrics import Metrics
 from bgtplanner.planning.plan import Plan, noise_of
@@ -64,20 +51,10 @@ _Answer = TypeVar("_Answer", bound=Sent)
 _log = logging.getLogger("flwr")  # what `flwr log` shows
 
 _SEEN = "uploads_seen"  # in a checkpoint: digests of the uploads accepted so far
-_MISSED = "rounds_missed"  # in a checkpoint: how many rounds in a row each client has missed
-_MOST_MISSED = 3  # in a row; a client that has missed so many is asked
-_ASKED_AGAIN = 8  # in every eighth round only
 
 
 class Pace(NamedTuple):
-    """How long a server waits.
-
-    Attributes:
-        least_clients: Fewest clients for a round.
-        wait_seconds: How long to wait for that many before giving up.
-        round_seconds: How long clients have to answer.
-        pause_seconds: Shortest time from the start of a round to the start of the next.
-    """
+    """How long a server waits, as in the settings of the section `deployment`."""
 
     least_clients: int = 1
     wait_seconds: float = 3600.0
@@ -86,13 +63,7 @@ class Pace(NamedTuple):
 
 
 class Group(NamedTuple):
-    """With whom sums are made under secure aggregation.
-
-    Attributes:
-        roster: All clients, in the order of their places.
-        tolerance: How many of a round may drop out, or collude.
-        neighbours: The neighbouring relation for which the noise is scaled.
-    """
+    """With whom sums are made under secure aggregation, and what a round of them bears."""
 
     roster: Roster
     tolerance: Tolerance
@@ -100,48 +71,26 @@ class Group(NamedTuple):
 
     @property
     def fewest(self) -> int:
-        """The fewest clients that can make a sum, with what is tolerated of so many.
-
-        Raises:
-            ConfigError: If all of them together cannot.
-        """
-        most = len(self.roster)
-        for number in range(2, most):
+        """The fewest clients that can make a sum, with what is tolerated of so many."""
+        for number in range(2, len(self.roster)):
             with contextlib.suppress(ConfigError):
                 degree_and_threshold(number, *self.tolerance.of(number))
                 return number
-        degree_and_threshold(most, *self.tolerance.of(most))
-        return most
+        return len(self.roster)
 
 
 class Deployment:
     """A federation on real machines, stepped round by round.
 
-    Args:
-        federation: What is learned and how; protected with trust ``local`` and unit ``client``.
-        machines: The clients.
-        catalogue: The items with their features, and the scale of the ratings.
-        model: Name of the model.
-        accountant: The accountant of charges.
-        run: Name of the run, which stays the same when the server is restarted.
-        pace: How long to wait for clients.
-        seed: Seed of the initial parameters.
-        group: With whom sums are made, if the trust is ``secagg``.
+    Its `run` has the same name when the server is restarted, and the seed is that of the initial
+    parameters. Sums are made with a `group`, if the trust is ``secagg``.
     """
 
     def __init__(
-        self,
-        federation: Federation,
-        machines: Machines,
-        catalogue: SentCatalogue,
-        *,
-        model: str,
-        accountant: Accountant,
-        run: str,
-        pace: Pace,
-        seed: int = 0,
+        self, federation: Federation, machines: Machines, catalogue: SentCatalogue, *,
+        model: str, accountant: Accountant, run: str, pace: Pace, seed: int = 0,
         group: Group | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if federation.protection is None:
             raise ConfigError("privacy.mechanism = none: expected one; real clients need privacy")
         self.federation, self.machines, self.catalogue = federation, machines, catalogue
@@ -149,9 +98,7 @@ class Deployment:
         self.run, self.pace, self.group = run, pace, group
         self.n_clients, self.n_items = machines.places, len(catalogue.items)
         self.next_round = 0
-        self.seen = Seen(np.zeros(0, dtype=np.float32), 0.0, None)
-        self.useless: Counter[str] = Counter()
-        self.asked = self.refused = self.late = 0
+        self._nothing_yet(asked=0)
         self._model, self._rule = model, accountant
         self._began = -np.inf
         learner, key = federation.model, jax.random.split(jax.random.key(seed))[0]
@@ -160,7 +107,6 @@ class Deployment:
         self._state = State(shared, (), learner.server_initial(shared, federation.server))
         self._coordinates = coordinates_of(federation.model, shared)
         self._screen = OutlierTests(self.protection.mechanism)
-        self._missed = np.zeros(self.n_clients, dtype=np.int32)
         self._fewest = max(pace.least_clients, 0 if group is None else group.fewest)
 
     @property
@@ -169,23 +115,22 @@ class Deployment:
         return self._state
 
     def present(self) -> NDArray[np.bool_]:
-        """Wait until a round is due and enough clients are connected, and return which are.
-
-        One that is connected and did not answer several times in a row would make everybody wait
-        again. It counts as absent in most rounds, unless there are too few without it.
-        """
+        """Wait until a round is due and enough clients are connected, and return which are."""
         now = time.monotonic()
         time.sleep(max(0.0, self._began + self.pace.pause_seconds - now))
         self._began = time.monotonic()
-        connected = self.machines.wait_for(self._fewest, self.pace.wait_seconds)
-        silent = (self._missed >= _MOST_MISSED) & (self.next_round % _ASKED_AGAIN != 0)
-        expected = connected & ~silent
-        return expected if expected.sum() >= self._fewest else connected
+        return self.machines.wait_for(self._fewest, self.pace.wait_seconds)
+
+    def _nothing_yet(self, asked: int) -> None:
+        """Begin a round, in which nothing has been seen and nobody has answered."""
+        self.seen = Seen(np.zeros(0, dtype=np.float32), 0.0, None)
+        self.useless = Counter[str]()
+        self.asked, self.refused = asked, 0
 
     def step(self, terms: RoundParameters, plan: Plan) -> RoundResult:
         """Ask all clients that have paid for their uploads, and learn from the usable ones."""
         places = np.flatnonzero(np.asarray(terms.granted) > 0)
-        self.asked, self.refused, self.late, self.useless = len(places), 0, 0, Counter()
+        self._nothing_yet(asked=len(places))
         if self.group is not None:
             found = self._added_up(places, terms, plan, self.group)
         else:
@@ -203,13 +148,10 @@ class Deployment:
         return self._record(int(accepted.sum()))
 
     def _requests(
-        self,
-        places: NDArray[np.int64],
-        charges: NDArray[Any],
-        clips: NDArray[Any],
-        sent: SentModel,
+        self, places: NDArray[np.int64], charges: NDArray[Any], clips: NDArray[Any]
     ) -> dict[int, Request]:
         """Return what each place is asked for in this round, at a charge and a clip of its own."""
+        sent = self._sent()
         return {
             place: Request(
                 run=self.run, round=self.next_round, accountant=self._rule.name,
@@ -226,9 +168,9 @@ class Deployment:
         classes = np.asarray(terms.class_of_client)
         charges = np.asarray(plan.charge_by_class)[classes[places]]
         clips = np.full(len(places), plan.largest_clip)
-        requests = self._requests(places, charges, clips, self._sent())
+        requests = self._requests(places, charges, clips)
         uploads: dict[int, NDArray[np.float64]] = {}
-        for place, answer in self._answers(requests, TRAIN, Upload).items():
+        for place, answer in self._answers(requests, messages.TRAIN, messages.Upload).items():
             if answer.values.shape == (self._coordinates,):
                 uploads[place] = answer.values
             else:
@@ -255,7 +197,7 @@ class Deployment:
 
         The server never sees an upload. Whatever goes wrong, the charge stays spent.
         """
-        classes, sent = np.asarray(terms.class_of_client), self._sent()
+        classes = np.asarray(terms.class_of_client)
         charges = np.asarray(plan.charge_by_class, dtype=np.float64)
         noise = noise_of(self._rule, "secagg", plan.largest_clip, charges, group.neighbours)
         dropouts, colluders = group.tolerance.of(len(places))
@@ -265,31 +207,32 @@ class Deployment:
             most_dropouts=dropouts, most_colluders=colluders,
         )  # fmt: skip
         own = classes[places]
-        requests = self._requests(places, charges[own], noise.clip[own], sent)
+        requests = self._requests(places, charges[own], noise.clip[own])
         context = SumStep.context(next(iter(requests.values())), scale, largest)
         agreed = SumRequest(
             run=self.run, round=self.next_round, roster=group.roster.digest,
             members=frozenset(requests), bits=shares.bits(self._coordinates),
             size=self._coordinates, dropouts=dropouts, colluders=colluders, context=context,
         )  # fmt: skip
-        messages = dict.fromkeys(requests, b"")
+        contents = dict.fromkeys(requests, b"")
         try:
             summing = SumServer(agreed, group.roster)
             while summing.step is not None:
                 steps = {
                     place: SumStep(
-                        step=summing.step, round=agreed.to_bytes(), message=message,
-                        catalogue=sent.catalogue, scale=scale, largest_clip=largest,
+                        step=summing.step, round=agreed.to_bytes(), message=content,
+                        catalogue=self.catalogue.digest, scale=scale, largest_clip=largest,
                         request=requests[place] if summing.step == "upload" else None,
                     )
-                    for place, message in messages.items()
+                    for place, content in contents.items()
                 }  # fmt: skip
-                for place, answer in self._answers(steps, SUM, StepAnswer).items():
+                answers = self._answers(steps, messages.SUM, messages.StepAnswer)
+                for place, answer in answers.items():
                     try:
                         summing.receive(place, answer.answer)
                     except MessageError:
                         self.useless["malformed"] += 1
-                messages = summing.close_step()
+                contents = summing.close_step()
             found = summing.finish()
         except (MessageError, ConfigError) as error:  # or too few clients could be asked at all
             _log.warning("a sum was not opened: %s", error)
@@ -299,17 +242,13 @@ class Deployment:
         return shares.decode(found.values, len(found.places)), accepted
 
     def _answers(
-        self, messages: Mapping[int, Sent], kind: str, expected: type[_Answer]
+        self, contents: Mapping[int, Sent], kind: str, expected: type[_Answer]
     ) -> dict[int, _Answer]:
         """Return the answers of one kind, in the order of places; the others are counted."""
-        answers = self._ask(messages, kind)
-        self._missed[list(messages)] += 1
-        self._missed[[place for place, answer in answers.items() if answer.has_content()]] = 0
-        self.late += self.useless.pop("late", 0)
         found: dict[int, _Answer] = {}
-        for place, answer in sorted(answers.items()):
+        for place, answer in sorted(self._ask(contents, kind).items()):
             try:
-                read = read_answer(expected, answer)
+                read = messages.read_answer(expected, answer)
             except MessageError:
                 self.useless["error" if answer.has_error() else "malformed"] += 1
                 continue
@@ -319,28 +258,25 @@ class Deployment:
                 found[place] = read
         return found
 
-    def _ask(self, messages: Mapping[int, Sent], kind: str) -> dict[int, Message]:
+    def _ask(self, contents: Mapping[int, Sent], kind: str) -> dict[int, Message]:
         """Exchange messages; clients that lack the catalogue get it and are asked once more.
 
         All of it together takes no longer than a round may. Useless answers are counted.
         """
         deadline = time.monotonic() + self.pace.round_seconds
-
-        def exchange(some: Mapping[int, Sent], what: str, seconds: float) -> dict[int, Message]:
-            answers, useless = self.machines.exchange(some, what, seconds)
-            if what == kind:
-                self.useless.update(useless)
-            return answers
-
-        answers = exchange(messages, kind, self.pace.round_seconds)
+        answers, useless = self.machines.exchange(contents, kind, self.pace.round_seconds)
+        self.useless.update(useless)
         lacking = [place for place, answer in answers.items() if read_word(answer) == "unknown"]
         if lacking:
-            left = max(deadline - time.monotonic(), 1.0)
-            sent = exchange(dict.fromkeys(lacking, self.catalogue), CATALOGUE, left)
-            holding = [place for place, answer in sent.items() if read_word(answer) == "kept"]
-            left = max(deadline - time.monotonic(), 1.0)
-            again = exchange({place: messages[place] for place in holding}, kind, left)
-            answers = {place: of for place, of in answers.items() if place not in holding} | again
+            left, catalogue = deadline - time.monotonic(), dict.fromkeys(lacking, self.catalogue)
+            sent, _ = self.machines.exchange(catalogue, messages.CATALOGUE, max(left, 1.0))
+            again = {
+                place: contents[place] for place, of in sent.items() if read_word(of) == "kept"
+            }
+            left = deadline - time.monotonic()
+            later, useless = self.machines.exchange(again, kind, max(left, 1.0))
+            self.useless.update(useless)
+            answers = {place: of for place, of in answers.items() if place not in again} | later
         return answers
 
     def _sent(self) -> SentModel:
@@ -356,30 +292,24 @@ class Deployment:
 
     def _record(self, clients: int) -> RoundResult:
         index, self.next_round = self.next_round, self.next_round + 1
+        late = self.useless.pop("late", 0)
         return RoundResult(
-            round=index,
+            round=index, loss=None, clients=clients, ratings=None,
             metrics=Metrics(),  # clients do not report errors: no charge has paid for that
-            loss=None,
-            clients=clients,
-            ratings=None,
-            dropped=sum(self.useless.values()),
-            late=self.late,
-            asked=self.asked,
-            refused=self.refused,
-            dropped_by_kind=dict(self.useless),
-        )
+            dropped=sum(self.useless.values()), dropped_by_kind=dict(self.useless),
+            late=late, asked=self.asked, refused=self.refused,
+        )  # fmt: skip
 
     def publish(self) -> int:
         """Send the current model to all connected clients, and return how many stored it."""
         places = np.flatnonzero(self.machines.look())
         sent = self._sent()
-        answers = self._ask({int(place): sent for place in places}, KEEP)
+        answers = self._ask({int(place): sent for place in places}, messages.KEEP)
         return sum(read_word(answer) == "kept" for answer in answers.values())
 
     def rest(self) -> RoundResult:
         """Record a round in which nothing is asked of any client."""
-        self.asked, self.refused, self.late, self.useless = 0, 0, 0, Counter()
-        self.seen = Seen(np.zeros(0, dtype=np.float32), 0.0, None)
+        self._nothing_yet(asked=0)
         return self._record(0)
 
     def divide(self, split: Mapping[str, float]) -> None:
@@ -401,14 +331,12 @@ class Deployment:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the whole state as named plain arrays."""
-        own: dict[str, NDArray[Any]] = {_SEEN: self._screen.seen, _MISSED: self._missed}
-        return state_arrays(self._state, self.next_round) | own
+        return state_arrays(self._state, self.next_round) | {_SEEN: self._screen.seen}
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Go on from the result of :meth:`arrays`."""
         self._state, self.next_round = restored_state(arrays, self._state, jax.devices()[0])
         self._screen = OutlierTests(self.protection.mechanism, arrays.get(_SEEN))
-        self._missed = np.array(arrays.get(_MISSED, self._missed))
 
 
 class DeployedRounds(Coordinator):

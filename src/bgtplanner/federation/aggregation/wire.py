@@ -125,14 +125,14 @@ def real(*, positive: bool = True) -> Any:
     return form(lambda value: struct.pack(">d", value), read)
 
 
-def fixed(length: int) -> Any:
+def fixed(length: int, **default: Any) -> Any:
     """Return the form of as many bytes."""
 
     def write(value: bytes) -> bytes:
         _check(len(value), length, length)
         return value
 
-    return form(write, lambda got: got.take(length))
+    return form(write, lambda got: got.take(length), **default)
 
 
 def sized(
