@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from bgtplanner import Budget, Budgets, Ledger, simulate
-from bgtplanner.runs.study import Axis, Study, Variation
+from bgtplanner.runs.study import Study
 from bgtplanner.text import visible
 from command_line import Call, Done
 from made_runs import make_run, make_study
@@ -146,7 +146,7 @@ def test_a_sweep(name: str, tmp_path: Path, command_line: Call) -> None:
         policies=("uniform",),
         seeds=(0,),
         settings=FIGURES,
-        variations=(Variation(axes=(Axis(key="data.delimiter", values=(name, "x")),)),),
+        variations=({"data.delimiter": (name, "x")},),
     )
     folder = make_study(tmp_path / "sweep", sweep)
     assert shown(command_line("sweep", "--out", folder)).code == 0
@@ -205,7 +205,6 @@ def test_what_is_typed(name: str, tmp_path: Path, command_line: Call) -> None:
         ("compare", "--policy", f"x{name}", "--out", tmp_path / "c"),
         ("compare", "--seeds", f"x{name}", "--out", tmp_path / "c"),
         ("sweep", "--vary", f"x{name}", "--out", tmp_path / "s"),
-        ("sweep", "--figure", f"x{name}", "--out", tmp_path / "s"),
         ("data", "info", f"x{name}"),
         ("data", "info", ratings, "--set", f"data.user_column={name}"),
         ("data", "info", ratings, "--set", f"data.scale={name}"),

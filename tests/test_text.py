@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bgtplanner.errors import BGTPlannerError, BudgetExceeded, ConfigError, DataError, quoted
-from bgtplanner.runs.tables import as_code, in_markdown
-from bgtplanner.text import csv_text, read_bytes, visible
+from bgtplanner.text import as_code, csv_text, in_markdown, read_bytes, visible
 
 OBEYED = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"

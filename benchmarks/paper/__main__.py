@@ -33,8 +33,7 @@ from bgtplanner.report.screen import duration
 from bgtplanner.runs.compare import check_settings, run_cells
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import write_whole
-from bgtplanner.runs.study import Cell
-from bgtplanner.runs.sweeps import parse_seeds
+from bgtplanner.runs.study import Cell, parse_seeds
 
 
 def provenance(results: Results) -> str | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MatplotlibFigure
 
-from benchmarks.paper.plan import DATASETS, MECHANISMS, SEEDS, Figure, Job
+from benchmarks.paper.plan import DATASETS, FIGURES, MECHANISMS, SEEDS, Figure, Job
 from benchmarks.paper.results import Results
 from benchmarks.paper.table import NOTHING, not_run, short, table
 from bgtplanner.models.metrics import METRICS
@@ -17,7 +17,7 @@ from bgtplanner.paper.table2 import EPSILON
 from bgtplanner.report.style import ABOVE, Picture, as_file, look_of
 from bgtplanner.runs.folder import write_whole
 from bgtplanner.runs.statistics import Comparison, Estimate, Row, metric_of
-from bgtplanner.runs.study import Variation, folder_name, in_words
+from bgtplanner.runs.study import folder_name, in_words
 
 Lines = dict[tuple[str, str, str], dict[str, Estimate]]
 _SHOWN = "ml-100k"  # the picture that is on the page itself, if it is there
@@ -32,8 +32,7 @@ def figure_part(figure: Figure, results: Results, docs: Path) -> str | None:
     for found in sweeps:
         for dataset, mechanism in dict.fromkeys(place[:2] for place in _places(found)):
             pictures[dataset, mechanism] = _draw(figure, found, dataset, mechanism, docs)
-    varied = {one.keys[-1]: one for one in sweeps[0].study.variations}
-    lines = [_varied(sweeps, one, pictures) for one in varied.values()]
+    lines = [_varied(sweeps, key, pictures) for key in KEYS[figure.figure]]
     alt = next((place for place in pictures if place[0] == _SHOWN), next(iter(pictures)))
     lines.append(f"![{DATASETS.get(alt[0], alt[0])}, {alt[1]}]({pictures[alt]})")
     if said := trend(results, figure.figure):
@@ -49,23 +48,19 @@ def _places(found: Comparison) -> list[tuple[str, str, str]]:
     return [(row.dataset, row.mechanism, row.policy) for row in found.rows if not row.reference]
 
 
-def _varied(
-    sweeps: Sequence[Comparison], variation: Variation, pictures: dict[tuple[str, str], str]
-) -> str:
-    *fixed, shown = variation.axes
-    values = dict.fromkeys(
-        in_words(value)
-        for found in sweeps
-        for one in found.study.variations
-        for axis in one.axes
-        if axis.key == shown.key
-        for value in axis.values
-    )
+def _values(found: Comparison, key: str) -> list[object]:
+    """All values of a setting in a sweep."""
+    grids = found.study.variations
+    return list(dict.fromkeys(value for grid in grids for value in grid.get(key, ())))
+
+
+def _varied(sweeps: Sequence[Comparison], key: str, pictures: dict[tuple[str, str], str]) -> str:
+    values = dict.fromkeys(in_words(of) for found in sweeps for of in _values(found, key))
     names = list(values)
-    rows = [["", f"policy \\ {shown.key}", *names, "range", "deviation"]]
+    rows = [["", f"policy \\ {key}", *names, "range", "deviation"]]
     seeds: set[int] = set()
     for found in sweeps:
-        for (dataset, mechanism, policy), line in _lines(found, shown.key).items():
+        for (dataset, mechanism, policy), line in _lines(found, key).items():
             means = [one.mean for one in line.values()]
             spread = [one.std for one in line.values() if one.std is not None]
             seeds |= {one.seeds for one in line.values()}
@@ -74,12 +69,13 @@ def _varied(
             cells.append(short(max(means) - min(means)))
             cells.append(short(statistics.median(spread)) if spread else NOTHING)
             rows.append([f"[{title}]({pictures[dataset, mechanism]})", policy, *cells])
-    held = "".join(f" at `{axis.key}` = {_held(axis.values)}" for axis in fixed)
+    budgets = _values(sweeps[0], "privacy.epsilon") if key != "privacy.epsilon" else []
+    held = f" at `privacy.epsilon` = {_held(budgets)}" if budgets else ""
     number = f"{min(seeds)} to {max(seeds)} seeds" if len(seeds) > 1 else _plural(max(seeds))
     about = (
         f"RMSE of the best round{held}, mean of {number}; *range* is from the lowest to the "
         "highest of a row, *deviation* the median standard deviation over seeds. The links lead "
-        "to pictures, with F1" + (" and all budgets." if fixed else ".")
+        "to pictures, with F1" + (" and all budgets." if budgets else ".")
     )
     return f"{about}\n\n{table(rows)}"
 
@@ -93,21 +89,12 @@ def lines_of(results: Results, figure: str, key: str) -> Lines:
 
 
 KEYS = {
-    "budget": "privacy.epsilon",
-    "min-rounds": "planning.min_rounds",
-    "rounds": "federation.rounds",
+    "budget": ["privacy.epsilon"],
+    "min-rounds": ["planning.min_rounds"],
+    "rounds": ["federation.rounds"],
+    "small": [key for grid in FIGURES[-1].grids for key in grid],
 }
-
-
-SMALL = (
-    "planning.levels",
-    "planning.options.initial_rounds",
-    "planning.context_size",
-    "planning.options.gamma",
-    "planning.options.length_scale",
-    "planning.options.forgetting",
-)
-"""The constants of Appendix F."""
+"""The settings on the horizontal axes of each figure."""
 
 _IN_THE_PAPER = {
     "budget": "In the paper the RMSE falls as the budget grows.",
@@ -132,12 +119,12 @@ def differs(line: dict[str, Estimate]) -> bool:
 
 def small_constants(results: Results) -> list[dict[str, Estimate]]:
     """The rows of all tables of Appendix F."""
-    return [line for key in SMALL for line in lines_of(results, "small", key).values()]
+    return [line for key in KEYS["small"] for line in lines_of(results, "small", key).values()]
 
 
 def trend(results: Results, figure: str) -> str | None:
     """What the paper sees in a figure, and how often the RMSE falls along ours."""
-    if figure not in KEYS:
+    if figure == "small":
         rows = small_constants(results)
         if not rows or any(map(differs, rows)):
             return None
@@ -145,7 +132,7 @@ def trend(results: Results, figure: str) -> str | None:
             "The RMSE differs by more than its 95 % intervals from the first to the last value in "
             f"0 of {len(rows)} rows: these constants make no difference here."
         )
-    lines = lines_of(results, figure, KEYS[figure])
+    lines = lines_of(results, figure, KEYS[figure][0])
     said = [_IN_THE_PAPER[figure]]
     for mechanism, name in (("gaussian", "Gaussian"), ("laplace", "Laplace")):
         some = [line for place, line in lines.items() if place[1] == mechanism and len(line) > 1]
@@ -162,19 +149,19 @@ def _lines(found: Comparison, key: str) -> Lines:
     """Estimates by value, of every data set, mechanism and policy; at the table's budget."""
     metric, _ = found.reported
     lines: Lines = {}
-    for variation in found.study.variations:
-        held = {axis.key: _held(axis.values) for axis in variation.axes if axis.key != key}
-        for row in found.rows_of(variation) if key in variation.keys else ():
-            estimate = row.figures[metric]
-            if estimate is not None and row.varied == {key: row.varied[key]} | held:
-                name = in_words(row.varied[key])
-                lines.setdefault((row.dataset, row.mechanism, row.policy), {})[name] = estimate
+    held = _held(_values(found, "privacy.epsilon"))
+    for row in found.rows:
+        estimate = row.figures[metric]
+        budget = held if key == "privacy.epsilon" else row.varied.get("privacy.epsilon", held)
+        if estimate is not None and not row.reference and key in row.varied and budget == held:
+            name = in_words(row.varied[key])
+            lines.setdefault((row.dataset, row.mechanism, row.policy), {})[name] = estimate
     return lines
 
 
 def _held(values: Sequence[object]) -> object:
     """Which value of a setting the table is about: the paper's budget, else the first."""
-    return next((value for value in values if value == EPSILON), values[0])
+    return next((value for value in values if value == EPSILON), next(iter(values), None))
 
 
 def _draw(figure: Figure, found: Comparison, dataset: str, mechanism: str, docs: Path) -> str:
@@ -182,44 +169,47 @@ def _draw(figure: Figure, found: Comparison, dataset: str, mechanism: str, docs:
     place = f"figures/{figure.figure}-{folder_name(dataset)}-{mechanism}.svg"
     path = docs.parent / place
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = as_file(picture(found, dataset, mechanism)).splitlines()
+    lines = as_file(picture(figure, found, dataset, mechanism)).splitlines()
     write_whole(path, "\n".join(line.rstrip() for line in lines) + "\n")
     return place
 
 
-def picture(found: Comparison, dataset: str, mechanism: str) -> Picture:
-    """Its two figures over the first setting of each variation, one line per policy."""
-    parts, keys = found.study.variations, found.reported[:2]
+def picture(figure: Figure, found: Comparison, dataset: str, mechanism: str) -> Picture:
+    """Its two figures over every setting that it varies, one line per policy."""
+    settings, metrics = KEYS[figure.figure], found.reported[:2]
+    here = [
+        row
+        for row in found.rows
+        if row.dataset == dataset and row.mechanism in (mechanism, "none") and not row.reference
+    ]
 
-    def draw(figure: MatplotlibFigure) -> None:
-        panels = figure.subplots(len(parts), len(keys), squeeze=False)
-        for variation, line in zip(parts, panels, strict=True):
-            rows = [
-                row
-                for row in found.rows_of(variation)
-                if row.dataset == dataset and row.mechanism in (mechanism, "none")
-            ]
-            for axes, key in zip(line, keys, strict=True):
-                _over(axes, variation, [row for row in rows if row.figures[key]], key)
-        figure.legend(*panels[0, 0].get_legend_handles_labels(), **ABOVE)
+    def draw(drawn: MatplotlibFigure) -> None:
+        panels = drawn.subplots(len(settings), len(metrics), squeeze=False)
+        for key, line in zip(settings, panels, strict=True):
+            for axes, metric in zip(line, metrics, strict=True):
+                rows = [row for row in here if key in row.varied and row.figures[metric]]
+                _over(axes, key, _values(found, key), rows, metric)
+        drawn.legend(*panels[0, 0].get_legend_handles_labels(), **ABOVE)
 
-    size = (4.8 * len(keys), 3.4 * len(parts))
+    size = (4.8 * len(metrics), 3.4 * len(settings))
     name = f"{dataset}, {mechanism}"
     return Picture(name="sweep", title=name, alt=name, draw=draw, size=size)
 
 
-def _over(axes: Axes, variation: Variation, rows: Sequence[Row], key: str) -> None:
-    """Draw one figure over the first setting: a line per policy and value of the others."""
-    first, *others = variation.axes
-    places = {in_words(value): number for number, value in enumerate(first.values)}
+def _over(
+    axes: Axes, setting: str, values: Sequence[object], rows: Sequence[Row], metric: str
+) -> None:
+    """Draw one figure over a setting: a line per policy and budget."""
+    places = {in_words(value): number for number, value in enumerate(values)}
     axes.set_xticks(list(places.values()), [name[-12:] for name in places])
-    axes.set(xlabel=first.key, ylabel=METRICS[metric_of(key)].label)
+    axes.set(xlabel=setting, ylabel=METRICS[metric_of(metric)].label)
     axes.grid(axis="y")
+    several = setting != "privacy.epsilon" and any("privacy.epsilon" in of.varied for of in rows)
     lines: dict[tuple[str, ...], list[tuple[int, Estimate]]] = {}
     for row in rows:
-        own = (f"{of.key.rpartition('.')[2]} {in_words(row.varied[of.key])}" for of in others)
-        if (known := row.figures[key]) is not None:
-            place = places[in_words(row.varied[first.key])]
+        own = [f"epsilon {in_words(row.varied['privacy.epsilon'])}"] if several else []
+        if (known := row.figures[metric]) is not None:
+            place = places[in_words(row.varied[setting])]
             lines.setdefault((row.policy, *own), []).append((place, known))
     for number, ((policy, *settings), points) in enumerate(lines.items()):
         axes.errorbar(
@@ -227,7 +217,7 @@ def _over(axes: Axes, variation: Variation, rows: Sequence[Row], key: str) -> No
             [of.mean for _, of in points],
             yerr=[of.std or 0.0 for _, of in points],
             color=look_of(policy).colour,
-            marker="os^DvPX"[number % 7] if others else look_of(policy).mark,
+            marker="os^DvPX"[number % 7] if several else look_of(policy).mark,
             ls=("-", "--", "-.", ":")[number % 4],
             capsize=3,
             label=", ".join((policy, *settings)),

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bgtplanner.runs.study import Axis, Study, Variation, in_words
-from bgtplanner.runs.sweeps import figure_named
+from bgtplanner.runs.study import Study, in_words
 
 DATASETS = {"filmtrust": "FilmTrust", "ml-100k": "ML-100K", "ml-1m-merged": "ML-1M"}
 """Those of the table, by name; the last as the authors' code has it, one user for each client."""
@@ -144,40 +143,91 @@ COMPARED = {reading.method: reading for reading in READINGS if reading.compared}
 AUTHORS_EVEN = next(reading for reading in READINGS if reading.name == "dpsgd")
 
 
+Grid = Mapping[str, tuple[Any, ...]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One of the paper's figures: a ready-made sweep, or a corner of it."""
+    """One of the paper's sensitivity studies, or a corner of it. The grids are ours.
+
+    Attributes:
+        figure: Its name.
+        grids: The settings that are varied; of each grid, the last that has several values is
+            the horizontal axis.
+        policies: Those that play.
+        mechanisms: With which they are run.
+    """
 
     figure: str
     title: str
-    corner: tuple[Axis, ...] = ()
+    grids: tuple[Grid, ...]
+    policies: tuple[str, ...] = ("bgt",)
+    mechanisms: tuple[str, ...] = tuple(MECHANISMS)
 
     @property
     def name(self) -> str:
         return f"figure-{self.figure}"
 
     def asked(self, dataset: str, seeds: Sequence[int]) -> Study:
-        study = replace(figure_named(self.figure), datasets=(dataset,), seeds=tuple(seeds))
-        if not self.corner:
-            return study
-        some = tuple(name for name in study.policies if name in ("bgt", "uniform"))
-        varied = (Variation(axes=self.corner),)
-        return replace(
-            study, policies=some, mechanisms=("gaussian",), variations=varied, figure=None
+        return Study(
+            datasets=(dataset,),
+            mechanisms=self.mechanisms,
+            policies=self.policies,
+            seeds=tuple(seeds),
+            preset="paper",
+            variations=self.grids,
         )
 
 
-FIGURES = (
-    Figure(figure="budget", title="Total budget"),
-    Figure(figure="min-rounds", title="Least number of rounds"),
-    Figure(figure="rounds", title="Number of rounds"),
-    Figure(figure="small", title="Appendix F: the small constants"),
+_BUDGETS = {"privacy.epsilon": (5, 10, 15, 20)}
+
+
+def _rounds(rounds: int) -> Grid:
+    """With so many rounds; at least 70 % of them are played, as in the preset."""
+    return {"federation.rounds": (rounds,), "planning.min_rounds": (round(0.7 * rounds),)}
+
+
+FIGURES: tuple[Figure, ...] = (
+    Figure(
+        figure="budget",
+        title="Total budget",
+        grids=(_BUDGETS,),
+        policies=("bgt", "adpml", "adap", "uniform"),
+    ),
+    Figure(
+        figure="min-rounds",
+        title="Least number of rounds",
+        grids=(_BUDGETS | {"planning.min_rounds": (50, 60, 70, 80, 90)},),
+    ),
+    Figure(
+        figure="rounds",
+        title="Number of rounds",
+        grids=tuple({**_BUDGETS, **_rounds(rounds)} for rounds in (50, 75, 100, 150)),
+    ),
+    Figure(
+        figure="small",
+        title="Appendix F: the small constants",
+        grids=tuple(
+            {key: values}
+            for key, values in {
+                "planning.levels": (3, 5, 7, 9),
+                "planning.options.initial_rounds": (3, 5, 7),
+                "planning.context_size": (3, 5, 10),
+                "planning.options.gamma": (0.7, 7, 70, 700),
+                "planning.options.length_scale": (0.1, 0.2, 0.4, 0.8),
+                "planning.options.forgetting": (0.0001, 0.001, 0.01, 0.1),
+            }.items()
+        ),
+    ),
 )
-_TEN = Axis(key="privacy.epsilon", values=(10,))
-CORNERS = (
-    replace(FIGURES[0], corner=(Axis(key="privacy.epsilon", values=(5, 20)),)),
-    replace(FIGURES[1], corner=(_TEN, Axis(key="planning.min_rounds", values=(50, 90)))),
-    replace(FIGURES[2], corner=(_TEN, Axis(key="federation.rounds", values=(75, 100)))),
+_TEN = {"privacy.epsilon": (10,)}
+CORNERS: tuple[Figure, ...] = tuple(
+    replace(figure, grids=grids, mechanisms=("gaussian",), policies=policies)
+    for figure, grids, policies in (
+        (FIGURES[0], ({"privacy.epsilon": (5, 20)},), ("bgt", "uniform")),
+        (FIGURES[1], (_TEN | {"planning.min_rounds": (50, 90)},), ("bgt",)),
+        (FIGURES[2], ({**_TEN, **_rounds(75)}, {**_TEN, **_rounds(100)}), ("bgt",)),
+    )
 )
 
 
@@ -200,12 +250,9 @@ class Job:
         """What to type after ``bgtplanner``."""
         asked = self.asked
         words = [asked.command]
-        if asked.figure is not None:
-            words += ["--figure", asked.figure]
-        else:
-            for axis in (axis for variation in asked.variations for axis in variation.axes):
-                values = ",".join(map(in_words, axis.values))
-                words += ["--vary", f"{axis.key}={values}"]
+        for grid in asked.variations:
+            for key, values in grid.items():
+                words += ["--vary", f"{key}={','.join(map(in_words, values))}"]
         words += ["--preset", asked.preset, "--dataset", ",".join(asked.datasets)]
         words += ["--mechanism", ",".join(asked.mechanisms), "--policy", ",".join(asked.policies)]
         words += ["--seeds", _range(asked.seeds)]
@@ -219,7 +266,9 @@ class Job:
         return shlex.join(self.words(RUNS)[:-2])
 
     def command(self, runs: Path, jobs: int = 1) -> str:
-        """All of what to type."""
+        """All of what to type. Several grids make one study here only."""
+        if len(self.asked.variations) > 1:
+            return f"python -m benchmarks.paper --run --datasets {self.dataset}"
         return shlex.join(["bgtplanner", *self.words(runs, jobs)])
 
 

@@ -18,7 +18,7 @@ from bgtplanner.runs.statistics import (
     Estimate,
     Outcome,
     estimate,
-    read_study,
+    finished_cells,
     summed_up,
 )
 from bgtplanner.runs.study import Study
@@ -137,7 +137,7 @@ def _halves(runs: Path) -> dict[str, list[float]]:
 
 def finished(asked: Study, out: Path) -> list[Outcome]:
     """The cells in a folder that are done, by their summaries."""
-    return [found for found in read_study(asked, out) if found.summary]
+    return [found for found in finished_cells(asked.cells(), out) if found.summary]
 
 
 def _read(folder: Path) -> Iterator[tuple[Study, list[Outcome]]]:

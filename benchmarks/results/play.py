@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import queue
 import threading
@@ -15,13 +16,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from functools import partial
 from multiprocessing import get_context, parent_process
 from typing import Any, NamedTuple, TypeVar
 
 from benchmarks.results.plan import Run
 from benchmarks.results.store import fingerprint
-from bgtplanner.runs.compare import data_of, shared_data
+from bgtplanner.runs.config import Config
+from bgtplanner.runs.prepared import Prepared
 from bgtplanner.runs.run import execute
 
 FIGURES = (
@@ -49,7 +50,7 @@ FIGURES = (
 SECONDS = {"filmtrust": 4.0, "ml-100k": 10.0, "ml-1m": 120.0, "ml-1m-users": 120.0}
 """Of one run on one core, to guess by until some have been seen."""
 COMPILING = 8.0
-_data_of = partial(shared_data, "results")
+_latest: dict[str, Prepared] = {}
 T = TypeVar("T")
 
 
@@ -60,10 +61,25 @@ class Failure(NamedTuple):
     error: str
 
 
+def data_of(config: Config) -> str:
+    """All settings that decide what a run is trained and tested on."""
+    settings = [config.data.model_dump(mode="json"), config.synthetic.model_dump(mode="json")]
+    return json.dumps([*settings, config.run.seed, config.federation.rounds], sort_keys=True)
+
+
+def _shared(config: Config) -> Prepared:
+    """The data of a run: most often those of the one before."""
+    key = data_of(config)
+    if key not in _latest:
+        _latest.clear()  # first of all: two large data sets may not fit
+        _latest[key] = Prepared(config)
+    return _latest[key]
+
+
 def play(run: Run) -> dict[str, Any]:
     """Carry out one run."""
     begun = time.perf_counter()
-    summary = execute(run.config, data=_data_of).summary
+    summary = execute(run.config, data=_shared).summary
     return {
         "key": run.key,
         "mark": run.mark,

@@ -14,7 +14,7 @@ import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 LONGEST_LABEL = 256
 """The most bytes of UTF-8 in the name of a user or an item."""
@@ -86,6 +86,43 @@ def _cell(value: Any) -> Any:
     text = visible(value)
     formula = value.lstrip(" ").startswith(_FORMULA) and not _NUMBER.fullmatch(value)
     return f"'{text}" if formula else text
+
+
+def in_markdown(text: str) -> str:
+    """Return text for Markdown: no tag, no link, no line break."""
+    shown = visible(text).replace("&", "&amp;").replace("<", "&lt;")
+    return re.sub(r"([\\`\[\]])", r"\\\1", shown)
+
+
+def as_code(text: str) -> str:
+    """Return text as inline code in Markdown."""
+    return f"`{visible(text).replace('`', chr(39))}`"
+
+
+class Table(NamedTuple):
+    """A table, independent of where it is shown.
+
+    Attributes:
+        columns: Headings; the first column is text, the others are figures.
+        rows: For each row the name of its group, or nothing, and its cells.
+        note: How to read it.
+        bold: The name of the row that counts.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[str]]]
+    note: str = ""
+    bold: str = ""
+
+    def as_markdown(self, group: str) -> str:
+        """Return the table as a section in Markdown, with the groups in a column of this name."""
+        marks = ["---", "---", *["---:"] * (len(self.columns) - 1)]
+        rows = [[group, *self.columns], marks, *([of, *cells] for of, cells in self.rows)]
+        lines = [" | ".join(in_markdown(cell.strip().replace("|", "/")) for cell in row)
+                 for row in rows]  # fmt: skip
+        table = "\n".join(f"| {line} |" for line in lines)
+        return f"## {in_markdown(self.title)}\n\n{table}\n\n{in_markdown(self.note)}\n"
 
 
 def is_sha256(text: str) -> bool:

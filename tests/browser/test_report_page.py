@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from bgtplanner.report.page import write_report
-from bgtplanner.runs.study import Study, Variation
-from bgtplanner.runs.sweeps import parse_axis
+from bgtplanner.runs.study import Study
 from made_runs import make_run, make_study
 from processes import PATIENCE, Processes, wait_until
 
@@ -119,7 +118,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         settings=short,
     )
     make_study(folder / "grid", asked, leave_out=1)
-    varied = Variation(axes=(parse_axis("privacy.epsilon=1,3,10"),))
+    varied = {"privacy.epsilon": (1, 3, 10)}
     asked = Study(policies=("bgt", "uniform"), seeds=(0, 1), settings=short, variations=(varied,))
     make_study(folder / "sweep", asked)
     return {kind: write_report(folder / kind) for kind in KINDS}

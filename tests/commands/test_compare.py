@@ -1,4 +1,4 @@
-"""`bgtplanner compare` as a user meets it."""
+"""`bgtplanner compare` and `bgtplanner sweep` as a user meets them."""
 
 from __future__ import annotations
 
@@ -18,17 +18,24 @@ from command_line import Call
 
 @pytest.fixture
 def call(command_line: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Call:
-    """Run the command in this process."""
+    """Run a command in this process."""
     monkeypatch.chdir(tmp_path)
-    return functools.partial(command_line, "compare")
+    return command_line
+
+
+@pytest.fixture
+def compare(call: Call) -> Call:
+    return functools.partial(call, "compare")
 
 
 class Fake:
+    """Stands for the runner: takes no time; runs of one policy fail."""
+
     def __init__(self) -> None:
         self.configs: list[Config] = []
         self.fails = ""
 
-    def execute(self, config: Config, *, out: Path, observer: Any, **_: Any) -> None:
+    def execute(self, config: Config, *, out: Path, **_: Any) -> None:
         self.configs.append(config)
         if config.planning.policy == self.fails:
             raise TrainingDivergedError("training diverged in round 3")
@@ -46,26 +53,23 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     return made
 
 
-def test_for_real(call: Call) -> None:
+def test_for_real(compare: Call) -> None:
     """Small, but with everything: training, planning, a data set that is not there."""
-    done = call(
+    done = compare(
         *("--dataset", "demo", "--dataset", "csv:missing.csv", "--policy", "uniform,unlimited"),
         *("--seeds", "0", "--rounds", 2, "--set", "run.device=cpu", "--out", "grid"),
     )
     assert done.code == 1, done.err
     assert "4 cells\n1/4  demo gaussian uniform seed 0: RMSE 0." in done.out
-    assert "left" in done.out
     assert "failed: csv:missing.csv gaussian uniform seed 0: " in done.out
     assert "Tables: grid/comparison.md, .csv, .json" in done.out
-    assert (
-        max(map(len, done.out.split("NDCG@10 and RMSE")[1].split("failed:")[0].splitlines())) <= 80
-    )
+    table = done.out.split("NDCG@10 and RMSE")[1].split("failed:")[0]
+    assert max(map(len, table.splitlines())) <= 80
     assert done.err == ""
     summary = json.loads(Path("grid/demo/none/unlimited/seed-0/summary.json").read_text())
     assert (summary["mechanism"], summary["rounds_run"]) == ("none", 2)
-    again = call("--out", "grid", "--json")
-    assert again.code == 1
-    assert again.err == ""
+    again = compare("--out", "grid", "--json")
+    assert (again.code, again.err) == (1, "")
     tree = json.loads(again.out)
     assert tree == json.loads(Path("grid/comparison.json").read_text())
     assert [entry["dataset"] for entry in tree["failed"]] == ["csv:missing.csv"] * 2
@@ -73,54 +77,64 @@ def test_for_real(call: Call) -> None:
     assert (tree["rows"][1]["policy"], figure["mean"]) == ("unlimited", summary["rmse_final"])
 
 
-def test_flags_reach_every_cell(call: Call, fake: Fake) -> None:
-    done = call(
-        *("--dataset", "demo, synthetic", "--mechanism", "gaussian,laplace", "--policy", "bgt"),
+def test_flags_reach_every_cell(compare: Call, fake: Fake) -> None:
+    done = compare(
+        *("--dataset", "demo, synthetic", "--dataset", "csv:a,b.csv"),
+        *("--mechanism", "gaussian,laplace", "--policy", "bgt"),
         *("--seeds", "3-4", "--epsilon", 2, "--trust", "local", "--rounds", 7),
         *("--set", "server.learning_rate=0.5", "--preset", "paper", "--out", "g", "--quiet"),
     )
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("RMSE and F1")
-    assert len(fake.configs) == 8
-    assert {config.data.dataset for config in fake.configs} == {"demo", "synthetic"}
+    assert len(fake.configs) == 12
+    datasets = {config.data.dataset for config in fake.configs}
+    assert datasets == {"demo", "synthetic", "csv:a,b.csv"}
     for config in fake.configs:
         assert (config.preset, config.privacy.epsilon) == ("paper", 2.0)
         assert (config.privacy.trust, config.federation.rounds) == ("local", 7)
         assert config.server.learning_rate == 0.5
 
 
-def test_a_folder_knows_what_was_asked(call: Call, fake: Fake) -> None:
-    first = call("--policy", "bgt,adap", "--seeds", "0,1", "--out", "g", "--epsilon", "3")
+def test_a_folder_knows_what_was_asked(compare: Call, fake: Fake) -> None:
+    first = compare("--policy", "bgt,adap", "--seeds", "0,1", "--out", "g", "--epsilon", "3")
     assert first.code == 0
     assert len(fake.configs) == 4
-    fake.configs = []
-    assert call("--out", "g").out.startswith("4 cells, 4 of them finished before")
-    assert not fake.configs
-    more = call("--out", "g", "--seeds", "0-2", "--baseline", "bgt")
-    assert more.code == 0
+    more = compare("--out", "g", "--seeds", "0-2", "--baseline", "bgt")
+    assert "6 cells, 4 of them finished before" in more.out
     assert "Difference from bgt" in more.out
-    assert [config.run.seed for config in fake.configs] == [2, 2]
+    assert [config.run.seed for config in fake.configs[4:]] == [2, 2]
     assert all(config.privacy.epsilon == 3.0 for config in fake.configs)
-    other = call("--out", "g", "--epsilon", "4")
+    other = compare("--out", "g", "--epsilon", "4")
     assert other.code == 2
     assert "other settings (privacy.epsilon)" in other.err
-    fake.configs = []
-    assert call("--out", "g").out.startswith("6 cells, 6 of them finished before")
+    assert compare("--out", "g").out.startswith("6 cells, 6 of them finished before")
 
 
-def test_failed_cells(call: Call, fake: Fake) -> None:
+def test_failed_cells(compare: Call, fake: Fake) -> None:
     fake.fails = "uniform"
-    done = call("--policy", "bgt,uniform", "--seeds", "0-1", "--out", "g", "--json")
+    done = compare("--policy", "bgt,uniform", "--seeds", "0-1", "--out", "g", "--json")
     assert done.code == 1
     tree = json.loads(done.out)
     assert [entry["error"] for entry in tree["failed"]] == ["training diverged in round 3"] * 2
     fake.fails = ""
-    done = call("--out", "g", "--json")
-    assert done.code == 0
-    assert json.loads(done.out)["failed"] == []
+    done = compare("--out", "g", "--json")
+    assert (done.code, json.loads(done.out)["failed"]) == (0, [])
 
 
-def test_commas_in_paths(call: Call, fake: Fake) -> None:
-    done = call("--dataset", "csv:a,b.csv", "--policy", "bgt", "--seeds", "0", "--out", "g")
-    assert done.code == 0
-    assert [config.data.dataset for config in fake.configs] == ["csv:a,b.csv"]
+def test_a_sweep_goes_on_and_takes_more_values(call: Call, fake: Fake) -> None:
+    sweep, fake.fails = functools.partial(call, "sweep"), "uniform"
+    flags = ("--policy", "bgt,uniform", "--seeds", "0-1", "--out", "grid")
+    assert sweep("--vary", "privacy.epsilon=5", *flags, "--quiet").code == 1
+    assert Path("grid/privacy.epsilon=5/demo/gaussian/bgt/seed-0/summary.json").exists()
+    assert len(fake.configs) == 4
+    done = sweep("--vary", "privacy.epsilon=5,13", "--out", "grid")
+    assert len(fake.configs) == 4 + 6, "what failed is tried again, what is finished is not"
+    said = " ".join(done.out.split())
+    assert "failed: demo gaussian uniform seed 0, privacy.epsilon=13: training" in said
+    assert "Tables: grid/sweep.md, .csv, .json" in said
+    fake.fails = ""
+    done = sweep("--out", "grid", "--json")
+    rows = [row for row in json.loads(done.out)["rows"] if not row["reference"]]
+    assert [(row["policy"], row["varied"]["privacy.epsilon"]) for row in rows] == [
+        ("bgt", 5), ("uniform", 5), ("bgt", 13), ("uniform", 13),
+    ]  # fmt: skip

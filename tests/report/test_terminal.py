@@ -153,13 +153,11 @@ class TestStudy:
     def watch(self, verbosity: int = 0, **options: Any) -> str:
         target = console(**options)
         view = StudyProgress(target, verbosity)
-        view.study_started(6, 3, 130.0)
-        view.cell_round(self.cell, 5, 10)
+        view(None, 3, 6, 130.0)
         done = Outcome(cell=self.cell, summary=SUMMARY, seconds=4.0)
-        view.cell_finished(done, 400.0)
-        view.cell_finished(Outcome(cell=self.cell, error="no [such] file"), 200.0)
-        view.cell_finished(done, 0.0)
-        view.close()
+        view(done, 4, 6, 400.0)
+        view(Outcome(cell=self.cell, error="no [such] file"), 5, 6, 200.0)
+        view(done, 6, 6, 0.0)
         view.close()
         return text_of(target)
 

@@ -26,7 +26,7 @@ from bgtplanner.errors import BGTPlannerError, RunFolderError
 from bgtplanner.report.page import render
 from bgtplanner.report.run import read_facts
 from bgtplanner.runs.run import load, resume
-from bgtplanner.runs.statistics import read_study
+from bgtplanner.runs.statistics import finished_cells
 from bgtplanner.runs.study import Study
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -355,6 +355,6 @@ def test_a_grid_with_edited_cells(tmp_path: Path) -> None:
     cells = [folder / cell.place for cell in asked.cells()]
     (cells[0] / "summary.json").write_text('{"rmse_final": "low"}')
     (cells[1] / "rounds.jsonl").write_text('{"round": 0, "rmse": [], "f1": 1}\n')
-    outcomes = read_study(asked, folder)
+    outcomes = finished_cells(asked.cells(), folder)
     assert [outcome.error is None for outcome in outcomes] == [False, True, True]
     assert "expected a valid number" in render(folder)

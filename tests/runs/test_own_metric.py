@@ -67,9 +67,7 @@ def test_it_is_compared(tmp_path: Path) -> None:
     assert found.reported == (*served, *last, *lists, "hits_at_10")
     mean = found.rows[0].figures["worst_final"]
     assert mean is not None
-    cells = [
-        cell for table in tables_of(found) for rows in table.groups.values() for cell in rows[0]
-    ]
+    cells = [cell for table in tables_of(found) for _, row in table.rows for cell in row]
     assert f"{mean.mean:.4f}" in cells
     assert "worst_final" in (tmp_path / "comparison.csv").read_text()
 

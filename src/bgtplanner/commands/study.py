@@ -31,7 +31,12 @@ _Datasets = Annotated[list[str] | None, option("data.dataset")]
 _Mechanisms = Annotated[list[str] | None, option("privacy.mechanism")]
 _Policies = Annotated[list[str] | None, option("planning.policy")]
 _Seeds = Annotated[str | None, typer.Option(help="Seeds, such as 0-4 or 0,1,2.")]
+_Baseline = Annotated[str | None, typer.Option(help="Policy that the others are compared with.")]
 _Jobs = Annotated[int, typer.Option(help="How many cells to run at a time.")]
+
+
+def _out(command: str) -> Any:
+    return typer.Option(metavar="DIR", help="Folder.", show_default=f"runs/{command}-TIME")
 
 
 @settings_options(
@@ -44,14 +49,9 @@ def compare(
     mechanism: _Mechanisms = None,
     policy: _Policies = None,
     seeds: _Seeds = None,
-    baseline: Annotated[
-        str | None, typer.Option(help="Policy that the others are compared with.")
-    ] = None,
+    baseline: _Baseline = None,
     preset: Preset = None,
-    out: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Folder.", show_default="runs/compare-TIME"),
-    ] = None,
+    out: Annotated[str | None, _out("compare")] = None,
     jobs: _Jobs = 1,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -65,12 +65,10 @@ def compare(
     never run again, so you can add seeds, policies or data sets to a folder later.
     """
     folder, before = _begun("compare", out)
-    if before is not None:
-        before = replace(before, variations=(), figure=None)
     given = _given(dataset, mechanism, policy, seeds)
     given |= {} if baseline is None else {"baseline": baseline}
     given |= {} if preset is None else {"preset": preset}
-    _carry_out(_with(before, given, settings), folder, jobs, as_json, quiet)
+    _carry_out(replace(before, variations=()), given, settings, folder, jobs, as_json, quiet)
 
 
 @settings_options("planning.objective", "planning.traffic", "data.data_dir", "data.items")
@@ -80,46 +78,49 @@ def sweep(
         list[str] | None,
         typer.Option(metavar="SECTION.KEY=V1,V2,...", help="A config key and its values."),
     ] = None,
-    figure: Annotated[
-        str | None, typer.Option(help="Ready-made: budget | min-rounds | rounds | small")
-    ] = None,
     dataset: _Datasets = None,
     mechanism: _Mechanisms = None,
     policy: _Policies = None,
     seeds: _Seeds = None,
-    preset: Annotated[
-        str | None,
-        typer.Option(help="recommended | paper", show_default="recommended; paper with --figure"),
-    ] = None,
-    out: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Folder.", show_default="runs/sweep-TIME")
-    ] = None,
+    preset: Preset = None,
+    out: Annotated[str | None, _out("sweep")] = None,
     jobs: _Jobs = 1,
     as_json: Json = False,
     quiet: Quiet = False,
+    figure: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Vary settings: every combination of their values x data set x mechanism x policy x seed.
 
     Example: `bgtplanner sweep --vary privacy.epsilon=5,10,20 --policy bgt,uniform --out runs/eps`
 
-    `--vary` may be repeated. `--figure` names one of the paper's sensitivity studies, which uses
-    both mechanisms by default. Ctrl-C stops after the current rounds; `bgtplanner sweep --out DIR`
+    `--vary` may be repeated. Ctrl-C stops after the current rounds; `bgtplanner sweep --out DIR`
     continues. Finished cells are never run again, so you can add values later.
     """
-    folder, before = _begun("sweep", out)
-    start = _varied(before, vary, figure, preset)
-    study = _with(start, _given(dataset, mechanism, policy, seeds), settings)
-    _carry_out(study, folder, jobs, as_json, quiet)
+    from bgtplanner.runs.study import parse_grid
+
+    if figure is not None:
+        raise ConfigError(
+            "--figure: the paper's own sweeps are run by python -m benchmarks.paper --run, in a "
+            "checkout; use --vary for others"
+        )
+    folder, before = _begun("sweep", out, policies=("bgt",))
+    given = _given(dataset, mechanism, policy, seeds)
+    given |= {} if preset is None else {"preset": preset}
+    if vary:
+        given["variations"] = (parse_grid(vary),)
+    elif not before.variations:
+        raise ConfigError("--vary: expected SECTION.KEY=V1,V2,...")
+    _carry_out(before, given, settings, folder, jobs, as_json, quiet)
 
 
-def _begun(command: str, out: str | None) -> tuple[Path, Study | None]:
-    """The folder, and the study that was requested there before."""
+def _begun(command: str, out: str | None, **usual: Any) -> tuple[Path, Study]:
+    """The folder, and the study that was requested there before, or else the usual one."""
     need_simulator()
     from bgtplanner.runs.study import Study
 
     need_path("--out", out)
     folder = new_folder(command) if out is None else Path(out)
-    return folder, Study.read(folder)
+    return folder, Study.read(folder) or Study(**usual)
 
 
 def _given(
@@ -129,7 +130,7 @@ def _given(
     seeds: str | None,
 ) -> dict[str, Any]:
     """The axes of a study that were given on the command line."""
-    from bgtplanner.runs.sweeps import parse_seeds
+    from bgtplanner.runs.study import parse_seeds
 
     named = {
         "datasets": _listed(dataset, "--dataset"),
@@ -138,14 +139,6 @@ def _given(
         "seeds": () if seeds is None else parse_seeds(seeds),
     }
     return {name: values for name, values in named.items() if values}
-
-
-def _with(before: Study | None, given: dict[str, Any], settings: dict[str, Any]) -> Study:
-    """The earlier study, updated with what was given now."""
-    from bgtplanner.runs.study import Study
-
-    start = Study() if before is None else before
-    return replace(start, **given, settings={**start.settings, **settings})
 
 
 def _listed(given: list[str] | None, flag: str) -> tuple[str, ...]:
@@ -158,40 +151,25 @@ def _listed(given: list[str] | None, flag: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _varied(
-    before: Study | None, vary: list[str] | None, figure: str | None, preset: str | None
-) -> Study:
-    """The study with what is varied: as given now, or else as the folder has it."""
-    from bgtplanner.runs.study import Study, Variation
-    from bgtplanner.runs.sweeps import figure_named, parse_axis
-
-    if vary and figure is not None:
-        raise ConfigError("--vary and --figure exclude each other; give one of them")
-    told: dict[str, Any] = {} if preset is None else {"preset": preset}
-    if vary:
-        varied = (Variation(axes=tuple(map(parse_axis, vary))),)
-        start = Study(policies=("bgt",)) if before is None else before
-        return replace(start, variations=varied, figure=None, **told)
-    if before is not None and before.variations and figure in (None, before.figure):
-        if preset in (None, before.preset) or before.figure is None:
-            return replace(before, **told)
-        figure = before.figure  # what it varies depends on the preset
-    if figure is None:
-        raise ConfigError("--vary: expected SECTION.KEY=V1,V2,..., or a name with --figure")
-    return figure_named(figure, **told)
-
-
-def _carry_out(study: Study, folder: Path, jobs: int, as_json: bool, quiet: bool) -> None:
+def _carry_out(
+    before: Study,
+    given: dict[str, Any],
+    settings: dict[str, Any],
+    folder: Path,
+    jobs: int,
+    as_json: bool,
+    quiet: bool,
+) -> None:
     """Run the cells that are not finished, write the tables, and show them."""
-    from bgtplanner.report.study import as_rows
     from bgtplanner.report.terminal import StudyProgress
     from bgtplanner.runs.compare import run_study
     from bgtplanner.runs.statistics import summed_up
     from bgtplanner.runs.tables import tables_of, write_tables
 
+    study = replace(before, **given, settings={**before.settings, **settings})
     view = StudyProgress(Screen(stderr=as_json), -1 if quiet or as_json else 0)
     try:
-        outcomes = run_study(study, folder, jobs=jobs, observer=view)
+        outcomes = run_study(study, folder, jobs=jobs, progress=view)
     finally:
         view.close()
     found = summed_up(study, outcomes)
@@ -201,7 +179,7 @@ def _carry_out(study: Study, folder: Path, jobs: int, as_json: bool, quiet: bool
     else:
         console, place = Screen(), shlex.quote(str(folder))
         for table in tables_of(found, planned=True):
-            print_table(console, as_rows(table))
+            print_table(console, table)
             console.print()
         for outcome in found.failed:
             said = words(("failed", "red"), f": {outcome.cell.name}: {outcome.error or ''}")

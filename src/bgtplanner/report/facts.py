@@ -11,24 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from bgtplanner.report.style import Picture
-
-
-class Table(NamedTuple):
-    """A table, independent of where it is shown.
-
-    Attributes:
-        title: What it shows.
-        columns: Headings; the first column is text, the others are figures.
-        rows: For each row the name of its group, or nothing, and its cells.
-        note: How to read it.
-        bold: The name of the row that counts.
-    """
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[str]]]
-    note: str = ""
-    bold: str = ""
+from bgtplanner.text import Table
 
 
 class Section(NamedTuple):

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from bgtplanner.privacy.accountants import both_readings, from_ticks
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.report.facts import Table
 from bgtplanner.report.screen import print_table
+from bgtplanner.text import Table
 
 
 def quotes_view(console: Console, rounds: int, quotes: Mapping[str, Mapping[str, Any]]) -> None:

@@ -6,13 +6,13 @@ import base64
 import contextlib
 from html import escape
 
-from bgtplanner.report.facts import Facts, Table
+from bgtplanner.report.facts import Facts
 from bgtplanner.report.run import facts_of_result
 from bgtplanner.report.study import facts_of_comparison
 from bgtplanner.report.style import as_file
 from bgtplanner.runs.result import Result
 from bgtplanner.runs.statistics import Comparison
-from bgtplanner.text import visible
+from bgtplanner.text import Table, visible
 
 
 def run_as_html(result: Result) -> str:

@@ -16,7 +16,7 @@ from bgtplanner.data.datasets import DATASETS
 from bgtplanner.errors import RunFolderError
 from bgtplanner.models.metrics import METRICS, shown
 from bgtplanner.report import plots, verdict
-from bgtplanner.report.facts import Facts, Section, Table
+from bgtplanner.report.facts import Facts, Section
 from bgtplanner.report.guarantee import guarantee, is_sound, not_covered
 from bgtplanner.report.verdict import ERROR
 from bgtplanner.runs.config import Config, to_toml
@@ -26,6 +26,7 @@ from bgtplanner.runs.recommending import number_of_examples
 from bgtplanner.runs.record import identity_of
 from bgtplanner.runs.result import Result
 from bgtplanner.runs.summary import not_accounted, promised, readings, summarise
+from bgtplanner.text import Table
 
 _HOW_LISTS = (
     "Every user gets a list of ten out of the whole catalogue, without what it has rated in "

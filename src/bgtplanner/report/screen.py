@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from bgtplanner.report.facts import Table
-from bgtplanner.text import visible
+from bgtplanner.text import Table, visible
 
 _WIDEST = 27  # room for a name in 80 columns
 

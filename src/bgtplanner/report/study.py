@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Mapping
@@ -11,11 +12,11 @@ from typing import Any
 
 from bgtplanner.models.metrics import METRICS
 from bgtplanner.report import plots
-from bgtplanner.report.facts import Facts, Section, Table
+from bgtplanner.report.facts import Facts, Section
 from bgtplanner.report.style import Picture
 from bgtplanner.report.verdict import on_the_scale
 from bgtplanner.runs import tables
-from bgtplanner.runs.statistics import Comparison, Row, metric_of, read_study, summed_up
+from bgtplanner.runs.statistics import Comparison, Row, finished_cells, metric_of, summed_up
 from bgtplanner.runs.study import Study, folder_name, in_words
 
 _MOST = 2  # figures that are drawn: the two that count most
@@ -27,7 +28,7 @@ def study_facts(folder: Path, study: Study, state: str = "finished") -> Facts:
     ended = all((folder / cell.place / "summary.json").exists() for cell in study.cells())
     if not ended and written.exists():  # tables are written even if a cell has failed
         ended = written.stat().st_mtime_ns >= asked.stat().st_mtime_ns
-    found = summed_up(study, read_study(study, folder))
+    found = summed_up(study, finished_cells(study.cells(), folder))
     return facts_of_comparison(found, "finished" if ended else state)
 
 
@@ -36,9 +37,13 @@ def facts_of_comparison(found: Comparison, state: str = "finished") -> Facts:
     study, done = found.study, len(found.outcomes)
     sections = []
     if done and not study.variations:
-        sections += [_place(found, *place) for place in study.places()]
+        kinds = (
+            study.noisy if any(mechanism != "none" for mechanism, _ in study.pairs()) else ["none"]
+        )
+        places = itertools.product(dict.fromkeys(study.datasets), kinds)
+        sections += [_place(found, *place) for place in places]
     if done:
-        sections.append(Section("The figures", tables=[*map(as_rows, tables.tables_of(found))]))
+        sections.append(Section("The figures", tables=[*tables.tables_of(found)]))
     if found.failed:
         failed = [f"{of.cell.name}: {of.error}" for of in found.failed]
         sections.append(Section("What failed", failed))
@@ -59,12 +64,6 @@ def facts_of_comparison(found: Comparison, state: str = "finished") -> Facts:
         state=state,
         progress=(done, len(study.cells())),
     )
-
-
-def as_rows(table: tables.Table) -> Table:
-    """Return a table of a study as one of the facts."""
-    rows = [(group, cells) for group, several in table.groups.items() for cells in several]
-    return Table(table.title, table.columns, rows, table.note)
 
 
 def _place(found: Comparison, dataset: str, mechanism: str) -> Section:
@@ -93,7 +92,7 @@ def headline(found: Comparison) -> str:
             groups.setdefault(name, []).append((value.mean, row))
     best = {name: min(rows, key=lambda entry: entry[0]) for name, rows in groups.items()}
     if found.study.variations:
-        keys = ", ".join(dict.fromkeys(key for of in found.study.variations for key in of.keys))
+        keys = ", ".join(dict.fromkeys(key for grid in found.study.variations for key in grid))
         if not best:
             return f"Effect of {keys}: no cell is finished yet."
         error, row = min(best.values(), key=lambda entry: entry[0])

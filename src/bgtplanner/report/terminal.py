@@ -11,16 +11,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bgtplanner.models.metrics import shown
 from bgtplanner.report import verdict
-from bgtplanner.report.facts import Table
 from bgtplanner.report.guarantee import guarantee
-from bgtplanner.report.screen import cut, duration, print_table, words
+from bgtplanner.report.screen import duration, print_table, words
+from bgtplanner.text import Table
 
 if TYPE_CHECKING:  # for annotations only: this file must work without the simulator
     from bgtplanner.data.split import Split
     from bgtplanner.runs.config import Config
     from bgtplanner.runs.result import Result
     from bgtplanner.runs.statistics import Outcome
-    from bgtplanner.runs.study import Cell
 
 
 class _View:
@@ -131,32 +130,23 @@ class RunProgress(_View):
 
 
 class StudyProgress(_View):
-    """Shows how a study is going: as a live line on a terminal, else as one line per cell."""
+    """Shows how a study is going: as a live line on a terminal, and as one line per cell."""
 
-    _done = _total = 0
-
-    def study_started(self, total: int, finished: int, left: float | None) -> None:
-        """Print how many cells there are."""
-        self._done, self._total = finished, total
-        before = f", {finished} of them finished before" if finished else ""
-        self._say(f"{total} cells{before}{_left(left)}")
-        self._open(total, finished)
-
-    def cell_round(self, cell: Cell, done: int, total: int) -> None:
-        """Show the round of the current cell."""
-        self._show(f"{cut(cell.name, 34)}, {done}/{total}")
-
-    def cell_finished(self, outcome: Outcome, left: float | None) -> None:
-        """Print the result of a cell, and how long the others will take."""
-        self._done += 1
-        said: list[str | tuple[str, str]] = [f"{self._done}/{self._total}  {outcome.cell.name}: "]
+    def __call__(self, outcome: Outcome | None, done: int, total: int, left: float | None) -> None:
+        """Print how many cells there are, then what came of each, and how much time is left."""
+        if outcome is None:
+            before = f", {done} of them finished before" if done else ""
+            self._say(f"{total} cells{before}{_left(left)}")
+            self._open(total, done)
+            return
+        said: list[str | tuple[str, str]] = [f"{done}/{total}  {outcome.cell.name}: "]
         if outcome.summary is None:
             said += [("failed", "red"), f": {outcome.error or ''}"]
         else:
             error = outcome.summary[verdict.planned_key(outcome.summary)]
             said += [f"RMSE {error:.4f}, {duration(outcome.seconds)}"]
-        rest = "" if self._done >= self._total else _left(left)
-        self._show(rest.removeprefix(", "), self._done)
+        rest = _left(left) if done < total else ""
+        self._show(rest.removeprefix(", "), done)
         self._say(*said, rest)
 
 

@@ -7,20 +7,16 @@ does not affect the others.
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import json
 import os
-import secrets
 import shlex
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from bgtplanner.arguments import as_path, as_settings, as_whole, refuse_unless
 from bgtplanner.cores import cores
@@ -34,46 +30,29 @@ from bgtplanner.runs.assembly import Given, model_given, policy_named
 from bgtplanner.runs.config import Config, differences
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.interrupts import stop_requests
-from bgtplanner.runs.observers import Observer
-from bgtplanner.runs.prepared import Prepared
 from bgtplanner.runs.statistics import Comparison, Outcome, finished_cells, outcome_of, summed_up
-from bgtplanner.runs.study import Cell, Study, default_policies
+from bgtplanner.runs.study import Cell, Study
 from bgtplanner.runs.tables import write_tables
 
-Tell = Callable[[Cell, int, int], None]
-"""Called with a cell, its number of finished rounds, and the number of all its rounds."""
+Progress = Callable[[Outcome | None, int, int, float | None], None]
+"""Called with None at the start, then with the outcome of every cell that is run; also with how
+many cells are done, how many there are, and about how many seconds the others will take."""
 
 
 class Objects(NamedTuple):
-    """Objects that were given in Python in place of names, for all cells of a study.
-
-    Attributes:
-        ratings: By the name under which the study has them.
-        given: The model.
-        policies: Classes, which other processes may not be able to import.
-    """
+    """Objects that were given in Python in place of names, for all cells of a study."""
 
     ratings: Mapping[str, Ratings] = MappingProxyType({})
     given: Given = Given()
     policies: tuple[type[Policy], ...] = ()
 
 
-class StudyObserver(Protocol):
-    """Observes a study; about `left` seconds remain."""
-
-    def study_started(self, total: int, finished: int, left: float | None) -> None:
-        """The study has `total` cells, `finished` of them already."""
-
-    def cell_round(self, cell: Cell, done: int, total: int) -> None:
-        """A cell that runs in this process has finished another round."""
-
-    def cell_finished(self, outcome: Outcome, left: float | None) -> None:
-        """A cell is done or has failed."""
+_BY_NAME = Objects()
 
 
 def compare(
     ratings: Ratings | str | Iterable[Ratings | str] = "demo",
-    policies: type[Policy] | str | Iterable[type[Policy] | str] | None = None,
+    policies: type[Policy] | str | Iterable[type[Policy] | str] = Study.policies,
     *,
     model: Learner | str | None = None,
     mechanisms: str | Iterable[str] = "gaussian",
@@ -85,7 +64,7 @@ def compare(
     baseline: str | None = None,
     out: Path | str | None = None,
     jobs: int = 1,
-    observer: StudyObserver | None = None,
+    progress: Progress | None = None,
 ) -> Comparison:
     """Run every policy on every data set, with every mechanism and seed, and compare them.
 
@@ -93,8 +72,7 @@ def compare(
 
     Args:
         ratings: Ratings, or the name of a data set or ``csv:PATH``; one or several.
-        policies: Names, ``package.module:Class`` or classes of policies, one or several; by
-            default that of a run, and others that it is usually compared with.
+        policies: Names, ``package.module:Class`` or classes of policies, one or several.
         model: The model of all runs, as in :func:`simulate`.
         mechanisms: Names such as ``gaussian`` and ``laplace``; ``unlimited`` runs once, without.
         seeds: Seeds of the split and of everything that is drawn at random.
@@ -107,7 +85,8 @@ def compare(
             what is not finished. By default nothing is kept.
         jobs: How many cells to run at a time: processes on this machine, or wherever joblib's
             ``parallel_config`` says, such as a Dask cluster that shares the folder.
-        observer: Is told about every cell.
+        progress: Called with the outcome of every cell, how many are done, of how many, and about
+            how many seconds are left.
 
     Raises:
         ConfigError: If a cell cannot be run; raised before anything is run.
@@ -127,8 +106,6 @@ def compare(
     for name in objects:
         expected = "a name of their own for each: Ratings.from_arrays(..., name=...)"
         refuse_unless(names.count(name) == 1, "ratings", name, expected)
-    if policies is None:
-        policies = default_policies(preset, own)
     kind = "names or classes of policies; an object can plan a single run only"
     chosen = _several("policies", policies, type | str, kind)
     study = Study(
@@ -144,15 +121,9 @@ def compare(
     classes = tuple(policy for policy in chosen if isinstance(policy, type))
     kept = None if out is None else as_path("out", out)
     with tempfile.TemporaryDirectory(prefix="bgtplanner-") as temporary:
-        place = kept or Path(temporary)
-        done = run_study(
-            study,
-            place,
-            jobs=jobs,
-            observer=observer,
-            objects=Objects(objects, model_of_all, classes),
-        )
-        found = replace(summed_up(study, done), folder=kept)
+        place, given = kept or Path(temporary), Objects(objects, model_of_all, classes)
+        outcomes = run_study(study, place, jobs=jobs, progress=progress, objects=given)
+        found = replace(summed_up(study, outcomes), folder=kept)
         write_tables(found, place)
     return found
 
@@ -171,8 +142,8 @@ def run_study(
     out: Path,
     *,
     jobs: int = 1,
-    observer: StudyObserver | None = None,
-    objects: Objects | None = None,
+    progress: Progress | None = None,
+    objects: Objects = _BY_NAME,
 ) -> list[Outcome]:
     """Run all cells that are not finished, and return the outcomes of all cells.
 
@@ -180,11 +151,10 @@ def run_study(
         ConfigError: If a cell cannot be run; raised before anything is run.
         InterruptedRunError: If it was stopped from outside; the same call continues.
     """
-    jobs, objects = as_whole("--jobs", jobs, 1), objects or Objects()
-    cells = study.cells()
+    jobs, cells = as_whole("--jobs", jobs, 1), study.cells()
     _check_folder(out, study)
     begun = [cell for cell, config in cells.items() if check_settings(cell, config, out)]
-    outcomes = finished_cells(begun, out)
+    outcomes = {of.cell: of for of in finished_cells(begun, out)}
     todo = {cell: config for cell, config in cells.items() if cell not in outcomes}
     for cell in todo:
         POLICIES[cell.policy]
@@ -199,20 +169,17 @@ def run_study(
         raise StorageError.of(out, error, "choose another folder with --out") from error
     study.write(out)
 
-    def left() -> float | None:
-        """About how many seconds the other cells will take, if they are like those so far."""
+    def tell(outcome: Outcome | None) -> None:
         taken = [of.summary.get("seconds_total", 0.0) for of in outcomes.values() if of.summary]
-        remaining = len(cells) - len(outcomes)
-        return fmean(taken) * remaining / min(jobs, max(1, remaining)) if taken else None
+        rest = len(cells) - len(outcomes)
+        left = fmean(taken) * rest / min(jobs, max(1, rest)) if taken else None
+        if progress is not None:
+            progress(outcome, len(outcomes), len(cells), left)
 
-    if observer is not None:
-        observer.study_started(len(cells), len(outcomes), left())
-    tell = None if observer is None else observer.cell_round
-    with contextlib.closing(run_cells(todo, out, jobs=jobs, tell=tell, objects=objects)) as found:
-        for outcome in found:
-            outcomes[outcome.cell] = outcome
-            if observer is not None:
-                observer.cell_finished(outcome, left())
+    tell(None)
+    for outcome in run_cells(todo, out, jobs=jobs, objects=objects):
+        outcomes[outcome.cell] = outcome
+        tell(outcome)
     if len(outcomes) < len(cells):
         done = sum(outcome.summary is not None for outcome in outcomes.values())
         raise InterruptedRunError(
@@ -261,109 +228,59 @@ def run_cells(
     out: Path,
     *,
     jobs: int = 1,
-    tell: Tell | None = None,
-    objects: Objects | None = None,
-) -> Generator[Outcome, None, None]:
-    """Run cells, one by one in this process or `jobs` at a time, until one is interrupted.
-
-    Those in other processes learn of a request to stop through a file, and save their state.
-    """
-    objects, study = objects or Objects(), secrets.token_hex(8)
-    if jobs == 1:
-        with contextlib.ExitStack() as stack:
-            stack.callback(_latest.clear)
-            stop = stack.enter_context(stop_requests(active=True))
-            for cell, config in cells.items():
-                outcome = _run_cell(cell, config, out, study, objects, tell=tell)
-                if outcome is not None:
-                    yield outcome
-                if outcome is None or stop.is_set():
-                    return
-        return
-    flag, left = out.absolute() / ".stop", dict(cells)
-    flag.unlink(missing_ok=True)
-    with contextlib.ExitStack() as stack:
-        stack.callback(flag.unlink, missing_ok=True)
-        stop = stack.enter_context(stop_requests(active=True, also=flag.touch))
-        while left and not stop.is_set():
-            run = functools.partial(_run_elsewhere, out.absolute(), flag, jobs, study)
-            yield from _side_by_side(left, run, jobs, stop.is_set, objects)
-
-
-def _side_by_side(
-    left: dict[Cell, Config],
-    run: Callable[[Cell, Config, Objects], Outcome | None],
-    jobs: int,
-    stopped: Callable[[], bool],
-    objects: Objects,
+    objects: Objects = _BY_NAME,
 ) -> Iterator[Outcome]:
-    """Run cells from `left` until there are none, or until a process dies.
+    """Run cells, `jobs` at a time, until all are done or a request to stop arrives.
 
-    Then all cells that were running have failed; the others are still in `left`.
+    Ctrl-C reaches the other processes, too; each saves the state of its cell.
+
+    Raises:
+        InterruptedRunError: If a process died, most often because there was too little memory.
     """
     import joblib
 
-    running: set[Cell] = set()
+    threads = max(1, cores() // jobs) if jobs > 1 else None
+    with stop_requests(active=True) as stop:
 
-    def tasks() -> Iterator[Any]:
-        while left and not stopped():
-            cell = next(iter(left))
-            config = left.pop(cell)
-            running.add(cell)
-            ratings = {name: of for name, of in objects.ratings.items() if name == cell.dataset}
-            yield joblib.delayed(run)(cell, config, objects._replace(ratings=ratings))
+        def tasks() -> Iterator[Any]:
+            for cell, config in cells.items():
+                if stop.is_set():
+                    return
+                own = {name: of for name, of in objects.ratings.items() if name == cell.dataset}
+                place, some = out.absolute() / cell.place, objects._replace(ratings=own)
+                yield joblib.delayed(_run_cell)(cell, config, place, some, threads)
 
-    parallel = joblib.Parallel(
-        jobs, return_as="generator_unordered", pre_dispatch="n_jobs", batch_size=1
-    )
-    try:
-        with contextlib.closing(parallel(tasks())) as outcomes:
-            for outcome in outcomes:
-                if outcome is not None:
-                    running.remove(outcome.cell)
+        how = {"return_as": "generator_unordered", "pre_dispatch": "n_jobs", "batch_size": 1}
+        try:
+            for outcome in joblib.Parallel(jobs, **how)(tasks()):
+                if outcome is None:
+                    stop.set()
+                else:
                     yield outcome
-    except Exception as error:
-        if stopped():  # a process that was told to stop breaks the whole pool
-            return
-        if not running:
-            raise
-        lost = f"its process died ({type(error).__name__}); was there enough memory?"
-        yield from [Outcome(cell=cell, error=lost) for cell in running]
-
-
-def _run_elsewhere(
-    out: Path, flag: Path, jobs: int, study: str, cell: Cell, config: Config, objects: Objects
-) -> Outcome | None:
-    """Run a cell in another process, which lives on for the next ones."""
-    os.environ["NPROC"] = str(max(1, cores() // jobs))  # JAX reads it when it starts
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    # Processes that share an accelerator must not take all of its memory at once.
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    for policy in objects.policies:
-        POLICIES.named(policy)  # here, too
-    return _run_cell(cell, config, out, study, objects, stop=flag.exists)
+        except Exception as error:
+            if not stop.is_set():  # who is told to stop between two cells breaks the whole pool
+                raise InterruptedRunError(
+                    f"a process died ({type(error).__name__}); was there enough memory? The same "
+                    "call continues"
+                ) from error
 
 
 def _run_cell(
-    cell: Cell,
-    config: Config,
-    out: Path,
-    study: str,
-    objects: Objects,
-    *,
-    tell: Tell | None = None,
-    stop: Callable[[], bool] | None = None,
+    cell: Cell, config: Config, place: Path, objects: Objects, threads: int | None
 ) -> Outcome | None:
     """Run a cell, or resume it; None if it was stopped from outside."""
-    begun, place = time.perf_counter(), out / cell.place
-    ratings, given = objects.ratings.get(cell.dataset), objects.given
-    observer = None if tell is None else _CellObserver(cell, tell)
+    if threads is not None:  # in another process, which shares the machine
+        os.environ["NPROC"] = str(threads)  # JAX reads it when it starts
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    begun, ratings = time.perf_counter(), objects.ratings.get(cell.dataset)
     try:
+        for policy in objects.policies:
+            POLICIES.named(policy)  # another process may not be able to import it
         if (place / "config.toml").exists():
-            runner.resume(place, ratings=ratings, model=given.model, observer=observer, stop=stop)
+            runner.resume(place, ratings=ratings, model=objects.given.model)
         else:
-            data = functools.partial(shared_data, study, ratings=ratings)
-            runner.execute(config, data=data, given=given, out=place, observer=observer, stop=stop)
+            runner.execute(config, ratings=ratings, given=objects.given, out=place)
         outcome = outcome_of(cell, place)
     except (InterruptedRunError, KeyboardInterrupt):
         return None
@@ -373,36 +290,3 @@ def _run_cell(
             text = f"{type(error).__name__}: {text}"[:300]
         outcome = Outcome(cell=cell, error=text)
     return replace(outcome, seconds=time.perf_counter() - begun)
-
-
-class _CellObserver(Observer):
-    """Reports the rounds of a cell to the study."""
-
-    def __init__(self, cell: Cell, tell: Tell) -> None:
-        self.cell, self.tell = cell, tell
-
-    def round(self, record: Mapping[str, Any], total: int) -> None:
-        self.tell(self.cell, record["round"] + 1, total)
-
-
-def data_of(config: Config) -> str:
-    """All settings that decide what a run is trained and tested on."""
-    settings = [config.data.model_dump(mode="json"), config.synthetic.model_dump(mode="json")]
-    return json.dumps([*settings, config.run.seed, config.federation.rounds], sort_keys=True)
-
-
-_latest: dict[tuple[str, str], Prepared] = {}  # the data of the latest cell
-
-
-def shared_data(study: str, config: Config, ratings: Ratings | None = None) -> Prepared:
-    """The data of a cell: most often those of the one before.
-
-    Reading and splitting them, and scoring what needs no training, takes as long as the rounds of
-    a small cell. Files are read again in another `study`, since they may have changed.
-    """
-    key = (study, data_of(config))
-    data = _latest.get(key)
-    if data is None:
-        _latest.clear()  # first of all: two large data sets may not fit
-        data = _latest[key] = Prepared(config, ratings)
-    return data

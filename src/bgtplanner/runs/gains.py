@@ -39,25 +39,23 @@ def gains_of(
     `predicted` is for the test ratings, after the round `last`, from 0.
     """
     test, train = split.test, split.train.take(split.present(last))
-    alone = predicted_alone(train, test)
     ours, theirs = (
         np.bincount(
             test.client, (of.astype(np.float64) - test.value) ** 2, minlength=train.n_clients
         )
-        for of in (predicted, alone)
+        for of in (predicted, predicted_alone(train, test))
     )
     tested = np.bincount(test.client, minlength=train.n_clients)
-    rated = np.bincount(train.client, minlength=train.n_clients)
     known = tested > 0
-    named = {"ratings": _grouped(rated, known, "rating")}
+    rated = np.bincount(train.client, minlength=train.n_clients)
+    named = {"ratings": _grouped(rated, known, "{} ratings", 1)}
     if budgets is not None:
         epsilons = np.array([budget.epsilon for budget in budgets.classes])
-        of_client = epsilons[budgets.class_of_client]
-        single = np.unique(of_client)
-        if len(single) > _MOST_CLASSES:
-            named["budget"] = _grouped(of_client, known, "ε")
-        else:
-            named["budget"] = ((f"ε {of:g}", known & (of_client == of)) for of in single)
+        epsilon = epsilons[budgets.class_of_client]
+        single = np.unique(epsilon)
+        named["budget"] = _grouped(epsilon, known, "ε {}", 0)
+        if len(single) <= _MOST_CLASSES:
+            named["budget"] = ((f"ε {of:g}", known & (epsilon == of)) for of in single)
     found: dict[str, Any] = {
         by: [
             {"name": name, **_gain(ours[who], theirs[who], tested[who])}
@@ -66,46 +64,37 @@ def gains_of(
         ]
         for by, groups in named.items()
     }
-    enough = known.sum() >= FEWEST
-    return {"better": float((ours < theirs)[known].mean()) if enough else None} | found
+    better = float((ours < theirs)[known].mean()) if known.sum() >= FEWEST else None
+    return {"better": better} | found
 
 
 def _grouped(
-    values: NDArray[Any], known: NDArray[np.bool_], what: str
+    values: NDArray[Any], known: NDArray[np.bool_], form: str, step: int
 ) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Groups of about equal size by a value, with rounded bounds; the outer ones are open."""
+    """Groups of about equal size by a value, with rounded bounds; the outer ones are open.
+
+    `form` names a group by its bounds, the lower one `step` above the bound of the one before.
+    """
     some = values[known]
     number = min(_MOST_GROUPS, len(some) // FEWEST)
     shares = np.arange(1, number) / max(number, 1)
     wanted = {float(f"{of:.2g}") for of in np.quantile(some, shares)} if number > 1 else set()
-    edges: list[float] = []
+    edges = [-math.inf]
     for edge in sorted(wanted):  # a bound that leaves too few on either side is left out
-        below = (some > edges[-1] if edges else True) & (some <= edge)
-        if below.sum() >= FEWEST and (some > edge).sum() >= FEWEST:
+        if ((some > edges[-1]) & (some <= edge)).sum() >= FEWEST <= (some > edge).sum():
             edges.append(edge)
-    bounds = [-math.inf, *edges, math.inf]
-    for low, high in pairwise(bounds):
-        yield _named(low, high, what), known & (values > low) & (values <= high)
-
-
-def _named(low: float, high: float, what: str) -> str:
-    """The name of a group: ``17 to 28 ratings``, ``ε more than 5``."""
-    rating = what == "rating"
-    if math.isinf(low):
-        bounds = "all clients" if math.isinf(high) else f"up to {high:g}"
-    elif math.isinf(high):
-        bounds = f"more than {low:g}"
-    else:
-        bounds = f"{low + 1 if rating else low:g} to {high:g}"
-    if bounds == "all clients":
-        return bounds
-    return f"{bounds} ratings" if rating else f"{what} {bounds}"
+    for low, high in pairwise([*edges, math.inf]):
+        name = form.format(f"{low + step:g} to {high:g}")
+        if math.isinf(low):
+            name = "all clients" if math.isinf(high) else form.format(f"up to {high:g}")
+        elif math.isinf(high):
+            name = form.format(f"more than {low:g}")
+        yield name, known & (values > low) & (values <= high)
 
 
 def _gain(ours: NDArray[Any], theirs: NDArray[Any], tested: NDArray[Any]) -> dict[str, Any]:
     """The errors of a group, and the gain with its interval: clients are the draws."""
-    total = float(tested.sum())
-    alone, together = float(theirs.sum()), float(ours.sum())
+    total, alone, together = float(tested.sum()), float(theirs.sum()), float(ours.sum())
     found: dict[str, Any] = {
         "clients": len(ours),
         "rmse": math.sqrt(together / total),
@@ -116,9 +105,7 @@ def _gain(ours: NDArray[Any], theirs: NDArray[Any], tested: NDArray[Any]) -> dic
     if alone > 0 and together > 0:
         ratio = together / alone
         # The ratio of two sums over clients, linearised; its root is the ratio of the errors.
-        spread = math.sqrt(
-            len(ours) / (len(ours) - 1) * float(((ours - ratio * theirs) ** 2).sum())
-        )
+        spread = math.sqrt(len(ours)) * float(np.std(ours - ratio * theirs, ddof=1))
         gain, half = 1 - math.sqrt(ratio), _Z95 * spread / alone / (2 * math.sqrt(ratio))
         found |= {"gain": gain, "low": gain - half, "high": gain + half}
     return found

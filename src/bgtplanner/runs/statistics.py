@@ -7,9 +7,11 @@ seed share their split.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,18 +22,13 @@ from bgtplanner.arguments import as_path
 from bgtplanner.errors import RunFolderError
 from bgtplanner.models.metrics import HEADLINE, METRICS, shown
 from bgtplanner.models.references import REFERENCES
-from bgtplanner.paper.table2 import EPSILON, Published, published
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.record import OF_EVERY_RUN
-from bgtplanner.runs.study import Cell, Point, Study, Variation, in_words
+from bgtplanner.runs.study import Cell, Study, in_words
 from bgtplanner.text import csv_text, visible
 
-_COLUMNS = (
-    *("kind", "dataset", "mechanism", "policy", "baseline", "metric"),
-    *("seeds", "mean", "std", "low", "high", "paper", "minus_paper"),
-)
-_Summaries = Mapping[int, Mapping[str, Any]]  # by seed
-_Place = tuple[str, str, str]  # data set, mechanism, policy
+_COLUMNS = ("kind", "dataset", "mechanism", "policy", "baseline", "metric",
+            "seeds", "mean", "std", "low", "high")  # fmt: skip
 
 
 def compared() -> list[str]:
@@ -58,13 +55,9 @@ def metric_of(key: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The outcome of a cell.
+    """The outcome of a cell: the figures of its ``summary.json``, or why it failed.
 
-    Attributes:
-        cell: The cell.
-        summary: The figures of its ``summary.json``, if it is finished.
-        error: Why it failed, if it did.
-        seconds: How long it took just now; 0 if it was finished before.
+    `seconds` says how long it took just now; 0 if it was finished before.
     """
 
     cell: Cell
@@ -76,36 +69,22 @@ class Outcome:
 def outcome_of(cell: Cell, place: Path) -> Outcome:
     """The outcome of a finished cell, from its summary."""
     try:
-        summary = RunFolder(place).read("summary.json", OF_EVERY_RUN)
+        return Outcome(cell=cell, summary=RunFolder(place).read("summary.json", OF_EVERY_RUN))
     except RunFolderError as error:
         return Outcome(cell=cell, error=" ".join(str(error).split()))
-    if summary is None:
-        return Outcome(cell=cell, error=f"{place}: has no summary.json; run it again")
-    return Outcome(cell=cell, summary=summary)
 
 
-def finished_cells(cells: Iterable[Cell], out: Path) -> dict[Cell, Outcome]:
+def finished_cells(cells: Iterable[Cell], out: Path) -> list[Outcome]:
     """The outcomes of those cells that are finished; nothing is run or written."""
-    places = {cell: out / cell.place for cell in cells}
-    done = {cell: at for cell, at in places.items() if (at / "summary.json").exists()}
-    return {cell: outcome_of(cell, at) for cell, at in done.items()}
-
-
-def read_study(study: Study, out: Path) -> list[Outcome]:
-    """The outcomes of the finished cells of a study."""
-    return list(finished_cells(study.cells(), out).values())
+    done = (cell for cell in cells if (out / cell.place / "summary.json").exists())
+    return [outcome_of(cell, out / cell.place) for cell in done]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A mean over seeds with its interval; one seed gives no interval.
+    """A mean over seeds, its standard deviation (with n - 1), and the ends of its 95 % t-interval.
 
-    Attributes:
-        seeds: How many values it is the mean of.
-        mean: Their mean.
-        std: Their standard deviation, with n - 1.
-        low: Lower end of the 95 % t-interval of the mean.
-        high: Its upper end.
+    One seed gives neither deviation nor interval.
     """
 
     seeds: int
@@ -142,14 +121,12 @@ class Row:
     """One policy or reference predictor over all seeds, or a difference between two policies.
 
     Attributes:
-        dataset: The data set.
         mechanism: What protected the uploads; ``none`` if nothing did.
         policy: Name of the policy, or one of :data:`~bgtplanner.models.references.REFERENCES`.
         figures: By key of the summary; None if no seed is finished.
         varied: The varied settings, with their values here.
         reference: Whether it is a predictor that shares nothing.
         asked: Number of seeds requested.
-        paper: What the paper reports, if that can be compared.
         baseline: The policy whose figures were subtracted, seed by seed; empty if none was.
     """
 
@@ -160,29 +137,12 @@ class Row:
     varied: Mapping[str, Any] = field(default_factory=dict)
     reference: bool = False
     asked: int = 0
-    paper: Published | None = None
     baseline: str = ""
-
-    def minus_paper(self, key: str) -> float | None:
-        """Our mean minus the paper's figure. The paper reports the best round."""
-        ours, theirs = self.figures[key], getattr(self.paper, metric_of(key), None)
-        if ours is None or theirs is None or not key.endswith("_best"):
-            return None
-        return float(ours.mean - theirs)
 
     def as_json(self) -> dict[str, Any]:
         """The row as JSON."""
-        tree = asdict(self)
-        if self.baseline:
-            return {name: of for name, of in tree.items() if name not in _OF_ROWS}
-        del tree["baseline"]
-        if self.paper is not None:
-            minus = {f"{of}_difference": self.minus_paper(f"{of}_best") for of in ("rmse", "f1")}
-            tree["paper"] = self.paper._asdict() | minus
-        return tree
-
-
-_OF_ROWS = ("reference", "asked", "paper")
+        others = ("reference", "asked") if self.baseline else ("baseline",)
+        return {name: of for name, of in asdict(self).items() if name not in others}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +169,7 @@ class Comparison:
     def __repr__(self) -> str:
         study, failed = self.study, len(self.failed)
         names = [", ".join(dict.fromkeys(of)) for of in (study.datasets, study.policies)]
-        kind = type(self).__name__ if not study.variations else f"{type(self).__name__} of a sweep"
+        kind = "Comparison of a sweep" if study.variations else "Comparison"
         cells = f"{len(self.outcomes) - failed} of {len(self.outcomes)} runs finished"
         where = "" if self.folder is None else f", in {self.folder}"
         return visible(f"{kind}({': '.join(names)}; {cells}{where})")
@@ -229,24 +189,24 @@ class Comparison:
         """The figures to show, those that were planned for first.
 
         With the paper's preset they are those of the best round. Otherwise they are of the last
-        round and as people were served; NDCG@10 and the error, which are known for both, first.
+        round and as people were served; what is known for both first.
         """
-        paper, names = self.study.preset == "paper", shown(self.study.preset)
-        known = [key for key in self.known if metric_of(key) in names]
-        if paper:
-            return tuple(key for key in known if not key.endswith(("_final", "_served")))
-        served = [key for key in known if key.endswith("_served")]
-        both = [*map(metric_of, served), HEADLINE] if served else []
-        last = [key for key in known if not key.endswith(("_best", "_served"))]
-        last.sort(key=lambda key: metric_of(key) not in both)
-        return tuple(served + last if self.error in served else last + served)
+        preset = self.study.preset
+        hidden = ("_final", "_served") if preset == "paper" else ("_best",)
+        known = [key for key in self.known if metric_of(key) in shown(preset)]
+        both = {metric_of(key) for key in known if key.endswith("_served")}
+        planned = self.error.endswith("_served")
+
+        def rank(key: str) -> tuple[bool, bool]:
+            return key.endswith("_served") != planned, metric_of(key) not in both
+
+        return tuple(sorted((key for key in known if not key.endswith(hidden)), key=rank))
 
     @property
     def known(self) -> list[str]:
         """The compared figures that any row has; runs of earlier versions do not have all."""
-        keys = compared()
         ours = [row for row in self.rows if not row.reference]
-        return [key for key in keys if any(row.figures[key] for row in ours)] or keys
+        return [key for key in compared() if any(row.figures[key] for row in ours)] or compared()
 
     @property
     def error(self) -> str:
@@ -255,15 +215,9 @@ class Comparison:
         With the paper's preset it is that of the best round, by which the paper compares. Where
         earlier versions have not noted what people were served, it is that of the last round.
         """
-        if self.study.preset == "paper":
-            return "rmse_best"
         served = self.study.objective == "served" and "rmse_served" in self.known
-        return "rmse_served" if served else "rmse_final"
-
-    def rows_of(self, variation: Variation) -> list[Row]:
-        """The rows of the policies in every combination of a variation."""
-        keys = variation.keys
-        return [row for row in self.rows if list(row.varied) == keys and not row.reference]
+        usual = "rmse_served" if served else "rmse_final"
+        return "rmse_best" if self.study.preset == "paper" else usual
 
     def as_json(self) -> dict[str, Any]:
         """Everything as JSON."""
@@ -286,21 +240,18 @@ class Comparison:
 
         The varied settings come first, one column per key.
         """
-        keys = dict.fromkeys(key for one in self.study.variations for key in one.keys)
+        keys = dict.fromkeys(key for grid in self.study.variations for key in grid)
         lines: list[dict[str, Any]] = []
         for row in (*self.rows, *self.differences):
             place: dict[str, Any] = {key: in_words(value) for key, value in row.varied.items()}
-            place |= {name: getattr(row, name) for name in ("dataset", "mechanism", "policy")}
-            kind = "difference" if row.baseline else "reference" if row.reference else "policy"
-            place |= {"kind": kind, "baseline": row.baseline}
+            place |= {name: getattr(row, name) for name in _COLUMNS[1:5]}
+            place["kind"] = "reference" if row.reference else "policy"
+            place["kind"] = "difference" if row.baseline else place["kind"]
             for key in self.known:
-                found = row.figures[key]
-                if found is None and row.reference:
-                    continue  # it does not rank, or only ranks
-                line = place | {"metric": key} | ({"seeds": 0} if found is None else asdict(found))
-                if (minus := row.minus_paper(key)) is not None:
-                    line |= {"minus_paper": minus, "paper": getattr(row.paper, metric_of(key))}
-                lines.append(line)
+                if (found := row.figures[key]) is not None:
+                    lines.append(place | {"metric": key} | asdict(found))
+                elif not row.reference:  # some references only predict, some only rank
+                    lines.append(place | {"metric": key, "seeds": 0})
         return csv_text([*keys, *_COLUMNS], lines)
 
 
@@ -319,88 +270,51 @@ def load_study(path: Path | str) -> Comparison:
             f"{place}: does not hold a study; give the folder of 'bgtplanner compare --out', or "
             "load a single run with bgtplanner.load"
         )
-    return replace(summed_up(study, read_study(study, place)), folder=place)
+    return replace(summed_up(study, finished_cells(study.cells(), place)), folder=place)
 
 
 def summed_up(study: Study, outcomes: Sequence[Outcome]) -> Comparison:
     """The means, intervals and differences of the finished cells."""
-    values: dict[str, dict[_Place, dict[int, Mapping[str, Any]]]] = {}
+    done: dict[tuple[str, ...], dict[int, Mapping[str, Any]]] = {}
     for outcome in outcomes:
         if outcome.summary is not None:
             cell = outcome.cell
-            variant = values.setdefault(cell.variant, {})
-            variant.setdefault(_place(cell), {})[cell.seed] = outcome.summary
+            place = (cell.variant, cell.dataset, cell.mechanism, cell.policy)
+            done.setdefault(place, {})[cell.seed] = outcome.summary
     rows: list[Row] = []
     differences: list[Row] = []
-    for point in study.points():
-        here = values.get(point.name, {})
-        for dataset in dict.fromkeys(study.datasets):
-            rows += _rows(point, dataset, here)
-            differences += _differences(point, dataset, here)
+    for (name, varied), dataset in itertools.product(
+        study.points().items(), dict.fromkeys(study.datasets)
+    ):
+        runs = {pair: done.get((name, dataset, *pair), {}) for pair in study.pairs()}
+        row = functools.partial(Row, dataset=dataset, varied=varied)
+        asked = len(set(study.seeds))
+        for (mechanism, policy), of in runs.items():
+            figures = _means(of.values())
+            rows.append(row(mechanism=mechanism, policy=policy, figures=figures, asked=asked))
+        # For a seed the references are the same in every cell, so any cell will do.
+        by_seed = {seed: summary for of in runs.values() for seed, summary in of.items()}
+        some = [by_seed[seed] for seed in sorted(by_seed)]
+        for reference in REFERENCES:
+            figures = _means(some, reference)
+            # What was released depends on the policy.
+            if reference != "popularity_released" and any(figures.values()):
+                whose: dict[str, Any] = {
+                    "mechanism": "none",
+                    "policy": reference,
+                    "reference": True,
+                }
+                rows.append(row(figures=figures, asked=asked, **whose))
+        for mechanism in study.noisy if study.against else ():
+            # A policy without a mechanism is compared in each.
+            ours = {of: runs[("none" if of == "unlimited" else mechanism), of]
+                    for of in study.policies}  # fmt: skip
+            theirs = ours.pop(str(study.against))
+            for policy, of in ours.items():
+                figures = _means([_minus(of[seed], theirs[seed]) for seed in of if seed in theirs])
+                apart = row(mechanism=mechanism, policy=policy, figures=figures)
+                differences.append(replace(apart, baseline=str(study.against)))
     return Comparison(study=study, outcomes=outcomes, rows=rows, differences=differences)
-
-
-def _place(cell: Cell) -> _Place:
-    return cell.dataset, cell.mechanism, cell.policy
-
-
-def _means(summaries: Iterable[Mapping[str, Any]], reference: str = "") -> dict[str, Any]:
-    """The estimate of every compared figure, from the summaries that have it."""
-    every = list(summaries)
-    found = {}
-    for key in compared():
-        name = f"{metric_of(key)}_{reference}" if reference else key
-        served = f"{name}_served"
-        if (
-            reference
-            and key.endswith("_served")
-            and all(of.get(served) is not None for of in every)
-        ):
-            name = served  # others are the same in every round, or not known for all
-        found[key] = estimate([of[name] for of in every if of.get(name) is not None])
-    return found
-
-
-def _rows(point: Point, dataset: str, values: Mapping[_Place, _Summaries]) -> Iterator[Row]:
-    """Rows of the policies, then of the predictors that share nothing."""
-    common: dict[str, Any] = {
-        "dataset": dataset,
-        "asked": len(set(point.study.seeds)),
-        "varied": point.values,
-    }
-    by_seed: dict[int, Mapping[str, Any]] = {}
-    for mechanism, policy in point.study.pairs():
-        done = values.get((dataset, mechanism, policy), {})
-        by_seed = {**done, **by_seed}
-        paper = _published(point.study, dataset, mechanism, policy)
-        figures = _means(done.values())
-        yield Row(mechanism=mechanism, policy=policy, figures=figures, paper=paper, **common)
-    # For a seed these are the same in every cell, so any cell will do.
-    for name in REFERENCES:
-        figures = _means((by_seed[seed] for seed in sorted(by_seed)), name)
-        if name == "popularity_released" or not any(figures.values()):
-            continue  # what was released depends on the policy
-        yield Row(mechanism="none", policy=name, figures=figures, reference=True, **common)
-
-
-def _differences(point: Point, dataset: str, values: Mapping[_Place, _Summaries]) -> Iterator[Row]:
-    """Every policy minus the baseline; a policy without a mechanism is compared in each."""
-    baseline = point.study.against
-    if baseline is None:
-        return
-    for mechanism in point.study.noisy:
-        places = {
-            policy: (dataset, "none" if policy == "unlimited" else mechanism, policy)
-            for policy in point.study.policies
-        }
-        theirs = values.get(places.pop(baseline), {})
-        for policy, place in places.items():
-            ours = values.get(place, {})
-            apart = [_minus(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
-            yield Row(
-                dataset=dataset, mechanism=mechanism, policy=policy, baseline=baseline,
-                figures=_means(apart), varied=point.values,
-            )  # fmt: skip
 
 
 def _minus(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, float]:
@@ -408,10 +322,13 @@ def _minus(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, floa
     return {key: ours[key] - theirs[key] for key in known}
 
 
-def _published(study: Study, dataset: str, mechanism: str, policy: str) -> Published | None:
-    """The paper's figure, if the settings are the paper's."""
-    settings = study.settings
-    same = settings.get("privacy.epsilon", EPSILON) == EPSILON
-    if study.preset != "paper" or not same or settings.get("privacy.budgets") is not None:
-        return None
-    return published(dataset, mechanism, policy)
+def _means(summaries: Iterable[Mapping[str, Any]], reference: str = "") -> dict[str, Any]:
+    """The estimate of every compared figure, from the summaries that have it."""
+    every, found = list(summaries), {}
+    for key in compared():
+        name = f"{metric_of(key)}_{reference}" if reference else key
+        served = f"{name}_served"  # other references are the same in every round
+        if key.endswith("_served") and all(of.get(served) is not None for of in every):
+            name = served
+        found[key] = estimate([of[name] for of in every if of.get(name) is not None])
+    return found

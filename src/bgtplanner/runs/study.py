@@ -14,10 +14,11 @@ import copy
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -25,7 +26,7 @@ import bgtplanner
 from bgtplanner.data.datasets import dataset_info
 from bgtplanner.errors import ConfigError, RunFolderError
 from bgtplanner.planning.registry import POLICIES
-from bgtplanner.runs.config import BEFORE, Config, differences, load_config
+from bgtplanner.runs.config import BEFORE, Config, load_config
 from bgtplanner.runs.folder import write_whole
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
@@ -37,11 +38,16 @@ AXES = {
 }
 """Config keys that every study varies, with their flags."""
 
-_SCHEMA = 1
+_SCHEMA = 2  # in schema 1, varied settings were lists of axes
 _FILE = "study.json"
 _UNREADABLE = (
-    *(OSError, LookupError, TypeError, AttributeError, ArithmeticError),
-    *(ValueError, RecursionError),  # what JSON and pydantic refuse
+    OSError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    ValueError,
+    RecursionError,
 )
 
 
@@ -63,17 +69,50 @@ def folder_name(name: str, signs: str = "-_") -> str:
     return f"{plain[-40:].strip('-')}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-def default_policies(preset: str, settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """The policies of a comparison that names none: the default of a run, and others.
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Parse seeds as they are written on the command line.
 
     Example:
-        >>> default_policies("recommended", {})
-        ('bgt', 'uniform', 'early', 'late', 'adpml', 'adap', 'unlimited')
+        >>> parse_seeds("0-2,7")
+        (0, 1, 2, 7)
     """
-    model = {key: settings[key] for key in ("model.name",) if key in settings}
-    own = load_config(preset=preset, settings=model).planning.policy
-    others = ("bgt", "uniform", "early", "late", "adpml", "adap", "unlimited")
-    return tuple(dict.fromkeys((own, *others)))
+    found: dict[int, None] = {}
+    for part in text.split(","):
+        ends = part.strip().split("-", 1)
+        fits = all(end.isascii() and end.isdigit() and len(end) < 11 for end in ends)
+        first, last = (int(ends[0]), int(ends[-1])) if fits else (1, 0)
+        ConfigError.unless(0 <= last - first < 10_000, "--seeds", text, "such as 0-4 or 0,1,2")
+        found |= dict.fromkeys(range(first, last + 1))
+    return tuple(found)
+
+
+def parse_grid(texts: Iterable[str]) -> dict[str, tuple[Any, ...]]:
+    """Parse every ``section.key=value,value`` of ``--vary``; values are TOML, or else plain text.
+
+    Example:
+        >>> parse_grid(["privacy.epsilon=5,10", "server.optimizer=sgd,adam"])
+        {'privacy.epsilon': (5, 10), 'server.optimizer': ('sgd', 'adam')}
+    """
+    grid: dict[str, tuple[Any, ...]] = {}
+    for text in texts:
+        key, _, listed = text.partition("=")
+        key = key.strip()
+        if key in grid:
+            raise ConfigError(f"--vary {key}: given twice; write {key}=V1,V2,...")
+        try:
+            values = tomllib.loads(f"values = [{listed}]")["values"]
+        except (ValueError, RecursionError):
+            values = [part.strip() for part in listed.split(",")]
+        try:
+            json.dumps(values, allow_nan=False)  # TOML has dates and NaN, settings have not
+            grid[key] = tuple({in_words(value): value for value in values}.values())
+        except (TypeError, ValueError, RecursionError):
+            grid[key] = ()
+        if not all(key.partition(".")) or not grid[key] or "" in grid[key]:
+            raise ConfigError(
+                f"--vary {text}: expected SECTION.KEY=V1,V2,..., such as privacy.epsilon=5,10,20"
+            )
+    return grid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,82 +140,28 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Axis:
-    """A setting and its values.
-
-    Attributes:
-        key: Config key.
-        values: Its values, without repetition.
-        along: Config keys that follow it in proportion, rounded, unless they are given.
-    """
-
-    key: str
-    values: tuple[Any, ...]
-    along: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Variation:
-    """Settings that are varied together, in all combinations.
-
-    Attributes:
-        axes: The varied settings; the first is the horizontal axis of pictures.
-        settings: Further settings, unless they are given otherwise.
-    """
-
-    axes: tuple[Axis, ...] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def keys(self) -> list[str]:
-        """The config keys that are varied."""
-        return [axis.key for axis in self.axes]
-
-
-class Point(NamedTuple):
-    """One combination of the values of varied settings, and the comparison with these values."""
-
-    name: str
-    values: Mapping[str, Any]
-    study: Study
-
-
-@dataclass(frozen=True, kw_only=True)
 class Study:
     """What is to be run and compared. ``unlimited`` needs no mechanism, and is run once.
 
     Attributes:
-        datasets: Names of data sets, or ``csv:PATH``.
-        mechanisms: Names: ``gaussian``, ``laplace``, ``privunit``, ``none``.
-        policies: Names of policies, or ``package.module:Class``; by default
-            :func:`default_policies`.
-        seeds: Seeds of the runs.
-        preset: ``recommended`` or ``paper``.
+        policies: Names of policies, or ``package.module:Class``.
         settings: Config keys for all cells, such as ``{"federation.rounds": 50}``.
         baseline: The policy that all others are compared with; by default ``uniform``, or the
             first that is neither a planner nor ``unlimited``.
-        variations: Settings that are varied, one variation after the other; none in a comparison.
-        figure: Name of the ready-made sweep, if it is one.
-        older: Whether it was requested before the preset's model was `tastes`; cells that name no
-            model have `biases` then, and `factorization` without privacy.
+        variations: Grids of varied settings, each the values of its keys; all combinations of
+            one are run, then those of the next. A comparison has none.
         given: Names of data sets that were given as ratings in Python.
     """
 
     datasets: tuple[str, ...] = ("demo",)
     mechanisms: tuple[str, ...] = ("gaussian",)
-    policies: tuple[str, ...] = None  # type: ignore[assignment]  # never None after __post_init__
+    policies: tuple[str, ...] = ("bgt", "uniform", "early", "late", "adpml", "adap", "unlimited")
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     preset: str = "recommended"
     settings: Mapping[str, Any] = field(default_factory=dict)
     baseline: str | None = None
-    variations: tuple[Variation, ...] = ()
-    figure: str | None = None
-    older: bool = False
+    variations: tuple[Mapping[str, tuple[Any, ...]], ...] = ()
     given: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.policies is None:
-            object.__setattr__(self, "policies", default_policies(self.preset, self.settings))
 
     @property
     def kind(self) -> str:
@@ -210,7 +195,7 @@ class Study:
         return [name for name in dict.fromkeys(self.mechanisms) if name != "none"]
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Which policies are run with which mechanisms."""
+        """Which mechanisms are run with which policies."""
         limited = [policy for policy in dict.fromkeys(self.policies) if policy != "unlimited"]
         free = "unlimited" in self.policies
         if limited and not self.noisy:
@@ -222,30 +207,15 @@ class Study:
         pairs = [(mechanism, policy) for mechanism in self.noisy for policy in limited]
         return [*pairs, ("none", "unlimited")] if free else pairs
 
-    def places(self) -> list[tuple[str, str]]:
-        """Pairs of data set and mechanism that are shown separately.
-
-        What needs no mechanism is shown with every mechanism.
-        """
-        limited = any(name != "unlimited" for name in self.policies)
-        kinds = self.noisy if limited else ["none"]
-        return list(itertools.product(dict.fromkeys(self.datasets), kinds))
-
-    def points(self) -> Iterator[Point]:
-        """Every combination of varied values; a comparison has a single, empty one."""
-        for variation in self.variations or (Variation(),):
-            for values in itertools.product(*(axis.values for axis in variation.axes)):
-                varied = dict(zip(variation.keys, values, strict=True))
-                follow = {
-                    key: round(share * varied[axis.key])
-                    for axis in variation.axes
-                    for key, share in axis.along.items()
-                }
-                settings = {**variation.settings, **follow, **self.settings, **varied}
-                # A copy, because a key may lead into a table that is the value of another key.
-                alone = replace(self, settings=copy.deepcopy(settings), variations=(), figure=None)
+    def points(self) -> dict[str, dict[str, Any]]:
+        """Every combination of varied values by its name; that of a comparison is empty."""
+        found = {}
+        for grid in self.variations or ({},):
+            for values in itertools.product(*grid.values()):
+                varied = dict(zip(grid, values, strict=True))
                 name = ",".join(f"{key}={in_words(value)}" for key, value in varied.items())
-                yield Point(name, varied, alone)
+                found[name] = varied
+        return found
 
     def cells(self) -> dict[Cell, Config]:
         """Every cell with its settings, in the order in which they are run.
@@ -257,48 +227,40 @@ class Study:
             ConfigError: If one of them cannot be run; names the flag.
         """
         self._check()
-        flag = "--vary" if self.figure is None else f"--figure {self.figure}:"
-        for keys, key in ((one.keys, key) for one in self.variations for key in one.keys):
-            if key in AXES:
-                raise ConfigError(f"{flag} {key}: this is given by {AXES[key]}")
-            if key in self.settings:
-                raise ConfigError(f"{flag} {key}: also given by --set; choose one of them")
-            if keys.count(key) > 1:
-                raise ConfigError(f"{flag} {key}: given twice; write {key}=V1,V2,...")
-        found: dict[Cell, Config] = {}
-        for point in self.points():
-            try:
-                found |= point.study._configs(point.name)
-            except ConfigError as error:
-                self._configs()  # the error may have nothing to do with what is varied
-                raise ConfigError(f"{flag} {point.name}: {error}") from error
-        turn = {seed: number for number, seed in enumerate(dict.fromkeys(self.seeds))}
-        return dict(sorted(found.items(), key=lambda entry: turn[entry[0].seed]))
-
-    def _configs(self, variant: str = "") -> dict[Cell, Config]:
-        """The cells of one combination, with their settings."""
         found = {}
-        older = self.older and self.preset == "recommended"
-        for seed, dataset, (mechanism, policy) in itertools.product(
-            self.seeds, self.datasets, self.pairs()
-        ):
+        axes = (dict.fromkeys(self.seeds), self.points().items(), self.datasets, self.pairs())
+        for seed, (name, varied), dataset, (mechanism, policy) in itertools.product(*axes):
             cell = Cell(
-                dataset=dataset, mechanism=mechanism, policy=policy, seed=seed, variant=variant
+                dataset=dataset, mechanism=mechanism, policy=policy, seed=seed, variant=name
             )
-            own = dict(zip(AXES, (dataset, mechanism, policy, seed), strict=True))
-            model = "factorization" if mechanism == "none" else "biases"
-            settings = ({"model.name": model} if older else {}) | dict(self.settings) | own
-            found[cell] = load_config(preset=self.preset, settings=settings)
+            try:
+                found[cell] = self._config(cell, varied)
+            except ConfigError as error:
+                if not varied:
+                    raise
+                self._config(cell, {})  # the error may have nothing to do with what is varied
+                raise ConfigError(f"--vary {name}: {error}") from error
         return found
 
+    def _config(self, cell: Cell, varied: Mapping[str, Any]) -> Config:
+        own = (cell.dataset, cell.mechanism, cell.policy, cell.seed)
+        settings = {**self.settings, **varied, **dict(zip(AXES, own, strict=True))}
+        # A copy, because a key may lead into a table that is the value of another key.
+        return load_config(preset=self.preset, settings=copy.deepcopy(settings))
+
     def _check(self) -> None:
-        """Refuse mistakes that do not depend on a varied setting."""
+        """Refuse mistakes that are not in a single setting."""
         own = (self.datasets, self.mechanisms, self.policies, self.seeds)
         for flag, values in zip(AXES.values(), own, strict=True):
             ConfigError.unless(bool(values), flag, list(values), "at least one")
-        for key in self.settings:
-            if key in AXES:
-                raise ConfigError(f"--set {key}: this is given by {AXES[key]}")
+        varied = [key for grid in self.variations for key in grid]
+        for flag, keys in (("--set", self.settings), ("--vary", varied)):
+            for key in keys:
+                if key in AXES:
+                    raise ConfigError(f"{flag} {key}: this is given by {AXES[key]}")
+        for key in varied:
+            if key in self.settings:
+                raise ConfigError(f"--vary {key}: also given by --set; choose one of them")
         flag = "--dataset"
         try:
             for name in self.datasets:
@@ -316,10 +278,7 @@ class Study:
 
     @classmethod
     def read(cls, out: Path) -> Self | None:
-        """The study that was requested in a folder, by this version or an earlier one.
-
-        Returns:
-            None if there is none.
+        """The study that was requested in a folder, by this version or an earlier one, if any.
 
         Raises:
             RunFolderError: If there is one, but it cannot be read.
@@ -327,18 +286,19 @@ class Study:
         file = out / _FILE
         try:
             tree = json.loads(read_bytes(file, MOST_BYTES_OF_SETTINGS))
-            if tree["schema"] != _SCHEMA:
+            if tree["schema"] not in (1, _SCHEMA):
                 raise RunFolderError(
                     f"{file}: written by another version (schema {tree['schema']}); this one "
                     f"reads schema {_SCHEMA}. Use that version, or choose another folder with "
                     "--out"
                 )
             # What the version that wrote it did not know is as it was then, for added cells, too.
-            known = tree.get("knows", ())
-            older = differences(load_config(), load_config(settings=BEFORE))
-            before = {key: value for key, value in older.items() if key not in known}
+            before = {key: of for key, of in BEFORE.items() if key not in tree.get("knows", ())}
             tree["settings"] = before | tree.get("settings", {})
-            tree.setdefault("older", "tastes" not in known)
+            tree["variations"] = [
+                {axis["key"]: axis["values"] for axis in grid["axes"]} if "axes" in grid else grid
+                for grid in tree.get("variations", ())
+            ]
             found = TypeAdapter(cls).validate_python(tree)
             found.cells()
         except (FileNotFoundError, NotADirectoryError):
@@ -355,5 +315,5 @@ class Study:
     def write(self, out: Path) -> None:
         """Write the request into the folder."""
         tree = {"schema": _SCHEMA, "version": bgtplanner.__version__, **asdict(self)}
-        tree["knows"] = [*BEFORE, "tastes"]
+        tree["knows"] = [*BEFORE]
         write_whole(out / _FILE, json.dumps(tree, indent=2) + "\n")

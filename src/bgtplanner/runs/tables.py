@@ -3,65 +3,47 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby, product
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 
 from bgtplanner.models.metrics import METRICS
 from bgtplanner.models.references import REFERENCES
-from bgtplanner.paper.table2 import NAMES
 from bgtplanner.runs.folder import write_whole
 from bgtplanner.runs.statistics import Comparison, Estimate, Row, metric_of
-from bgtplanner.runs.study import Variation, in_words
-from bgtplanner.text import visible
-
-_NOTHING = "–"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """A table, independent of where it is shown.
-
-    Attributes:
-        title: What it shows.
-        columns: Column headings; the first column is text, the others are figures.
-        note: How to read it.
-        groups: Its rows, by the name of their group.
-    """
-
-    title: str
-    columns: Sequence[str]
-    note: str = ""
-    groups: dict[str, list[list[str]]] = field(default_factory=dict)
-
-    def add(self, group: str, cells: list[str]) -> None:
-        """Add a row to its group."""
-        self.groups.setdefault(group, []).append(cells)
+from bgtplanner.runs.study import in_words
+from bgtplanner.text import Table, as_code, in_markdown
 
 
 def tables_of(found: Comparison, *, planned: bool = False) -> Iterator[Table]:
-    """The tables of a study, in order: for a sweep, one per variation.
+    """The tables of a study, in order: for a sweep, one per grid of varied settings.
 
     With `planned`, only those that have the error by which policies are compared.
     """
-    pairs = [  # 80 columns have room for two metrics
-        keys[number : number + 2]
-        for _, group in groupby(found.reported, when)
-        for keys in [list(group)]
-        for number in range(0, len(keys), 2)
-    ]
+    same = [list(group) for _, group in groupby(found.reported, when)]
+    # 80 columns have room for two metrics.
+    pairs = [keys[at : at + 2] for keys in same for at in range(0, len(keys), 2)]
     if planned:
         pairs = [keys for keys in pairs if found.error in keys] or pairs[:1]
-    for variation, keys in product(found.study.variations or (Variation(),), pairs):
-        yield _means(found, variation, keys)
+    note = "n: seeds finished of those requested; mean, standard deviation"
+    for grid in map(list, found.study.variations):
+        rows = [row for row in found.rows if list(row.varied) == grid and not row.reference]
+        for keys in pairs:
+            yield _table(" x ".join(grid), rows, keys, {"sd": "std"}, f"{note}.", grid)
     if found.study.variations:
         return
-    if any(row.figures[found.error] is not None for row in found.differences):
-        yield from (_differences(found, keys) for keys in pairs)
-    if any(row.paper is not None for row in found.rows):
-        yield _beside_the_paper(found)
+    for keys in pairs:
+        spread, whole = {"sd": "std", "±95 %": "half"}, f"{note}, half the t-interval."
+        yield _table(" and ".join(_labels(keys)), found.rows, keys, spread, whole)
+    if not any(row.figures[found.error] for row in found.differences):
+        return
+    for keys in pairs:
+        sides = [METRICS[metric_of(key)].better for key in keys]
+        better = " and a ".join(map(" ".join, zip(sides, _labels(keys), strict=True)))
+        note = f"A {better} {'are' if len(keys) > 1 else 'is'} better. "
+        note += "* marks an interval that excludes zero."
+        title = f"Difference from {found.study.against}, paired by seed"
+        yield _table(title, found.differences, keys, {"±95 %": "half"}, note)
 
 
 def when(key: str) -> str:
@@ -77,104 +59,54 @@ def group_name(dataset: str, mechanism: str) -> str:
     return f"{dataset}, {'no privacy' if mechanism == 'none' else mechanism}"
 
 
-def _means(found: Comparison, variation: Variation, metrics: Sequence[str]) -> Table:
-    """Means over seeds; in a sweep the varied settings replace the intervals."""
-    keys, labels = variation.keys, [METRICS[metric_of(key)].label for key in metrics]
-    spread = {"sd": "std"} if keys else {"sd": "std", "±95 %": "half"}
-    meaning = "mean and standard deviation"
-    if not keys:
-        meaning = "mean, standard deviation, half the t-interval"
-    heads = [head for label in labels for head in (label, *spread)]
-    table = Table(
-        title=f"{' x '.join(keys) or ' and '.join(labels)} ({when(metrics[0])})",
-        columns=("policy", *(key.rpartition(".")[2] for key in keys), "n", *heads),
-        note=f"n: seeds finished of those requested; {meaning}.",
-    )
-    for row in found.rows_of(variation) if keys else found.rows:
-        keys_of = metrics if row.reference else ["rmse_final"]
-        ours = next((of for key in keys_of if (of := row.figures[key]) is not None), None)
+def _labels(metrics: Sequence[str]) -> list[str]:
+    return [METRICS[metric_of(key)].label for key in metrics]
+
+
+def _table(
+    title: str,
+    rows: Sequence[Row],
+    metrics: Sequence[str],
+    spread: Mapping[str, str],
+    note: str,
+    grid: Sequence[str] = (),
+) -> Table:
+    """Figures of rows, each with its `spread`: by heading, the attribute of an estimate."""
+    lines = []
+    for row in rows:
+        wanted = metrics if row.reference else ["rmse_final"]
+        ours = next((of for key in wanted if (of := row.figures[key]) is not None), None)
         if row.reference and ours is None:
             continue  # it does not rank, or only ranks
         cells = [REFERENCES[row.policy] if row.reference else row.policy]
-        cells += [in_words(row.varied[key]) for key in keys]
-        cells.append(f"{_seeds(ours)}/{row.asked}")
+        cells += [in_words(row.varied[key]) for key in grid]
+        cells.append(f"{0 if ours is None else ours.seeds}" + f"/{row.asked}" * bool(row.asked))
         for key in metrics:
-            if ours is None:
+            of = row.figures[key]
+            if ours is None and row.asked:
                 cells += ["failed", *("" for _ in spread)]
             else:
-                names = ["mean", *spread.values()]
-                values = [getattr(row.figures[key], name, None) for name in names]
-                cells += [_figure(value, _form(key)) for value in values]
-        group = f"{row.dataset}, for reference" if row.reference else _group(row)
-        table.add(group, cells)
-    return table
+                ends = [_figure(getattr(of, name, None), key) for name in spread.values()]
+                cells += [_figure(getattr(of, "mean", None), key, "+" * bool(row.baseline)), *ends]
+                cells[-1] += _star(of, cells[-2]) if row.baseline else ""
+        name = f"{row.dataset}, for reference"
+        lines.append((name if row.reference else group_name(row.dataset, row.mechanism), cells))
+    heads = ["policy", *(key.rpartition(".")[2] for key in grid), "n"]
+    heads += [head for label in _labels(metrics) for head in (label, *spread)]
+    return Table(f"{title} ({when(metrics[0])})", heads, lines, note)
 
 
-def _differences(found: Comparison, keys: Sequence[str]) -> Table:
-    """Differences from the baseline, with half the width of their intervals."""
-    labels = [METRICS[metric_of(key)].label for key in keys]
-    better = " and a ".join(
-        f"{METRICS[metric_of(key)].better} {METRICS[metric_of(key)].label}" for key in keys
-    )
-    table = Table(
-        title=f"Difference from {found.study.against}, paired by seed ({when(keys[0])})",
-        columns=("policy", "n", *(head for label in labels for head in (label, "±95 %"))),
-        note=f"A {better} {'are' if len(keys) > 1 else 'is'} better. "
-        "* marks an interval that excludes zero.",
-    )
-    for row in found.differences:
-        cells = [row.policy, _seeds(row.figures[keys[0]])]
-        for key in keys:
-            cells += _difference(row.figures[key], _form(key))
-        table.add(_group(row), cells)
-    return table
-
-
-def _beside_the_paper(found: Comparison) -> Table:
-    own = ("data.data_dir", "run.", "privacy.epsilon")  # they do not depart from the paper
-    names = [key for key in found.study.settings if not key.startswith(own)]
-    other = f" Run with other settings than the preset: {', '.join(names)}." if names else ""
-    table = Table(
-        title="Beside the paper's Table 2",
-        columns=("policy", "RMSE", "paper", "diff.", "F1", "paper", "diff."),
-        note="Ours is the mean over seeds of the best round; the difference is ours minus the "
-        f"paper's.{other}",
-    )
-    for row in found.rows:
-        if row.paper is not None:
-            cells = [f"{row.policy} ({NAMES[row.policy]})"]
-            for key, theirs in (("rmse_best", row.paper.rmse), ("f1_best", row.paper.f1)):
-                ours = row.figures[key]
-                cells += [_figure(None if ours is None else ours.mean), _figure(theirs)]
-                cells.append(_figure(row.minus_paper(key), "+.4f"))
-            table.add(_group(row), cells)
-    return table
-
-
-def _group(row: Row) -> str:
-    return group_name(row.dataset, row.mechanism)
-
-
-def _seeds(found: Estimate | None) -> str:
-    return str(0 if found is None else found.seeds)
-
-
-def _figure(value: float | None, form: str = ".4f") -> str:
-    return _NOTHING if value is None else f"{value:{form}}"
-
-
-def _form(key: str) -> str:
-    """How figures are written: four digits, but lists have fewer that matter."""
+def _figure(value: float | None, key: str, sign: str = "") -> str:
+    """A figure with four digits, but lists have fewer that matter; a dash if there is none."""
     metric = METRICS[metric_of(key)]
-    return ".4f" if metric.sums else f".{metric.digits}f"
+    return "–" if value is None else f"{value:{sign}.{4 if metric.sums else metric.digits}f}"
 
 
-def _difference(found: Estimate | None, form: str) -> list[str]:
-    if found is None or found.half is None:
-        return [_figure(None if found is None else found.mean, f"+{form}"), _NOTHING]
-    visible = float(f"{found.mean:{form}}") != 0  # a difference that rounds to zero gets no star
-    mark = "*" if visible and abs(found.mean) > found.half else " "
-    return [_figure(found.mean, f"+{form}"), _figure(found.half, form) + mark]
+def _star(difference: Estimate | None, mean: str) -> str:
+    """Mark an interval that excludes zero, unless the difference rounds to zero."""
+    if difference is None or difference.half is None:
+        return ""
+    return "*" if float(mean) != 0 and abs(difference.mean) > difference.half else " "
 
 
 def write_tables(found: Comparison, out: Path) -> None:
@@ -192,36 +124,8 @@ def markdown(found: Comparison) -> str:
     seeds = ", ".join(map(str, study.seeds))
     lines = [f"# {study.kind.capitalize()}", ""]
     lines += [", ".join([f"Preset {as_code(study.preset)}", f"seeds {seeds}", *own]) + ".", ""]
-    for table in tables_of(found):
-        columns = ["data set", *table.columns]
-        marks = ["---", "---", *["---:"] * (len(table.columns) - 1)]
-        lines += [f"## {in_markdown(table.title)}", "", _piped(columns), _piped(marks)]
-        lines += [
-            _piped([group, *cells]) for group, rows in table.groups.items() for cells in rows
-        ]
-        lines += ["", in_markdown(table.note), ""]
-    for axis in (axis for variation in study.variations for axis in variation.axes):
-        lines += [
-            f"{as_code(key)} is {share:g} of {as_code(axis.key)}.\n"
-            for key, share in axis.along.items()
-            if key not in study.settings
-        ]
+    lines += [table.as_markdown("data set") for table in tables_of(found)]
     if found.failed:
         failed = [f"- {in_markdown(f'{of.cell.name}: {of.error}')}" for of in found.failed]
         lines += ["## Failed", "", *failed, ""]
     return "\n".join(lines)
-
-
-def in_markdown(text: str) -> str:
-    """Text for Markdown: no tag, no link, no line break."""
-    shown = visible(text).replace("&", "&amp;").replace("<", "&lt;")
-    return re.sub(r"([\\`\[\]])", r"\\\1", shown)
-
-
-def as_code(text: str) -> str:
-    """Text as inline code in Markdown."""
-    return f"`{visible(text).replace('`', chr(39))}`"
-
-
-def _piped(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(in_markdown(cell.strip().replace('|', '/')) for cell in cells)} |"
