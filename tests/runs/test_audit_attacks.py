@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError, MissingExtraError
 from bgtplanner.federation.aggregation import masks
-from bgtplanner.flower import client as flower_client
 from bgtplanner.flower.client import Client
 from bgtplanner.privacy import privunit
 from bgtplanner.privacy.accountants import accountant_named
@@ -28,45 +28,47 @@ Floats = NDArray[np.float64]
 SMALLER = "the noise is smaller than stated"
 FURTHER = "an upload reaches further than its clip allows"
 AGAIN = "noise is used more than once"
+UNEVEN = "a masked upload is not uniform"
 
 
-@pytest.mark.parametrize("trust", ["local", "secagg"])
-@pytest.mark.parametrize("mechanism", ["gaussian", "laplace", "privunit"])
-def test_the_guard_keeps_its_promise(mechanism: Any, trust: Any) -> None:
-    if (mechanism, trust) == ("privunit", "secagg"):
-        return
-    found = audit(mechanism=mechanism, trust=trust, path="guard", releases=20_000, seed=1)
-    assert found.verdict == "holds"
-    assert found.faults == []
-    assert 0.75 < found.epsilon_lower <= 1.0
-    assert found.epsilon_lower == pytest.approx(found.epsilon_expected, abs=0.12)
-    assert found.claimed_epsilon == found.client_level_epsilon == 1.0
-    assert json.loads(json.dumps(found.to_json()))["verdict"] == "holds"
+def refuted(found: dict[str, Any]) -> dict[str, str]:
+    return {check["name"]: check["fault"] for check in found["checks"] if check["refuted"]}
 
 
-def test_a_seed_makes_it_repeatable() -> None:
-    one, again, other = (audit(releases=2000, seed=seed) for seed in (3, 3, 4))
+def faults(found: dict[str, Any]) -> str:
+    assert found["verdict"] == "refuted"
+    return "; ".join(refuted(found).values())
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "trust"),
+    [("gaussian", "local"), ("laplace", "secagg"), ("gaussian", "secagg"), ("privunit", "local")],
+)
+def test_the_guard_keeps_its_promise(mechanism: str, trust: str) -> None:
+    one, again = (
+        audit(mechanism=mechanism, trust=trust, path="guard", releases=20_000, seed=1)
+        for _ in range(2)
+    )
     assert one == again
-    assert one.epsilon_lower_gaussian != other.epsilon_lower_gaussian
+    assert (one["verdict"], refuted(one)) == ("holds", {})
+    assert 0.75 < one["epsilon_lower"] <= 1.0
+    assert one["epsilon_lower"] == pytest.approx(one["epsilon_expected"], abs=0.12)
+    assert one["claimed_epsilon"] == one["client_level_epsilon"] == 1.0
+    assert sum(check["risk"] for check in one["checks"]) <= 0.005
 
 
 def test_single_rows_spend_more_than_was_booked() -> None:
     found = audit(unit="row", releases=4000, seed=0)
-    assert found.verdict == "refuted"
-    assert 5.5 < found.epsilon_lower < found.client_level_epsilon == pytest.approx(7.14, abs=0.01)
+    assert found["verdict"] == "refuted"
+    assert found["client_level_epsilon"] == pytest.approx(7.14, abs=0.01)
+    assert 5.5 < found["epsilon_lower"] < 7.14
 
 
 def test_a_claim_above_what_can_be_shown_is_inconclusive() -> None:
-    found = audit(epsilon=10.0, releases=4000, seed=0)
-    assert found.verdict == "inconclusive"
-    assert found.epsilon_largest < 10.0
-    enough = audit(epsilon=6.0, releases=found.releases_needed // 60, seed=0)
-    assert enough.verdict == "holds" or enough.releases_needed > found.releases_needed // 60
-
-
-def test_all_risks_together_are_the_risk_that_was_stated() -> None:
-    found = audit(releases=1000, seed=0, confidence=0.9)
-    assert sum(check["risk"] for check in found.checks) <= 0.05
+    found = audit(epsilon=6.0, releases=1000, seed=0)
+    assert (found["verdict"], found["epsilon_largest"] < 6.0) == ("inconclusive", True)
+    enough = audit(epsilon=6.0, releases=found["releases_needed"], seed=0)
+    assert enough["verdict"] == "holds"
 
 
 # ---- faults
@@ -117,17 +119,12 @@ def not_everywhere(draw: Any, shape: Any) -> Floats:
 
 FAULTS = {
     "noise x 0.9": (scaled(0.9), SMALLER),
-    "noise x 0.7": (scaled(0.7), SMALLER),
     "half the sensitivity": (scaled(0.5), SMALLER),
-    "no noise": (noise_of(lambda draw, shape: np.zeros(shape)), SMALLER),
     "one coordinate without": (noise_of(not_everywhere), SMALLER),
     "no clip": (clipped(lambda real, self, up, bound: np.array(up)), FURTHER),
     "twice the clip": (clipped(lambda real, self, up, bound: real(self, up, 2 * bound)), FURTHER),
     "half without a clip": (clipped(half_unclipped), FURTHER),
-    "same in every call": (
-        noise_of(lambda draw, shape: draw(shape, SeededNoise(7))),
-        AGAIN,
-    ),
+    "same in every call": (noise_of(lambda draw, shape: draw(shape, SeededNoise(7))), AGAIN),
     "same for all clients": (
         noise_of(lambda draw, shape: np.broadcast_to(draw((1, *shape[1:])), shape)),
         AGAIN,
@@ -139,30 +136,28 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
-@pytest.mark.parametrize("trust", ["local", "secagg"])
+@pytest.mark.parametrize(("mechanism", "trust"), [("gaussian", "local"), ("laplace", "secagg")])
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_broken_guard_is_refuted(
-    name: str, trust: Any, mechanism: Any, monkeypatch: pytest.MonkeyPatch
+    name: str, trust: str, mechanism: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken, fault = FAULTS[name]
     broken(monkeypatch)
     found = audit(mechanism=mechanism, trust=trust, path="guard", releases=10_000, seed=0)
-    assert found.verdict == "refuted"
-    assert any(said.startswith(fault) for said in found.faults)
+    assert fault in faults(found)
 
 
 def test_blocks_that_are_clipped_apart_are_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
     clipped(blocks_apart)(monkeypatch)
     found = audit(releases=40_000, seed=0)
-    assert FURTHER in found.faults
-    assert found.epsilon_lower > 1.1
+    assert FURTHER in faults(found)
+    assert found["epsilon_lower"] > 1.1
 
 
 def test_bits_below_the_grid_are_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Mechanism, "on_grid", lambda self, clipped, scale: clipped)
     found = audit(releases=1000, seed=0)
-    assert found.faults == ["the last bits of a release are not covered by noise"]
+    assert faults(found) == "the last bits of a release are not covered by noise"
 
 
 def test_a_weaker_cap_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,13 +168,13 @@ def test_a_weaker_cap_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda *args, epsilon, **rest: real(*args, epsilon=2 * epsilon, **rest),
     )
     found = audit(mechanism="privunit", epsilon=2.0, releases=20_000, seed=0)
-    assert found.epsilon_lower > 2.0
-    assert SMALLER in found.faults
+    assert found["epsilon_lower"] > 2.0
+    assert SMALLER in faults(found)
 
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
 def test_a_sensitivity_of_c_that_is_claimed_as_replace_one_is_caught(
-    mechanism: Any, monkeypatch: pytest.MonkeyPatch
+    mechanism: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The right code for the weaker relation, sold as the stronger one."""
     real = audit_targets.Ledger.in_memory
@@ -193,8 +188,8 @@ def test_a_sensitivity_of_c_that_is_claimed_as_replace_one_is_caught(
         mechanism=mechanism, trust="secagg", neighbours="replace-one", path="guard", epsilon=2.0,
         releases=40_000, seed=0,
     )  # fmt: skip
-    assert found.verdict == "refuted"
-    assert found.epsilon_lower > 2.0  # by what was seen, and not only by the size of the noise
+    assert found["verdict"] == "refuted"
+    assert found["epsilon_lower"] > 2.0  # by what was seen, and not only by the size of the noise
 
 
 def test_the_other_reading_holds_against_the_attack_for_the_other_relation() -> None:
@@ -209,22 +204,17 @@ def test_the_other_reading_holds_against_the_attack_for_the_other_relation() -> 
         trust="secagg", neighbours="replace-one", path="guard", epsilon=other, releases=40_000,
         seed=0,
     )  # fmt: skip
-    assert sold.verdict == "holds"
-    assert 1.0 < sold.epsilon_lower <= other
+    assert sold["verdict"] == "holds"
+    assert 1.0 < sold["epsilon_lower"] <= other
 
 
 # ---- a client's folder, and a group of them
 
 
-@pytest.fixture
-def few_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit_machines, "_TIMES", 1)
-
-
 def test_a_real_client_keeps_its_promise() -> None:
     found = audit(path="client", mechanism="laplace", releases=60, seed=0)
-    assert (found.verdict, found.faults) == ("holds", [])
-    names = [check["name"] for check in found.checks]
+    assert (found["verdict"], refuted(found)) == ("holds", {})
+    names = [check["name"] for check in found["checks"]]
     assert names[-3:] == ["same request again", "no ratings", "paid for"]
 
 
@@ -237,45 +227,44 @@ class Generous(Client):
         return np.random.default_rng(request.round).normal(size=64)
 
 
+class SameNoise(Client):
+    """Draws its noise anew from the same seed whenever it is started."""
+
+    def __init__(self, file: Any, noise: Any) -> None:
+        super().__init__(file, noise=lambda *_: SeededNoise(0))
+
+
 @pytest.mark.parametrize(
     ("broken", "name"),
     [
         (ReplaysIfNothingChanged, "same request again"),
         (RefusesWithoutRatings, "no ratings"),
         (Generous, "paid for"),
+        (SameNoise, "fresh noise"),
+        (None, "size of the noise"),
     ],
 )
-def test_a_client_that_tells_without_noise_is_refuted(
+def test_a_faulty_client_is_refuted(
     broken: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flower_client, "Client", broken)
-    found = audit(path="client", releases=40, seed=0)
-    assert name in [check["name"] for check in found.checks if check["refuted"]]
-
-
-@pytest.mark.parametrize("kind", ["less", "again"])
-def test_a_client_with_broken_noise_is_refuted(
-    kind: str, few_turns: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if kind == "less":
+    if broken is None:
         scaled(0.9)(monkeypatch)
-    else:  # noise by the name of the run, whatever the round
-        monkeypatch.setattr(audit_machines, "SeededNoise", lambda _: SeededNoise(0))
+    else:
+        monkeypatch.setattr(audit_machines, "Client", broken)
     found = audit(path="client", releases=40, seed=0)
-    assert found.verdict == "refuted"
-    wanted = SMALLER if kind == "less" else AGAIN
-    assert any(said.startswith(wanted) for said in found.faults)
+    assert found["verdict"] == "refuted"
+    assert name in refuted(found)
 
 
 def test_sums_of_real_clients_keep_the_promise() -> None:
     found = audit(trust="secagg", seed=0)
-    assert (found.verdict, found.faults) == ("holds", [])
-    assert (found.members, found.dropouts, found.colluders) == (5, 1, 1)
-    assert [part["what"] for part in found.parts] == [
+    assert (found["verdict"], refuted(found)) == ("holds", {})
+    assert (found["members"], found["dropouts"], found["colluders"]) == (5, 1, 1)
+    assert [part["what"] for part in found["parts"]] == [
         "drop-outs before the upload",
         "drop-outs after the upload",
     ]
-    assert {check["name"] for check in found.checks} >= {"masked uploads", "paid for"}
+    assert {check["name"] for check in found["checks"]} >= {"masked uploads", "paid for"}
 
 
 def no_masks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,9 +281,8 @@ def tolerance_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
         (patched(Shares, "draw", lambda real, *args: np.rint(0.7 * real(*args)).astype(np.int64)),
          SMALLER),
         (tolerance_ignored, SMALLER),
-        (scaled(0.5), SMALLER),
         (patched(Gaussian, "clip", lambda real, self, up, bound: np.array(up)), FURTHER),
-        (no_masks, "a masked upload is not uniform: its highest bits show what is under the mask"),
+        (no_masks, UNEVEN),
     ],
 )  # fmt: skip
 def test_a_group_of_faulty_clients_is_refuted(
@@ -306,8 +294,7 @@ def test_a_group_of_faulty_clients_is_refuted(
     found = audit(
         trust="secagg", epsilon=8.0, releases=60, dropouts=0, colluders=colluders, seed=0
     )
-    assert found.verdict == "refuted"
-    assert any(said.startswith(fault) for said in found.faults)
+    assert fault in faults(found)
 
 
 # ---- the command, and what is refused
@@ -334,8 +321,6 @@ def test_senseless_arguments_are_refused(options: dict[str, Any], said: str) -> 
 
 
 def test_the_path_of_a_client_needs_flower(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
     monkeypatch.delitem(sys.modules, "bgtplanner.runs.audit_machines")
     monkeypatch.setitem(sys.modules, "flwr", None)
     with pytest.raises(MissingExtraError, match="flower"):
@@ -345,17 +330,15 @@ def test_the_path_of_a_client_needs_flower(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("arguments", "code", "verdict"),
     [
-        (("--mechanism", "laplace", "--releases", 4000), 0, "HOLDS"),
-        (("--unit", "row", "--releases", 4000), 1, "REFUTED"),
-        (("--epsilon", 10, "--releases", 4000), 3, "INCONCLUSIVE"),
+        (("--mechanism", "laplace"), 0, "HOLDS"),
+        (("--unit", "row"), 1, "REFUTED"),
+        (("--epsilon", 10), 3, "INCONCLUSIVE"),
     ],
 )
 def test_the_command(
     arguments: tuple[Any, ...], code: int, verdict: str, command_line: Call
 ) -> None:
-    done = command_line("audit", *arguments, "--seed", 0)
-    assert done.code == code
-    assert f"verdict             {verdict}" in done.out
-    assert max(map(len, done.out.splitlines())) <= 80
-    found = json.loads(command_line("audit", *arguments, "--seed", 0, "--json").out)
+    done = command_line("audit", *arguments, "--releases", 4000, "--seed", 0)
+    assert (done.code, verdict in done.out) == (code, True)
+    found = json.loads(command_line("audit", *arguments, "--releases", 4000, "--json").out)
     assert found["verdict"] == verdict.lower()

@@ -7,19 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from bgtplanner.commands.options import Json, named_by_flags, need_flower, print_json
-from bgtplanner.errors import ConfigError
+from bgtplanner.commands.options import Json, answer, named_by_flags
 
 EXIT_CODES = {"holds": 0, "refuted": 1, "inconclusive": 3}
 """Exit codes of `audit`; 2 is for what cannot be done, as everywhere."""
-
-_KNOWN = {
-    "mechanism": ("gaussian", "laplace", "privunit"),
-    "trust": ("local", "secagg"),
-    "neighbours": ("auto", "replace-special", "replace-one"),
-    "unit": ("client", "row"),
-    "path": ("auto", "guard", "client"),
-}
 
 
 def audit(
@@ -30,27 +21,18 @@ def audit(
     ] = "auto",
     unit: Annotated[str, typer.Option(help="client | row (the paper's)")] = "client",
     path: Annotated[
-        str,
-        typer.Option(
-            help="What to attack: guard | client (folders, and with trust secagg a server); "
-            "auto: client with trust secagg if there is such a client, else guard."
-        ),
+        str, typer.Option(help="guard | client; auto: client for sums of Gaussian noise.")
     ] = "auto",
     epsilon: Annotated[float, typer.Option(help="The budget to audit.")] = 1.0,
     delta: Annotated[float, typer.Option(help="Its delta.")] = 1e-5,
     releases: Annotated[
-        int | None,
-        typer.Option(
-            help="Number of releases; default 200,000, with path client 300, of sums 80."
-        ),
+        int | None, typer.Option(help="How many; default 200,000, of a client 300, of sums 80.")
     ] = None,
     dropouts: Annotated[
-        int | None,
-        typer.Option(help="With path client and trust secagg: clients that drop out; default 1."),
+        int | None, typer.Option(help="Of a group's clients, how many drop out; default 1.")
     ] = None,
     colluders: Annotated[
-        int | None,
-        typer.Option(help="Likewise: clients that tell what they have sent; default 1."),
+        int | None, typer.Option(help="How many tell what they have sent; default 1.")
     ] = None,
     confidence: Annotated[
         float, typer.Option(help="Probability that an honest client is not refuted.")
@@ -65,8 +47,9 @@ def audit(
     Exit codes: 0 if the claim holds, 1 if it is refuted, 3 if the audit is inconclusive: so few
     releases could not have refuted it.
 
-    With trust secagg and Gaussian noise, a group of clients and a server make sums through masks,
-    shares and drop-outs. The attacker sees the sums, and what colluding clients have sent.
+    The path guard is a client's ledger, clip and noise, client a folder on a disk. With trust
+    secagg, it is a group of such clients and a server, which make sums through masks, shares and
+    drop-outs; the attacker sees the sums, and what colluding clients have sent.
 
     Example: `bgtplanner audit --mechanism gaussian --epsilon 1`
 
@@ -74,89 +57,40 @@ def audit(
     """
     asked: dict[str, Any] = {**locals()}
     del asked["as_json"]
-    from rich.console import Console
-    from rich.progress import Progress
-
-    for name, known in _KNOWN.items():
-        ConfigError.unless(asked[name] in known, f"--{name}", asked[name], " or ".join(known))
-    if path == "client":
-        need_flower()
     from bgtplanner.runs.audit import audit as attack
 
-    console = Console(stderr=True)
-    hidden = as_json or not console.is_terminal
-    with named_by_flags(), Progress(console=console, transient=True, disable=hidden) as progress:
-        task = progress.add_task("releasing", total=1.0)
-        found = attack(
-            **asked, on_progress=lambda share: progress.update(task, completed=share)
-        ).to_json()
-    if as_json:
-        print_json(found)
-    else:
-        Console().print("\n".join(_view(found)), highlight=False, markup=False)
+    with named_by_flags():
+        found = attack(**asked)
+    answer(as_json, found, *_view(found))
     raise typer.Exit(EXIT_CODES[found["verdict"]])
 
 
 def _view(found: Mapping[str, Any]) -> list[str]:
     """Return what was attacked and claimed, what was and could have been seen, and the verdict."""
-    gaussian = found["epsilon_lower_gaussian"]
-    assuming = gaussian is not None and gaussian > found["epsilon_lower_any"]
-    against = "nothing" if found["neighbours"] == "replace-special" else "another's"
-    level = found["client_level_epsilon"]
+    claim, relation = found["claimed_epsilon"], found["neighbours"]
+    against = "nothing" if relation == "replace-special" else "another's"
+    sums = "{dropouts} of {members} clients drop out, {colluders} tell what was sent"
+    rows = "by theory, epsilon {client_level_epsilon:.3f} for the whole client"
     lines = [
-        ("claimed", f"epsilon {found['claimed_epsilon']:g} at delta {found['delta']:g} "
-                    f"({found['accounting']})"),
-        ("", f"{found['neighbours']}: one client's upload against {against}"),
-        *([("by theory", f"epsilon {level:.3f} for the whole client")] * (found["unit"] == "row")),
-        ("seen", f"epsilon >= {found['epsilon_lower']:.3f} with {100 * found['confidence']:g} % "
-                 f"confidence{', for Gaussian noise' if assuming else ''}"),
-        ("expected", f"about {found['epsilon_expected']:.3f}, if everything is as stated"),
-        ("from guesses alone", f"epsilon >= {found['epsilon_lower_any']:.3f}, for any noise"),
-        ("they could show", f"epsilon {found['epsilon_largest']:.2f}, if none had been wrong"),
-    ]  # fmt: skip
-    for part in found["parts"]:
-        lines += [("checked", part["what"])] * (len(found["parts"]) > 1)
-        own = (check for check in found["checks"] if check["part"] == part["what"])
-        lines += [(check["name"], _checked(check)) for check in own]
-    verdict, *reasons = _verdict(found)
-    lines += [("verdict", verdict), *(("", reason) for reason in reasons)]
-    head = [
-        f"{found['mechanism']}, trust {found['trust']}, unit {found['unit']}, "
-        f"path {found['path']}",
-        f"{found['releases']:,} releases of neighbouring inputs",
+        ("attacked", "{mechanism}, trust {trust}, unit {unit}, path {path}"),
+        ("", "{releases:,} releases of neighbouring inputs"),
+        *([("", sums)] if found["members"] else []),
+        ("claimed", "epsilon {claimed_epsilon:g} at delta {delta:g} ({accounting})"),
+        ("", f"{relation}: one client's upload against {against}"),
+        *([("", rows)] if found["unit"] == "row" else []),
+        ("seen", "epsilon >= {epsilon_lower:.3f} with {confidence:.4g} confidence"),
+        ("expected", "about {epsilon_expected:.3f}, if everything is as stated"),
+        ("from guesses alone", "epsilon >= {epsilon_lower_any:.3f}, for any noise"),
+        ("they could show", "epsilon {epsilon_largest:.2f}, if none had been wrong"),
     ]
-    if found["members"] is not None:
-        gone, tell = (found[name] or "none" for name in ("dropouts", "colluders"))
-        who = f"of {found['members']} clients, {gone} dropped out"
-        head.append(f"{who}; {tell} told the attacker what was sent")
-    return [*head, *(f"{name:<20}{said}" for name, said in lines)]
-
-
-def _checked(check: Mapping[str, Any]) -> str:
-    """Return the result of a check, with its figures if it is more than yes or no."""
-    word = "REFUTED" if check["refuted"] else "as stated"
-    if check["name"] in ("paid for", "last bits"):
-        return word
-    size = check["name"] == "size of the noise"
-    ratio = f"{check['measured']:.3f} of it, " if size else ""
-    return f"{word} ({ratio}p = {check['p_value']:.2g})"
-
-
-def _verdict(found: Mapping[str, Any]) -> list[str]:
-    claim, needed = found["claimed_epsilon"], found["releases_needed"]
-    if found["verdict"] == "holds":
-        return [
-            f"HOLDS: more than {claim:g} could have been shown, and was not.",
-            "That is consistent with the claim, but does not prove it.",
-        ]
-    if found["verdict"] == "refuted":
-        spent = [f"at least {found['epsilon_lower']:.3f} is spent"]
-        return [
-            "REFUTED: THE CLAIM IS FALSE",
-            *(spent if found["epsilon_lower"] > claim else []),
-            *(check["fault"] for check in found["checks"] if check["refuted"]),
-        ]
-    return [
-        f"INCONCLUSIVE: so few releases cannot show {claim:g}",
-        f"at least {needed:,} are needed: --releases {needed}",
-    ]
+    for check in found["checks"]:
+        word = "REFUTED" if check["refuted"] else "as stated"
+        lines.append((check["name"], f"{word} (p = {check['p_value']:.2g}), {check['part']}"))
+    reasons = {
+        "holds": [f"more than {claim:g} could have been shown, and was not; no proof"],
+        "refuted": [check["fault"] for check in found["checks"] if check["refuted"]],
+        "inconclusive": [f"so few cannot show {claim:g}: --releases {found['releases_needed']}"],
+    }
+    lines.append(("verdict", found["verdict"].upper()))
+    lines += [("", reason) for reason in dict.fromkeys(reasons[found["verdict"]])]
+    return [f"{name:<20}{text.format_map(found)}" for name, text in lines]
