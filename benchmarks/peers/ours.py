@@ -15,7 +15,7 @@ from bgtplanner.federation.parameters import RoundParameters, round_parameters
 from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.rounds import Federation, Uploaded
 from bgtplanner.federation.simulation import Simulation
-from bgtplanner.models.layout import laid_out
+from bgtplanner.models.interactions import laid_out
 from bgtplanner.models.optimizers import Server
 from bgtplanner.privacy.accountants import accountant_named
 

@@ -29,8 +29,7 @@ from bgtplanner.federation.rounds import Federation
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.fedgnn import FedGNN
-from bgtplanner.models.interactions import Interactions
-from bgtplanner.models.layout import laid_out
+from bgtplanner.models.interactions import Interactions, laid_out
 from bgtplanner.models.learner import Learner
 from bgtplanner.models.optimizers import Server
 from bgtplanner.models.tastes import Tastes

@@ -21,8 +21,7 @@ from bgtplanner.federation.rounds import Federation, State
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.fedgnn import FedGNN
-from bgtplanner.models.interactions import Interactions
-from bgtplanner.models.layout import laid_out
+from bgtplanner.models.interactions import Interactions, laid_out
 from bgtplanner.models.optimizers import Server
 from bgtplanner.models.tastes import Tastes
 from bgtplanner.privacy.privunit import PRIVUNIT
@@ -151,20 +150,19 @@ def test_every_rating_has_one_place(clients: int | None) -> None:
             np.asarray(getattr(found, name))[real], getattr(ratings, name)
         )
     np.testing.assert_array_equal(np.asarray(found.arrival)[real], arrival)
-    np.testing.assert_array_equal(found.user, np.repeat(found.layout.user_of_block, 8))
+    np.testing.assert_array_equal(found.user, np.repeat(found.user_of_block, 8))
     pair, owner = np.asarray(found.pair)[real], np.asarray(found.pair_client)
     np.testing.assert_array_equal(owner[pair], ratings.client)
     np.testing.assert_array_equal(np.asarray(found.pair_item)[pair], ratings.item)
-    assert (np.diff(owner) >= 0).all()
-    per_chunk = np.asarray(found.user).reshape(found.chunks, -1)
-    chunk_of_client = np.asarray(found.layout.place_of_client) // found.layout.clients.shape[1]
-    of_edges = chunk_of_client[ratings.client_of_user[per_chunk]]
-    assert (of_edges == np.arange(found.chunks)[:, None]).all()
+    chunk_of_client = np.asarray(found.clients.place) // found.clients.members.shape[1]
+    size = len(real) // found.chunks
+    of_edges = np.flatnonzero(real) // size
+    np.testing.assert_array_equal(chunk_of_client[ratings.client], of_edges)
 
 
 def test_small_data_and_single_rows_stay_as_they_are() -> None:
     ratings, arrival = some_ratings(None)
-    assert laid_out(ratings, arrival).layout.block == 1
+    assert laid_out(ratings, arrival).block == 1
     model, server = LEARNERS["factorization"]
     rows = Protection(mechanism="gaussian", unit="row")
     assert not Federation(model=model, server=server, protection=rows).adds_up
@@ -173,7 +171,7 @@ def test_small_data_and_single_rows_stay_as_they_are() -> None:
     assert Federation(model=model, server=server, protection=LOCAL).adds_up
     for single in (rows, each, TURNED):
         alone = Federation(model=model, server=server, protection=single)
-        assert alone.lay_out(large_ratings(), None).layout.block == 1
+        assert alone.lay_out(large_ratings(), None).block == 1
 
 
 def large_ratings() -> Ratings:

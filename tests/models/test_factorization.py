@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import ConfigError
 from bgtplanner.models.factorization import Factorization
-from bgtplanner.models.interactions import Interactions, Shared, Upload
-from bgtplanner.models.layout import laid_out
+from bgtplanner.models.interactions import Interactions, Shared, Upload, laid_out
 from bgtplanner.models.learner import client_gradients
 
 Float = NDArray[np.float64]

@@ -26,8 +26,7 @@ from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models import solving
 from bgtplanner.models.bias import Biases
-from bgtplanner.models.interactions import Interactions, Shared
-from bgtplanner.models.layout import laid_out
+from bgtplanner.models.interactions import Interactions, Shared, laid_out
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
 from bgtplanner.models.tastes import TasteMemory, Tastes
 from bgtplanner.testing import LearnerContract

@@ -70,15 +70,15 @@ def by_chunk(
 
     What is computed must not depend on anything random: noise is drawn once, for the sum of all.
     """
-    layout = interactions.layout
-    if layout.chunks == 1 or any(each.parts is None for each in asked):
+    every, members_of = interactions.users, interactions.clients.members
+    if interactions.chunks == 1 or any(each.parts is None for each in asked):
         pairs = [(each.user, each.item) for each in asked]
         return compute(interactions, local, given, clients, pairs)
-    most_users = layout.users.shape[1]
+    most_users = every.members.shape[1]
     parts = [cast(Parts, each.parts) for each in asked]
 
     def of_chunk(number: Array) -> Computed:
-        users, members = layout.users[number], layout.clients[number]
+        users, members = every.members[number], members_of[number]
         there = members < interactions.n_clients
         pairs = []
         for each, part in zip(asked, parts, strict=True):
@@ -86,7 +86,7 @@ def by_chunk(
                 pairs.append((each.user, each.item))
                 continue
             which = part.members[number]
-            own_user = layout.place_of_user[each.user[which]] - number * most_users
+            own_user = every.place[each.user[which]] - number * most_users
             pairs.append((jnp.clip(own_user, 0, most_users - 1), each.item[which]))
         own = jax.tree.map(lambda leaf: leaf[users], local)
         of_clients = tuple(jnp.where(there, part[members], 0) for part in clients)
@@ -98,7 +98,7 @@ def by_chunk(
 
     shapes = jax.eval_shape(of_chunk, jnp.int32(0))[3]
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    numbers = jnp.arange(layout.chunks, dtype=jnp.int32)
+    numbers = jnp.arange(interactions.chunks, dtype=jnp.int32)
     sums, (kept, of_clients, answers) = jax.lax.scan(one, nothing, numbers)
 
     def placed(leaf: Array, place: Array) -> Array:
@@ -106,8 +106,8 @@ def by_chunk(
         return flat[place] if place.size else flat[:0]
 
     return (
-        jax.tree.map(lambda leaf: placed(leaf, layout.place_of_user), kept),
-        jax.tree.map(lambda leaf: placed(leaf, layout.place_of_client), of_clients),
+        jax.tree.map(lambda leaf: placed(leaf, every.place), kept),
+        jax.tree.map(lambda leaf: placed(leaf, interactions.clients.place), of_clients),
         [placed(leaf, part.place) for leaf, part in zip(answers, parts, strict=True)],
         sums,
     )

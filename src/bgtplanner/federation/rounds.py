@@ -30,9 +30,9 @@ from bgtplanner.models.interactions import (
     Interactions,
     Shared,
     Upload,
+    laid_out,
     where_users,
 )
-from bgtplanner.models.layout import laid_out
 from bgtplanner.models.learner import Learner, Local
 from bgtplanner.models.metrics import tally
 from bgtplanner.models.optimizers import Memory, Noise, Server

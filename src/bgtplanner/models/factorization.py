@@ -64,7 +64,7 @@ class Factorization(Learner):
         shrinkage = [self.bias_shrinkage] + [self.factor_shrinkage] * self.dim
         normal = normal_equations(table, shrinkage, interactions)
         right = interactions.products_by_user(table, interactions.present * target)
-        if interactions.layout.block == 1:
+        if interactions.block == 1:
             return jnp.linalg.solve(normal, right[..., None])[..., 0]
         return solved_systems(normal, right)
 

@@ -1,4 +1,10 @@
-"""Ratings, parameters and uploads of all clients as flat arrays whose shapes never change."""
+"""Ratings, parameters and uploads of all clients as flat arrays whose shapes never change.
+
+A rating is an *edge* between a user and an item. The edges of a user fill blocks, and blocks of
+whole clients fill chunks: sums over a block are dense, and since all chunks have the same shapes,
+a round can go through them one by one, in bounded memory. What is left of a block or a chunk is
+filled with edges that never arrive.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +25,12 @@ FEW_COLUMNS = 4
 _MATRIX = 8  # columns up to which rows are multiplied element by element
 _VECTOR = 16  # columns up to which a power of two of them is worth while
 _TABLE = 1 << 21  # products of columns, for all items, up to which they are made beforehand
+_NEVER = np.iinfo(np.int32).max
+_SMALL = 50_000  # ratings up to which nothing is laid out: programs compile faster without
+_BLOCKS = (32, 16, 8, 1)
+_MOST_PADDING = 1.3  # of a block size, relative to the ratings
+_CHUNK = {"cpu": 1 << 17}  # edges of a chunk: on CPUs as many as stay in the cache
+_LARGE_CHUNK = 1 << 26
 
 
 class Shared(NamedTuple):
@@ -46,7 +58,7 @@ class Upload(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """Some ratings by the chunk of their client.
+    """Some things by the chunk that they are in.
 
     Attributes:
         members: Those of each chunk, ``[chunks, most]``; their number for none.
@@ -59,59 +71,28 @@ class Parts(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True)
-class Layout:
-    """The order of the edges in which sums are dense: blocks of one user each, in chunks.
-
-    A block is so many consecutive edges of one user. A chunk is so many blocks of whole clients;
-    all chunks have the same shapes, so that a round can go through them one by one. What is left
-    of a block or a chunk is filled with edges that never arrive.
-
-    Attributes:
-        user_of_block: User of each block.
-        users: Users of each chunk, by client, ``[chunks, most users]``; n_users for no user.
-        clients: Clients of each chunk, ``[chunks, most clients]``; n_clients for no client.
-        place_of_user: Where each user is in `users`, flat.
-        place_of_client: Where each client is in `clients`, flat.
-        block: Number of edges in a block.
-    """
-
-    user_of_block: Array
-    users: Array
-    clients: Array
-    place_of_user: Array
-    place_of_client: Array
-    block: int = field(metadata={"static": True})
-
-    @property
-    def chunks(self) -> int:
-        """Number of chunks."""
-        return int(self.users.shape[0])
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True, kw_only=True)
 class Interactions:
     """Training ratings as the edges of all clients' graphs, sorted by client.
 
     Attributes:
-        user: User of each edge.
         item: Item of each edge.
         value: Rating of each edge.
         arrival: First round in which each edge is known.
         present: 1 for an edge that is known now, 0 for one that has not arrived; see :meth:`at`.
         pair: Client-item pair of each edge: the row of the upload that it belongs to.
-        pair_client: Client of each pair, in ascending order.
-        pair_item: Item of each pair.
+        pair_client: Client of each pair; for padding `n_clients`, which is no client.
+        pair_item: Item of each pair; for padding `n_items`, which is no item.
         client_of_user: Client of each user.
+        user_of_block: User of each block; for padding `n_users`, which is no user.
+        users: The users of each chunk, by client.
+        clients: The clients of each chunk.
         features: Public features of the items, ``[n_items, n_features]``; may have no columns.
         n_items: Number of items.
         n_clients: Number of clients.
         one_user_each: Whether every client is one user, so that the pairs are the edges.
-        layout: How the edges are padded and ordered for fast sums. A padded edge never arrives; a
-            padded pair has the item `n_items`, which is no item.
+        block: Number of edges in a block.
     """
 
-    user: Array
     item: Array
     value: Array
     arrival: Array
@@ -120,28 +101,39 @@ class Interactions:
     pair_client: Array
     pair_item: Array
     client_of_user: Array
+    user_of_block: Array
+    users: Parts
+    clients: Parts
     features: Array
     n_items: int = field(metadata={"static": True})
     n_clients: int = field(metadata={"static": True})
     one_user_each: bool = field(metadata={"static": True})
-    layout: Layout
+    block: int = field(metadata={"static": True})
+
+    @classmethod
+    def of(cls, ratings: Ratings, arrival: NDArray[np.int32] | None = None) -> Interactions:
+        """Return the edges of some training ratings as they came: blocks of one, in one chunk."""
+        return laid_out(ratings, arrival, block=1, chunk=max(len(ratings), 1))
 
     @property
     def n_users(self) -> int:
         """Number of users, those without a rating included."""
         return int(self.client_of_user.shape[0])
 
-    @classmethod
-    def of(cls, ratings: Ratings, arrival: NDArray[np.int32] | None = None) -> Interactions:
-        """Return the edges of some training ratings as they came: blocks of one, in one chunk.
+    @property
+    def chunks(self) -> int:
+        """Number of chunks that a round can go through one by one."""
+        return int(self.users.members.shape[0])
 
-        Args:
-            ratings: The training ratings.
-            arrival: First round in which each rating can be used; by default round 0.
-        """
-        from bgtplanner.models.layout import laid_out  # which imports this module
+    @property
+    def user(self) -> Array:
+        """User of each edge."""
+        return jnp.repeat(self.user_of_block, self.block)
 
-        return laid_out(ratings, arrival, block=1, chunk=max(len(ratings), 1))
+    @property
+    def ratings_of_clients(self) -> Array:
+        """Number of ratings that each client knows now."""
+        return self.sum_by_client(self.present)
 
     def at(self, round_index: Array | int) -> Interactions:
         """Return the same edges as known in a round. Only the mask changes, no shape."""
@@ -149,60 +141,45 @@ class Interactions:
 
     def chunk(self, number: Array | int) -> Interactions:
         """Return the clients of one chunk as a federation of their own, with their own indices."""
-        layout = self.layout
 
         def part(values: Array) -> Array:
-            size = values.shape[0] // layout.chunks
+            size = values.shape[0] // self.chunks
             return jax.lax.dynamic_slice_in_dim(values, number * size, size)
 
-        most_users, most_clients = layout.users.shape[1], layout.clients.shape[1]
-        first_user, first_client = number * most_users, number * most_clients
-        users, blocks = layout.users[number], part(layout.user_of_block)
-        blocks = jnp.clip(layout.place_of_user[blocks] - first_user, 0, most_users - 1)
-        user = jnp.broadcast_to(blocks[:, None], (blocks.shape[0], layout.block)).ravel()
-        pairs = self.pair_item.shape[0] // layout.chunks
-        if self.one_user_each:
-            client_of_user = jnp.arange(most_users, dtype=jnp.int32)
-        else:
-            of_user = layout.place_of_client[self.client_of_user[users]] - first_client
-            client_of_user = jnp.where(users < self.n_users, of_user, most_clients - 1)
-        pair_client = layout.place_of_client[part(self.pair_client)] - first_client
-        pair_client = jnp.clip(pair_client, 0, most_clients - 1)  # of a chunk without clients
-        alone = Layout(
-            user_of_block=blocks,
-            users=jnp.arange(most_users)[None],
-            clients=jnp.arange(most_clients)[None],
-            place_of_user=jnp.arange(most_users),
-            place_of_client=jnp.arange(most_clients),
-            block=layout.block,
-        )
+        def own(which: Array, parts: Parts) -> Array:
+            place = parts.place[which] - number * parts.members.shape[1]
+            there = which < parts.place.shape[0]  # who is no one has the last place
+            return jnp.where(there, place, parts.members.shape[1] - 1).astype(jnp.int32)
+
+        def alone(parts: Parts) -> Parts:
+            every = jnp.arange(parts.members.shape[1], dtype=jnp.int32)
+            return Parts(every[None], every)
+
         return replace(
             self,
-            user=user,
             item=part(self.item),
             value=part(self.value),
             arrival=part(self.arrival),
             present=part(self.present),
-            pair=part(self.pair) - number * pairs,
-            pair_client=pair_client,
+            pair=part(self.pair) - number * (self.pair_item.shape[0] // self.chunks),
+            pair_client=own(part(self.pair_client), self.clients),
             pair_item=part(self.pair_item),
-            client_of_user=client_of_user,
-            n_clients=most_clients,
-            layout=alone,
+            client_of_user=own(
+                jnp.append(self.client_of_user, self.n_clients)[self.users.members[number]],
+                self.clients,
+            ),
+            user_of_block=own(part(self.user_of_block), self.users),
+            users=alone(self.users),
+            clients=alone(self.clients),
+            n_clients=self.clients.members.shape[1],
         )
-
-    @property
-    def chunks(self) -> int:
-        """Number of chunks that a round can go through one by one."""
-        return self.layout.chunks
 
     def parts_of(self, user: NDArray[Any]) -> Parts | None:
         """Return other ratings of these users by chunk; None if there is only one."""
         if self.chunks == 1:
             return None
-        chunk = np.asarray(self.layout.place_of_user)[user] // self.layout.users.shape[1]
-        members, place = places_of(chunk, np.arange(len(user)), self.chunks)
-        return Parts(jnp.asarray(members), jnp.asarray(place))
+        chunk = np.asarray(self.users.place)[user] // self.users.members.shape[1]
+        return Parts(*map(jnp.asarray, _parts(chunk, self.chunks)))
 
     def sum_by_user(self, values: Array) -> Array:
         """Return the sum of an edge quantity over each user."""
@@ -210,15 +187,14 @@ class Interactions:
 
     def max_by_user(self, values: Array) -> Array:
         """Return the maximum of an edge quantity over each user; minus infinity without edges."""
-        of_blocks, users = self._blocks(values).max(1), self.layout.user_of_block
-        return jax.ops.segment_max(of_blocks, users, self.n_users)
+        return jax.ops.segment_max(self._blocks(values).max(1), self.user_of_block, self.n_users)
 
     def of_users(self, values: Array) -> Array:
         """Return the user's value for each edge, from one value per user."""
-        blocks, size = values[self.layout.user_of_block], self.layout.block
-        shape = (blocks.shape[0], size, *blocks.shape[1:])
+        blocks = values[self.user_of_block]
+        shape = (blocks.shape[0], self.block, *blocks.shape[1:])
         spread = jnp.broadcast_to(blocks[:, None], shape)
-        return spread.reshape(shape[0] * size, *blocks.shape[1:])
+        return spread.reshape(shape[0] * self.block, *blocks.shape[1:])
 
     def sum_by_client(self, values: Array) -> Array:
         """Return the sum of an edge quantity over each client."""
@@ -235,8 +211,7 @@ class Interactions:
         """Return the sum of a quantity of the pairs over each client."""
         if self.one_user_each:
             return self.sum_by_client(values)
-        clients, number = self.pair_client, self.n_clients
-        return jax.ops.segment_sum(values, clients, number, indices_are_sorted=True)
+        return jax.ops.segment_sum(values, self.pair_client, self.n_clients)
 
     def of_clients(self, values: Array) -> Array:
         """Return the client's value for each pair, from one value per client."""
@@ -248,22 +223,23 @@ class Interactions:
         """Return the sum of a quantity of the pairs over each item."""
         return jax.ops.segment_sum(rows, self.pair_item, self.n_items)
 
+    def rows_of(self, rows: Array) -> Array:
+        """Return the row of each edge, from one row per pair."""
+        return rows if self.one_user_each else rows[self.pair]
+
     def _blocks(self, values: Array) -> Array:
-        size = self.layout.block
-        return values.reshape(values.shape[0] // size, size, *values.shape[1:])
+        return values.reshape(values.shape[0] // self.block, self.block, *values.shape[1:])
 
     def _over_blocks(self, values: Array) -> Array:
         """Return the sum of a quantity of the blocks over each user."""
-        return jax.ops.segment_sum(values, self.layout.user_of_block, self.n_users)
+        return jax.ops.segment_sum(values, self.user_of_block, self.n_users)
 
     def products_by_user(self, table: Array, values: Array) -> Array:
         """Return each user's sum of an edge quantity times the row of the item, ``[users, w]``.
 
-        Args:
-            table: A row per item, ``[n_items, w]``.
-            values: The quantity; it counts where a rating is not known, too.
+        The quantity counts where a rating is not known, too.
         """
-        layout, width = self.layout, table.shape[1]
+        width = table.shape[1]
         if width <= FEW_COLUMNS:
             return self.sum_by_user(values[:, None] * table[self.item])
         # A power of two of columns: a processor then takes several in one instruction.
@@ -272,37 +248,29 @@ class Interactions:
         # Written out, or what the table is made of would be computed anew for every edge.
         table = jax.lax.optimization_barrier(table)  # type: ignore[no-untyped-call]
         items, of_blocks = self._blocks(self.item), self._blocks(values)
-        sums: Any = sum(of_blocks[:, at, None] * table[items[:, at]] for at in range(layout.block))
+        sums: Any = sum(of_blocks[:, at, None] * table[items[:, at]] for at in range(self.block))
         return self._over_blocks(sums)[:, :width]
 
     def scores(self, table: Array, users: Array) -> Array:
-        """Return the inner product of the item's row and the user's, for each edge.
-
-        Args:
-            table: A row per item, ``[n_items, w]``.
-            users: A row per user, ``[n_users, w]``.
-        """
-        rows, layout = table[self.item], self.layout
-        if layout.block == 1 or table.shape[1] <= _MATRIX:
+        """Return the inner product of the item's row and the user's row, for each edge."""
+        rows = table[self.item]
+        if self.block == 1 or table.shape[1] <= _MATRIX:
             return (rows * self.of_users(users)).sum(1)
         # Rows are gathered first, which is faster than doing all of it at once.
         blocks = self._blocks(jax.lax.optimization_barrier(rows))  # type: ignore[no-untyped-call]
-        of_blocks = users[layout.user_of_block]
+        of_blocks = users[self.user_of_block]
         return jnp.einsum("nbw,nw->nb", blocks, of_blocks, precision="highest").ravel()
 
     def squares_by_user(self, table: Array) -> Array:
         """Return each user's sum of outer products of the rows of its items, ``[users, w, w]``.
 
         Columns are multiplied for every item instead of for every rating, as long as there is
-        room. Otherwise it is computed column by column, because an outer product for every edge
-        would need `w` times the memory.
-
-        Args:
-            table: A row per item, ``[n_items, w]``.
+        room, and otherwise one by one: an outer product for every edge would need `w` times the
+        memory.
         """
         width = table.shape[1]
         one, other = np.triu_indices(width)
-        if self.layout.block == 1 or one.size * self.n_items > _TABLE:
+        if self.block == 1 or one.size * self.n_items > _TABLE:
             rows = self.present[:, None] * table[self.item]
             columns = [self.sum_by_user(rows[:, at, None] * rows) for at in range(width)]
             return jnp.stack(columns, axis=1)
@@ -311,26 +279,16 @@ class Interactions:
         which[one, other] = which[other, one] = np.arange(one.size)
         return sums[:, which]
 
-    @property
-    def ratings_of_clients(self) -> Array:
-        """Number of ratings that each client knows now."""
-        return self.sum_by_client(self.present)
-
-    def rows_of(self, rows: Array) -> Array:
-        """Return the row of each edge, from one row per pair."""
-        return rows if self.one_user_each else rows[self.pair]
-
     def find_pair(self, client: Array, item: Array) -> Array:
         """Return the index of client-item pairs; the number of all pairs for an unknown pair.
 
-        Only for clients with several users: their pairs are sorted by client and item.
+        Only for clients with several users: the pairs of each are sorted by item.
         """
         last = self.pair_item.shape[0]
         place = jnp.arange(last, dtype=jnp.int32)
-        real = self.pair_item < self.n_items  # padding comes after the items of a client
-        first = jax.ops.segment_min(place, self.pair_client, self.n_clients)
-        number = jax.ops.segment_sum(real.astype(jnp.int32), self.pair_client, self.n_clients)
-        low, end = first[client], (first + number)[client]
+        low = jax.ops.segment_min(place, self.pair_client, self.n_clients)[client]
+        number = jax.ops.segment_sum(jnp.ones_like(place), self.pair_client, self.n_clients)
+        end = low + number[client]
 
         def halve(_: int, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
             low, high = bounds
@@ -338,10 +296,124 @@ class Interactions:
             below = (low < high) & (self.pair_item[jnp.minimum(middle, last - 1)] < item)
             return jnp.where(below, middle + 1, low), jnp.where(below, high, middle)
 
-        steps = max(self.n_items, 1).bit_length()
-        at, _ = jax.lax.fori_loop(0, steps, halve, (low, end))
+        at, _ = jax.lax.fori_loop(0, max(self.n_items, 1).bit_length(), halve, (low, end))
         there = (at < end) & (self.pair_item[jnp.minimum(at, last - 1)] == item)
         return jnp.where(there, at, last)
+
+
+def laid_out(
+    ratings: Ratings,
+    arrival: NDArray[np.int32] | None = None,
+    *,
+    block: int | None = None,
+    chunk: int | None = None,
+) -> Interactions:
+    """Return the edges of some training ratings in blocks and chunks.
+
+    Small data stay as they are. By default blocks are as large as their padding allows, and chunks
+    fit the caches of a CPU, or the memory of an accelerator.
+
+    Args:
+        ratings: The training ratings, sorted by client.
+        arrival: First round in which each rating can be used; by default round 0.
+        block: Number of edges in a block.
+        chunk: Number of edges in a chunk, about; clients are not divided.
+    """
+    if block is None and len(ratings) <= _SMALL:
+        return Interactions.of(ratings, arrival)
+    if chunk is None:
+        chunk = _CHUNK.get(next(iter(jnp.zeros(()).devices())).platform, _LARGE_CHUNK)
+    n_users, n_items, n_clients = ratings.n_users, ratings.n_items, ratings.n_clients
+    of_users = np.bincount(ratings.user, minlength=n_users)
+    if block is None:
+        most = _MOST_PADDING * len(ratings)
+        block = next(size for size in _BLOCKS if (-(-of_users // size)).sum() * size <= most)
+    needed, client_of_user = -(-of_users // block), ratings.client_of_user
+    chunk_of_client = _chunks(
+        np.bincount(client_of_user, needed, n_clients), max(chunk // block, 1)
+    )
+    chunks, chunk_of_user = int(chunk_of_client.max()) + 1, chunk_of_client[client_of_user]
+    order = np.argsort(client_of_user, kind="stable")
+    owner = np.repeat(order, needed[order])  # of each block
+    blocks = _parts(chunk_of_user[owner], chunks)
+    user_of_block = np.append(owner, n_users)[blocks.members.ravel()]
+    # The place of a rating: its user's first block, and its number among the user's ratings.
+    begin, run = np.zeros((2, n_users), np.int64)
+    begin[order] = np.append(blocks.place, 0)[np.cumsum(needed[order]) - needed[order]]
+    run[order] = np.cumsum(of_users[order]) - of_users[order]
+    place = (begin * block - run)[ratings.user] + np.arange(len(ratings))
+
+    def filled(values: Any, fill: int, kind: Any = np.int32) -> NDArray[Any]:
+        made = np.full(len(user_of_block) * block, fill, dtype=kind)
+        made[place] = values
+        return made
+
+    if n_clients == n_users:
+        pair: NDArray[Any] = np.arange(len(user_of_block) * block)
+        pair_client = np.append(client_of_user, n_clients)[np.repeat(user_of_block, block)]
+        pair_item = filled(ratings.item, n_items)
+    else:
+        key = ratings.client.astype(np.int64) * n_items + ratings.item
+        keys, of_rating = np.unique(key, return_inverse=True)
+        client, item = np.divmod(keys, n_items)
+        pairs = _parts(chunk_of_client[client], chunks)
+        members, size = pairs.members.ravel(), len(user_of_block) * block // chunks
+        pair_client = np.append(client, n_clients)[members]
+        pair_item = np.append(item, n_items)[members]
+        pair = np.repeat(np.arange(chunks) * pairs.members.shape[1], size)
+        pair[place] = pairs.place[of_rating]
+    known = filled(0 if arrival is None else arrival, _NEVER)
+    whole: Any = jax.tree.map(
+        lambda part: part.astype(np.int32) if part.dtype.kind in "iu" else part,
+        {
+            "item": filled(ratings.item, 0),
+            "value": filled(ratings.value, 0, np.float32),
+            "arrival": known,
+            "present": (known <= 0).astype(np.float32),
+            "pair": pair,
+            "pair_client": pair_client,
+            "pair_item": pair_item,
+            "client_of_user": client_of_user,
+            "user_of_block": user_of_block,
+            "users": _parts(chunk_of_user, chunks, client_of_user),
+            "clients": _parts(chunk_of_client, chunks),
+            "features": ratings.features,
+        },
+    )
+    return Interactions(
+        **jax.tree.map(jax.device_put, whole),
+        n_items=n_items,
+        n_clients=n_clients,
+        one_user_each=n_clients == n_users,
+        block=block,
+    )
+
+
+def _chunks(of_clients: NDArray[Any], most: int) -> NDArray[np.int64]:
+    """Return the chunk of each client, in order; all are about as large, at most about `most`."""
+    ends = np.cumsum(of_clients)
+    chunks = max(-(-int(ends[-1]) // most), 1)
+    middle = (ends - of_clients / 2) * chunks / max(ends[-1], 1)
+    chunk = np.minimum(middle.astype(np.int64), chunks - 1)
+    return np.unique(chunk, return_inverse=True)[1]  # one client may be larger than a chunk
+
+
+def _parts(chunk: NDArray[Any], chunks: int, by: NDArray[Any] | None = None) -> Parts:
+    """Return things by their chunk, in their order or ordered `by` something.
+
+    Where there are several chunks, each has room for one more, for whatever belongs to no one.
+    """
+    order = np.argsort(chunk, kind="stable") if by is None else np.lexsort((by, chunk))
+    number = np.bincount(chunk, minlength=chunks)
+    before = (np.cumsum(number) - number)[chunk[order]]
+    most = int(number.max()) + (chunks > 1)
+    place = np.empty(len(chunk), dtype=np.int64)
+    place[order] = chunk[order] * most + np.arange(len(chunk)) - before
+    members = np.full(chunks * most, len(chunk))
+    members[place] = np.arange(len(chunk))
+    made: Any = Parts  # of NumPy arrays, until they are placed
+    found: Parts = made(members.reshape(chunks, most), place)
+    return found
 
 
 def copies(shared: Shared, interactions: Interactions) -> Upload:
@@ -350,24 +422,6 @@ def copies(shared: Shared, interactions: Interactions) -> Upload:
         rows=shared.items[interactions.pair_item],
         dense=jnp.broadcast_to(shared.dense, (interactions.n_clients, shared.dense.shape[0])),
     )
-
-
-def places_of(
-    chunk: NDArray[Any], client: NDArray[Any], chunks: int
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return the members of each chunk, by client, and the place of each of them.
-
-    There is room for one more in every chunk, for whatever belongs to no one.
-    """
-    order = np.lexsort((client, chunk))
-    number = np.bincount(chunk, minlength=chunks)
-    before = (np.cumsum(number) - number)[chunk[order]]
-    most = int(number.max()) + 1 if chunks > 1 else int(number.max())
-    place = np.empty(len(chunk), dtype=np.int32)
-    place[order] = chunk[order] * most + np.arange(len(chunk)) - before
-    members = np.full(chunks * most, len(chunk), dtype=np.int32)
-    members[place] = np.arange(len(chunk))
-    return members.reshape(chunks, most), place
 
 
 def where_users(which: Array, new: Any, old: Any) -> Any:

@@ -29,7 +29,7 @@ def ridge(
         shrinkage: Ridge weight of each column.
         interactions: The ratings that are known.
     """
-    width, laid_out = table.shape[1], interactions.layout.block > 1
+    width, laid_out = table.shape[1], interactions.block > 1
 
     def transposed(values: Array) -> Array:
         return interactions.products_by_user(table, interactions.present * values)
