@@ -21,6 +21,7 @@ from bgtplanner.runs.config import Config, load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.study import Study
 from bgtplanner.runs.summary import facts_of, most_spent, summarise
+from planning.forecasts import left
 
 CLIENTS, ITEMS, RATINGS = 300, 300, 15_000
 BESIDE = {
@@ -100,10 +101,10 @@ class MadeForecast:
     steps = 8
 
     def __init__(self, policy: LedgerPolicy) -> None:
-        self._whole, self._policy = policy.left(), policy
+        self._whole, self._policy = left(policy), policy
 
     def left(self) -> NDArray[np.float64]:
-        return self._policy.left()
+        return left(self._policy)
 
     def precision(self, charges: NDArray[np.float64]) -> float:
         return float(np.mean(charges / self._whole))
@@ -112,7 +113,7 @@ class MadeForecast:
         return np.ones(len(after))
 
     def gain(self, precision: NDArray[np.float64]) -> NDArray[np.float64]:
-        paid = float(np.mean(1.0 - self._policy.left() / self._whole))
+        paid = float(np.mean(1.0 - left(self._policy) / self._whole))
         return np.asarray(0.12 * (1.0 - np.exp(-1.8 * (paid + precision))))
 
 

@@ -73,10 +73,8 @@ class ChargesNothing(Uniform):
         finally:
             self.ledger = given
 
-    def tell(
-        self, plan: Plan, reward: float | None = None, participants: ArrayLike | None = None
-    ) -> None:
-        super().tell(dataclasses.replace(plan, reservation=None), reward, participants)
+    def tell(self, plan: Plan, reward: float | None = None) -> None:
+        super().tell(dataclasses.replace(plan, reservation=None), reward)
 
 
 class SettlesAtOnce(Uniform):
@@ -92,8 +90,7 @@ class SettlesAtOnce(Uniform):
 class ForgetsItsState(Random):
     """Comes back with its generator at the beginning."""
 
-    def _load(self, state: Mapping[str, Any]) -> None:
-        LedgerPolicy._load(self, state)
+    remembers = LedgerPolicy.remembers
 
 
 class ForgetsItsLedger(Uniform):
@@ -124,20 +121,16 @@ class AnySeed(Random):
 class AcceptsNaNRewards(Uniform):
     """Checks contexts, but not rewards."""
 
-    def tell(
-        self, plan: Plan, reward: float | None = None, participants: ArrayLike | None = None
-    ) -> None:
+    def tell(self, plan: Plan, reward: float | None = None) -> None:
         super().tell(plan, None)
 
 
 class TellsTwice(Uniform):
     """Does not mind being told again."""
 
-    def tell(
-        self, plan: Plan, reward: float | None = None, participants: ArrayLike | None = None
-    ) -> None:
+    def tell(self, plan: Plan, reward: float | None = None) -> None:
         self.pending[plan.round] = plan.token
-        super().tell(plan, reward, participants)
+        super().tell(plan, reward)
 
 
 class NeverEnds(Uniform):
@@ -154,11 +147,9 @@ class NeverEnds(Uniform):
 class TakesAnyPlan(Uniform):
     """Looks at the number of the round only."""
 
-    def tell(
-        self, plan: Any, reward: float | None = None, participants: ArrayLike | None = None
-    ) -> None:
+    def tell(self, plan: Any, reward: float | None = None) -> None:
         self.pending[plan.round] = plan.token
-        super().tell(plan, reward, participants)
+        super().tell(plan, reward)
 
 
 class TakesAnyVersion(Uniform):

@@ -32,16 +32,17 @@ what does not fit.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.special import softmax
 
-from bgtplanner.paper.planners import NOISE, AsPrinted, Record
+from bgtplanner.paper.algorithms import SIGMA, Record, kernel, margin
+from bgtplanner.paper.planners import AsPrinted
 from bgtplanner.planning.arguments import Floats
-
-__all__ = ["AsCoded"]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -60,48 +61,61 @@ class AsCoded(AsPrinted):
     """
 
     _fewest: ClassVar[float] = 0.8
-    _power: ClassVar[int] = 2
     _sign: ClassVar[float] = 1.0
 
     def _steps(self, levels: int) -> Floats:
         return np.arange(levels) / levels
 
     def _tried(self, turn: int) -> int:
-        return len(self.charges[0]) - 1 - turn
+        return self.charges.shape[1] - 1 - turn
 
-    def _noise(self, records: int) -> Floats:
-        return np.full((records, records), NOISE**2)
+    def _predicted(self, context: Floats) -> Floats:
+        return self._after(self.records, context)
 
-    def _predict(self, context: Floats) -> Floats:
-        return self._after(len(self._records), context)
-
-    def _after(self, records: int, context: Floats) -> Floats:
-        """Predict from the first records, for the round that comes right after them."""
-        when = np.arange(float(records))
-        means = self._means(self._records[:records], when, context, records)
-        return np.asarray(np.round(means, 4))
+    def _after(self, records: Sequence[Record], context: Floats) -> Floats:
+        """Predict from some records, for the round that comes right after them."""
+        levels = np.arange(float(self.charges.shape[1]))
+        if not records:
+            return np.zeros(len(levels))
+        z = np.stack([np.append(float(level), x) for _, level, x, _ in records])
+        asked = np.column_stack([levels, np.tile(context, (len(levels), 1))])
+        when, now = np.arange(float(len(records))), np.full(len(levels), float(len(records)))
+        among, near = (
+            kernel(inputs, at, z, when, self.given.s, self.given.alpha, power=2)
+            for inputs, at in ((z, when), (asked, now))
+        )
+        rewards = np.array([one[3] for one in records])
+        return np.asarray(np.round(near @ np.linalg.solve(among + SIGMA**2, rewards), 4))
 
     def _look_back(self) -> tuple[float, float]:
-        def expected(at: int, one: Record) -> float:
+        def expected(at: int) -> float:
             """Return the prediction for a round that the predictor was just taught."""
-            return float(self._after(at + 1, one.context)[one.level])
+            _, level, context, _ = self.records[at]
+            return float(self._after(self.records[: at + 1], context)[level])
 
-        errors = [expected(at, one) - one.reward for at, one in self._initial(second=True)]
-        margin = self._margin(float(np.sum(np.square(errors))) / self.initial_rounds)
-        first = self._initial(second=False)[: self.charges.shape[1]]
+        bound = self._planned_from - self.initial_rounds
+        rounds = [int(one[0]) for one in self.records]
+        errors = [
+            expected(at) - self.records[at][3]
+            for at, round_ in enumerate(rounds)
+            if bound <= round_ < self._planned_from
+        ]
+        slack = margin(self.given, float(np.sum(np.square(errors))) / self.initial_rounds)
         predicted = np.zeros(self.charges.shape[1])
-        predicted[: len(first)] = [expected(at, one) for at, one in first]
-        limit = self._totals.min() / self._lasts + 2 * margin
-        return _yes_or_no(predicted, self._costs, limit, self.initial_rounds), margin
+        first = [at for at, round_ in enumerate(rounds) if round_ < bound][: len(predicted)]
+        predicted[: len(first)] = [expected(at) for at in first]
+        limit = self.given.totals.min() / self.given.T + 2 * slack
+        return _yes_or_no(predicted, self.given.costs, limit, self.initial_rounds), slack
 
-    def _begin(self, radius: float, each: Floats) -> None:
+    def _begin(self, radius: float) -> None:
         del radius  # the code computes it and does not use it
         rounds_left = self.expected(self.rounds - self._planned_from)
-        self._allowance = self.share_left() * self._totals / rounds_left
-        self._logs = np.log(np.append(each, 1.0) / (each.sum() + 1))
+        self._allowance = self.share_left() * self.given.totals / rounds_left
+        self.multipliers = np.append(self.given.each, 1.0) / (self.given.each.sum() + 1)
 
-    def _bounded(self, logs: Floats) -> Floats:
-        return np.asarray(logs - np.logaddexp.reduce(logs))
+    def _moved(self, slope: Floats) -> Floats:
+        logs = np.log(np.maximum(self.multipliers, 1e-300))
+        return np.asarray(softmax(logs - self.step * np.append(slope, 0.0)))
 
 
 def _yes_or_no(predicted: Floats, costs: Floats, limit: float, rounds: int) -> float:

@@ -17,7 +17,9 @@ from benchmarks.paper.as_coded import AsCoded
 from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.paper.planners import AsPrinted, gamma_of_paper
+from bgtplanner.paper.algorithms import dual_step, first_multipliers
+from bgtplanner.paper.algorithms import gamma as gamma_of_paper
+from bgtplanner.paper.planners import AsPrinted
 from bgtplanner.planning.plan import Plan
 from bgtplanner.privacy.budget import Budget, Budgets
 
@@ -61,10 +63,10 @@ class Game:
         self.after: list[Floats] = []
         while (plan := self.policy.ask(context(len(self.plans)))) is not None:
             if self.first is None and plan.why.score:
-                self.first = self.policy.multipliers
+                self.first = self.policy.multipliers[: len(budgets.classes)]
             self.policy.tell(plan, reward_of(plan.level or 0, plan.round))
             self.plans.append(plan)
-            self.after.append(self.policy.multipliers)
+            self.after.append(self.policy.multipliers[: len(budgets.classes)])
         self.levels = [plan.level or 0 for plan in self.plans]
         self.rewards = [reward_of(level, at) for at, level in enumerate(self.levels)]
         self.contexts = [context(at) for at in range(len(self.plans))]
@@ -164,16 +166,14 @@ def test_every_number_of_a_game_as_printed(epsilons: list[float], context: Any) 
 
 def test_a_step_of_the_paper_s_multipliers_is_the_minimiser_that_is_printed() -> None:
     """<slope, l> + B(l, before) / step over the ball, beside many other points of the ball."""
-    policy = AsPrinted(Budgets.per_client([10.0, 3.0, 3.0], 1e-5), rounds=T)
-    generator = np.random.default_rng(1)
+    generator, step = np.random.default_rng(1), 0.22
     for slope in ([0.3, 0.2], [-0.9, 0.1], [-0.5, -0.7]):  # the last two leave the ball
-        policy.radius = 4.0
         before = np.array([2.0, 1.5])
-        after = np.exp(policy._bounded(np.log(before) - policy.step * np.array(slope)))
+        after = dual_step(before, np.array(slope), step, 4.0)
 
         def value(point: Floats, slope: Any = slope, before: Any = before) -> Any:
             divergence = (point * np.log(point / before) - point + before).sum(axis=-1)
-            return point @ np.array(slope) + divergence / policy.step
+            return point @ np.array(slope) + divergence / step
 
         assert after.sum() <= 4.0 * (1 + 1e-12)
         others = 4.0 * generator.dirichlet([1.0, 1.0, 1.0], 20_000)[:, :2]
@@ -184,12 +184,8 @@ def test_a_step_of_the_paper_s_multipliers_is_the_minimiser_that_is_printed() ->
 
 def test_the_first_multipliers_of_the_paper_lie_anywhere_in_the_ball() -> None:
     """The flat distribution over the ball, summed by class: a Dirichlet of their numbers."""
-    policy = AsPrinted(Budgets.per_client([10.0, 3.0, 3.0], 1e-5), rounds=T)
-    policy.radius = 5.0
-    found = []
-    for _ in range(4000):
-        policy._begin(5.0, np.array([1.0, 2.0]))
-        found.append(policy.multipliers / 5.0)
+    draw, each = np.random.default_rng(0), np.array([1.0, 2.0])
+    found = [first_multipliers(draw, 5.0, each) / 5.0 for _ in range(4000)]
     # Means 1/4 and 2/4, variances m (1 - m) / 5: within seven standard errors.
     np.testing.assert_allclose(np.mean(found, axis=0), [0.25, 0.5], atol=7 * 0.224 / 4000**0.5)
     np.testing.assert_allclose(np.var(found, axis=0), [0.0375, 0.05], rtol=0.15)

@@ -17,10 +17,9 @@ import numpy as np
 from benchmarks.paper.as_coded import AsCoded
 
 from bgtplanner.paper.planners import AsPrinted, Repaired
-from bgtplanner.planning.adaptive import Adap, Adpml
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.policy import LedgerPolicy
-from bgtplanner.planning.schedules import Late, Random, Uniform
+from bgtplanner.planning.schedules import Adap, Adpml, Late, Random, Uniform
 from bgtplanner.privacy.budget import Budget, Budgets
 from planning.forecasts import Made
 
@@ -57,7 +56,6 @@ SETTINGS: dict[str, Callable[[], LedgerPolicy]] = {
     "own, three budgets": _planner(_THREE, seed=3),
     "own, three budgets, secagg": _planner(_THREE, trust="secagg", seed=4),
     "own, no skipping": _planner(skip=False, levels=7, seed=5),
-    "own, listed levels": _planner(levels=[0.5, 1.0, 3.0], gamma=10.0, seed=6),
     "own, raw rewards": _planner(predictor={"standardize": False}, seed=8),
     "own, a short memory": _planner(predictor={"fit": True, "window": 16}, seed=9),
     "own, a share invited": _planner(participation=0.5, seed=10),

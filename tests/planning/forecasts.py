@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from bgtplanner.planning.policy import LedgerPolicy
+
 Floats = NDArray[np.float64]
+
+
+def left(policy: LedgerPolicy) -> Floats:
+    """The most that anybody of each class of budgets has left."""
+    of_client, classes = policy.ledger.left(), len(policy.budgets.classes)
+    members = (of_client[policy.budgets.class_of_client == index] for index in range(classes))
+    return np.array([one.max(initial=0.0) for one in members])
 
 
 @dataclass

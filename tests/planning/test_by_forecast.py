@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from forecasts import Made
+from forecasts import Made, left
 
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.plan import Plan
@@ -34,12 +34,12 @@ def planner(accounting: str = "gaussian/gdp", budgets: Any = BUDGET, **options: 
 def made(policy: BGTPlanner, **options: Any) -> Made:
     """A forecast for which the whole budget, paid at once, is worth half of the most."""
     given = {"power": 1.0, "steps": 3, **options}
-    return Made(unit=1 / float(np.mean(policy.left() ** given["power"])), **given)
+    return Made(unit=1 / float(np.mean(left(policy) ** given["power"])), **given)
 
 
 def as_forecast(policy: BGTPlanner, plan: Plan) -> float | None:
     """A reward just as it was forecast."""
-    expected = policy._agenda.expected.get(str(plan.round))
+    expected = policy._promised.get(plan.round)
     return None if expected is None else expected[1]
 
 
@@ -236,10 +236,10 @@ def test_the_process_learns_by_which_factor_a_forecast_is_wrong(context: Any) ->
     """Twice too high for large payments, right for small ones."""
     policy = planner(gamma=0.0, rounds=400, seed=2)
     forecast = made(policy, most=0.2, half=0.01, steps=0)
-    forecast.can_pay = 0.004 * policy.left()
+    forecast.can_pay = 0.004 * left(policy)
 
     def reward(policy: BGTPlanner, plan: Plan) -> float | None:
-        expected = policy._agenda.expected.get(str(plan.round))
+        expected = policy._promised.get(plan.round)
         if expected is None:
             return None
         return expected[1] * (0.5 if 2 ** expected[0] > 0.3 else 1.0)

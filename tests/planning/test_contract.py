@@ -9,9 +9,10 @@ import numpy as np
 from benchmarks.paper.as_coded import AsCoded
 
 from bgtplanner.paper.planners import AsPrinted, Repaired
-from bgtplanner.planning.adaptive import Adap, Adpml
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.schedules import (
+    Adap,
+    Adpml,
     Early,
     Fixed,
     Hong,
@@ -33,7 +34,6 @@ class TestBGTPlannerWithoutSkipping(PolicyContract):
     options: ClassVar[Mapping[str, Any]] = {
         "skip": False,
         "levels": 3,
-        "spacing": "linear",
         "cheapest": 1.0,
         "gamma": 2.0,
     }

@@ -11,7 +11,7 @@ import pytest
 from forecasts import Made
 from numpy.typing import NDArray
 
-from bgtplanner.planning.forecasting import Programme
+from bgtplanner.planning.forecasting import Outlook as Programme
 from bgtplanner.planning.objective import Objective
 
 Floats = NDArray[np.float64]
@@ -25,7 +25,7 @@ def programme(made: Made, left: float = 1.0, **options: Any) -> Programme:
 
 def best(found: Programme) -> dict[int, float]:
     """The share that the best schedule pays in each round with a payment."""
-    row = found.schedules.shares[int(found.values.argmax())]
+    row = found.schedules[int(found.values.argmax())]
     return {int(found._moments[at]): float(row[at]) for at in np.flatnonzero(row)}
 
 
@@ -141,7 +141,7 @@ def test_each_schedule_is_worth_what_it_is_worth_round_by_round(
             objective=objective,
             **more,
         )
-        for row in found.schedules.shares
+        for row in found.schedules
     ]
     np.testing.assert_allclose(found.values, expected, rtol=0.01, atol=1e-4 * max(expected))
     assert found.nothing == 0
@@ -199,7 +199,7 @@ def test_a_plan_that_was_made_is_offered_as_one_more_schedule() -> None:
 def test_any_number_of_rounds(rounds: int, objective: Objective) -> None:
     found = programme(Made(steps=3), rounds=rounds, objective=objective)
     assert np.isfinite(found.values).all()
-    assert found.schedules.shares.sum(axis=1) == pytest.approx(1.0)
+    assert found.schedules.sum(axis=1) == pytest.approx(1.0)
     assert found._weights.sum() == pytest.approx(1.0)
     assert found.gain > 0
     for level in found.offers().levels:

@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 
 from bgtplanner.errors import BGTPlannerError, ConfigError
 from bgtplanner.paper.planners import Repaired
-from bgtplanner.planning.adaptive import Adap
 from bgtplanner.planning.bgt import BGTPlanner
-from bgtplanner.planning.plan import Plan
+from bgtplanner.planning.plan import Plan, reserved
 from bgtplanner.planning.policy import Choice, LedgerPolicy, Policy
-from bgtplanner.planning.schedules import Fixed, Random, Uniform
+from bgtplanner.planning.schedules import Adap, Fixed, Random, Uniform
 from bgtplanner.privacy.accountants import ACCOUNTANTS, accountant_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
@@ -53,7 +52,6 @@ planners = st.one_of(
         {
             "levels": st.integers(1, 6),
             "skip": st.booleans(),
-            "spacing": st.sampled_from(["linear", "geometric"]),
             "cheapest": st.floats(0.05, 1.0),
             "gamma": st.sampled_from([None, 0.0, 0.7, 1e6]),
             "initial_rounds": st.integers(1, 2),
@@ -215,9 +213,11 @@ def test_rounds_that_are_played_again_are_planned_as_they_were(tmp_path: Any) ->
             for index in range(first, 6):
                 mark = ledger.fingerprint(str(index).encode())
                 left = policy.share_left().tolist()
-                plan = policy.ask(clients=some[index], fingerprint=mark)
+                plan = policy.plan(np.zeros(0), some[index])
                 assert plan is not None
-                policy.tell(plan)
+                plan = reserved(plan, ledger, policy.run, mark)
+                assert plan.reservation is not None
+                ledger.settle(plan.reservation)
                 found.append((left, plan.charge_by_class.tolist(), plan.participants.tolist()))
             return found
 

@@ -156,7 +156,7 @@ def test_bad_options_are_named(name: str, value: float) -> None:
         ("inputs", [0.0, 1.0, 2.0], {}),
         ("reward", [0.0, 0.0], {"reward": float("nan")}),
         ("reward", [0.0, 0.0], {"reward": float("inf")}),
-        ("reward", [0.0, 0.0], {"time": float("nan")}),
+        ("time", [0.0, 0.0], {"time": float("nan")}),
         ("variance", [0.0, 0.0], {"variance": 0.0}),
         ("variance", [0.0, 0.0], {"variance": float("nan")}),
         ("variance", [0.0, 0.0], {"variance": float("inf")}),

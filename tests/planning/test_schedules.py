@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.adaptive import Adap, Adpml
 from bgtplanner.planning.plan import Plan
 from bgtplanner.planning.policy import Policy
 from bgtplanner.planning.schedules import (
+    Adap,
+    Adpml,
     Early,
     Fixed,
     Hong,
@@ -49,7 +50,7 @@ def test_fixed_keeps_the_proportions_and_uses_the_budget_up(accountant: str) -> 
     policy = Fixed(BUDGET, 3, weights=weights, accounting=accountant)
     charges = np.array(charges_of(policy))
     np.testing.assert_allclose(charges / charges[0], weights, rtol=1e-9)
-    assert policy.left().max() < 1e-4 * charges[0]
+    assert policy.ledger.left().max() < 1e-4 * charges[0]
 
 
 @pytest.mark.parametrize(

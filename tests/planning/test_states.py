@@ -18,9 +18,18 @@ from hypothesis import strategies as st
 
 from bgtplanner.errors import BGTPlannerError, ConfigError
 from bgtplanner.paper.planners import AsPrinted, Repaired
-from bgtplanner.planning.adaptive import Adap, Adpml
 from bgtplanner.planning.bgt import BGTPlanner
-from bgtplanner.planning.schedules import Early, Fixed, Hong, Late, Random, Uniform, Unlimited
+from bgtplanner.planning.schedules import (
+    Adap,
+    Adpml,
+    Early,
+    Fixed,
+    Hong,
+    Late,
+    Random,
+    Uniform,
+    Unlimited,
+)
 from bgtplanner.privacy.budget import Budgets
 
 BUDGETS = Budgets.per_client([1.0, 10.0, 10.0], 1e-5)
@@ -131,13 +140,13 @@ def test_what_was_not_edited_goes_on(name: str) -> None:
     assert again.round == 5
 
 
-@pytest.mark.parametrize("name", POLICIES)
-@pytest.mark.parametrize("version", ["none", 0, 1, 2, "3", True, 3.0, None, [3]])
+@pytest.mark.parametrize("name", ["bgt", "unlimited"])
+@pytest.mark.parametrize("version", ["none", 3, "4", True, 4.0, None])
 def test_other_versions_are_refused(name: str, version: Any) -> None:
     state = json.loads(state_of(name)) | {"version": version}
     if version == "none":  # as it was before there were versions
         del state["version"]
-    with pytest.raises(ConfigError, match=r"^state: version = .*: expected 3, .* start again"):
+    with pytest.raises(ConfigError, match=r"^state: version = .*: expected 4, .* start again"):
         POLICIES[name][0].from_state(state)
 
 

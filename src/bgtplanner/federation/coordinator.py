@@ -24,8 +24,8 @@ from bgtplanner.federation.simulation import Seen
 from bgtplanner.federation.validation import Validation, rmse_of
 from bgtplanner.models.learner import Learner
 from bgtplanner.models.metrics import Metrics
-from bgtplanner.planning.arguments import context_of
-from bgtplanner.planning.plan import GROUPS, Plan, in_groups, reserved
+from bgtplanner.planning.arguments import Floats, context_of
+from bgtplanner.planning.plan import GROUPS, Mask, Plan, in_groups, reserved
 from bgtplanner.planning.policy import Policy
 from bgtplanner.planning.registry import CONTEXTS
 from bgtplanner.privacy.accountants import TICK
@@ -50,8 +50,7 @@ class Engine(Protocol):
     seen: Seen
 
     @property
-    def state(self) -> State:
-        """The state after the last round."""
+    def state(self) -> State: ...  # after the last round
 
     def step(self, terms: RoundParameters, plan: Plan) -> RoundResult:
         """Carry out the next round, under terms that were paid for by a plan."""
@@ -59,7 +58,7 @@ class Engine(Protocol):
     def rest(self) -> RoundResult:
         """Carry out a round in which no client uploads anything."""
 
-    def present(self) -> NDArray[np.bool_]:
+    def present(self) -> Mask:
         """Return which clients can be reached in the next round; who has joined is public."""
 
     def divide(self, split: Mapping[str, float]) -> None:
@@ -68,14 +67,12 @@ class Engine(Protocol):
     def withdraw(self) -> None:
         """Go back to the parameters that were sent out at first."""
 
-    def evaluate(self) -> Metrics:
-        """Return the metrics on held-out ratings, where there are any."""
+    def evaluate(self) -> Metrics: ...
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the whole state as named plain arrays."""
 
-    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Continue from what :meth:`arrays` returned."""
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None: ...
 
     def shown_pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return client and item of all pairs that clients will name in the coming round."""
@@ -126,17 +123,13 @@ class Coordinator:
         stops: bool = False,
         seed: int = 0,
     ) -> None:
-        self.engine, self.ledger = engine, ledger
-        self.trust, self.run = trust, run
+        self.engine, self.ledger, self.trust, self.run = engine, ledger, trust, run
         self.context = CONTEXTS[context if policy.learns else "none"](values, seed=seed)
         self.reward: RewardKind = reward if policy.learns else "none"
-        self.participation, self.dropout, self.seed = participation, dropout, seed
-        self.stragglers = stragglers
+        self.participation, self.dropout, self.stragglers = participation, dropout, stragglers
         self.tolerance = Tolerance() if tolerance is None else tolerance
-        self.stops = stops
-        self.over = False
-        self._mark = mark
-        self._present = np.ones(len(ledger), dtype=bool)
+        self.stops, self.over, self.seed, self._mark = stops, False, seed, mark
+        self.present = np.ones(len(ledger), dtype=bool)
         self.joined_first = len(ledger)
         self.validation = Validation()
         self._last: float | None = None
@@ -157,12 +150,6 @@ class Coordinator:
         protection = self.engine.federation.protection
         return protection is not None and protection.of.own_clips
 
-    @cached_property
-    def _plans_by_forecast(self) -> bool:
-        """Whether the policy makes use of forecasts, and the learner makes them."""
-        wanted = self.policy.forecasts and self.policy.learns
-        return wanted and _Forecast(self).asked(np.zeros(1)) is not None
-
     def spending(self) -> Spending:
         """Return what every client has spent up to the last round played."""
         return self.ledger.spending(self.run, self.engine.next_round)
@@ -170,9 +157,9 @@ class Coordinator:
     def step(self) -> RoundResult | None:
         """Plan, reserve, play, settle and learn; None if the run ends with the budget."""
         engine, index = self.engine, self.engine.next_round
-        self._present = engine.present()
+        self.present = engine.present()
         if index == 0:
-            self.joined_first = int(self._present.sum())
+            self.joined_first = int(self.present.sum())
         if self.reward == "test" and self._last is None:
             self._last = engine.evaluate().rmse
         invited, forecast = self._invited(index), _Forecast(self)
@@ -201,18 +188,17 @@ class Coordinator:
             late=record.late + late, validated=self.validation.estimate,
         )  # fmt: skip
 
-    def _inputs(self, index: int, invited: NDArray[np.bool_]) -> bytes:
+    def _inputs(self, index: int, invited: Mask) -> bytes:
         """Return a hash of all that the uploads of a round follow from."""
         return self.ledger.fingerprint(self._mark, str(index).encode(), invited.tobytes())
 
-    def _planned(self, invited: NDArray[np.bool_], forecast: _Forecast) -> Plan | None:
+    def _planned(self, invited: Mask, forecast: _Forecast) -> Plan | None:
         """Return what the policy proposes for the invited clients; None: it has stopped."""
         policy = self.policy
-        policy.present = None if self._present.all() else self._present
-        if self._plans_by_forecast:
+        policy.present = None if self.present.all() else self.present
+        wanted = policy.forecasts and policy.learns
+        if wanted and (policy.forecast is not None or forecast.known):
             policy.forecast = forecast
-        if forecast.divides:
-            forecast.left()  # before some of it is reserved
         context = context_of(self.context.of(self))
         plan = policy.plan(context, None if invited.all() else invited)
         if plan is None:
@@ -243,7 +229,7 @@ class Coordinator:
             plan.class_of_client, own, self.ledger.neighbours, invited=plan.participants,
             tolerance=self.tolerance,
         )  # fmt: skip
-        split = self.policy.split(forecast)
+        split = forecast.split()
         self.engine.divide(split)
         return replace(self._with_enough(terms, plan), split=split or None), int(late.sum())
 
@@ -260,22 +246,22 @@ class Coordinator:
         together = float(terms.share) * max(record.clients, 1) ** 0.5
         return replace(record, surplus=max(0.0, together / float(terms.scale.max()) - 1))
 
-    def _invited(self, index: int) -> NDArray[np.bool_]:
+    def _invited(self, index: int) -> Mask:
         """Return the invited clients, out of those that can be reached."""
         if self.participation >= 1:
-            return self._present
+            return self.present
         order = self._drawn(0x1417, index).permutation(len(self.ledger))
-        order[~self._present] = len(order)
-        wanted = max(1, round(self.participation * int(self._present.sum())))
+        order[~self.present] = len(order)
+        wanted = max(1, round(self.participation * int(self.present.sum())))
         chosen = np.zeros(len(order), dtype=bool)
         chosen[np.argsort(order, kind="stable")[:wanted]] = True
-        return chosen & self._present
+        return chosen & self.present
 
-    def _answers(self, index: int) -> NDArray[np.bool_]:
+    def _answers(self, index: int) -> Mask:
         """Return who does not fail to answer."""
         return np.asarray(self._drawn(0xD407, index).random(len(self.ledger)) >= self.dropout)
 
-    def _late(self, index: int) -> NDArray[np.bool_]:
+    def _late(self, index: int) -> Mask:
         """Return who is too late: times are lognormal, half of the variance is per client."""
         number = len(self.ledger)
         if not self.stragglers:
@@ -339,69 +325,60 @@ class Coordinator:
 
 
 class _Forecast:
-    """The learner's forecast for the clients within reach, from what was released.
+    """The learner's forecast for the clients within reach, from what was released before a round.
 
     Where only a share of the clients is invited to each round, a payment takes as many rounds as
     it takes to invite each of them once.
     """
 
     def __init__(self, coordinator: Coordinator) -> None:
-        self._of = coordinator
-        self._learner = coordinator.engine.federation.model
-        self._memory = coordinator.engine.state.memory  # of now, also if it is looked at later
-
-    @cached_property
-    def _left(self) -> list[NDArray[np.float64]]:
-        """What the clients within reach can still pay, for each class of budgets."""
-        of, budgets = self._of, self._of.ledger.budgets
-        left = of.spending().left()
-        return [
-            left[of._present & (budgets.class_of_client == index)]
+        self._of, self._learner = coordinator, coordinator.engine.federation.model
+        protection = coordinator.engine.federation.protection
+        norm: Literal["l1", "l2"] = "l2" if protection is None else protection.norm
+        # The memory of now, also if the forecast is looked at later.
+        self._known = coordinator.engine.state.memory, coordinator.policy.clip, norm
+        budgets, left = coordinator.ledger.budgets, coordinator.spending().left()
+        self._left = [
+            left[coordinator.present & (budgets.class_of_client == index)]
             for index in range(len(budgets.classes))
         ]
+        """What the clients within reach can still pay, for each class of budgets."""
 
     @property
     def steps(self) -> int:
         """In how many paid rounds the learner learns best."""
         return self._learner.steps
 
-    @property
-    def divides(self) -> bool:
-        """Whether the learner's uploads have parts between which a charge is divided."""
-        return type(self._learner).split is not Learner.split
-
-    def left(self) -> NDArray[np.float64]:
+    def left(self) -> Floats:
         """Return what the client of each class that has most left can still pay."""
         return np.array([left.max(initial=0.0) for left in self._left])
 
-    def precision(self, charges: NDArray[np.float64]) -> float:
+    def precision(self, charges: Floats) -> float:
         """Return 1 / noise variance of the mean upload, summed until everyone was invited.
 
         The charges are those of the clients with most left; each pays the same share of its own.
         """
         of, share = self._of, self._of.participation
         parts, number = self._parts
-        charges = (charges[:, None] * parts).ravel()
         std = noise_of_mean(
-            of.ledger.accountant, of.trust, of.policy.clip, charges, share * number,
-            of.ledger.neighbours, tolerance=of.tolerance,
+            of.ledger.accountant, of.trust, of.policy.clip, (charges[:, None] * parts).ravel(),
+            share * number, of.ledger.neighbours, tolerance=of.tolerance,
             answering=(1 - of.dropout) * (1 - of.stragglers),
         )  # fmt: skip
         return float(1.0 / share / std**2)
 
     @cached_property
-    def _parts(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _parts(self) -> tuple[Floats, Floats]:
         """What clients have left over the most of their class, and how many do, in groups."""
-        groups = [in_groups(left, np.ones(len(left), dtype=bool)) for left in self._left]
-        longest = max(len(values) for values, _ in groups)
-        parts = np.zeros((len(groups), longest))
+        groups = [in_groups(left, None) for left in self._left]
+        parts = np.zeros((len(groups), max(len(values) for values, _ in groups)))
         number = np.zeros_like(parts)
         for row, (values, index) in enumerate(groups):
             parts[row, : len(values)] = values / max(values[-1], TICK)
             number[row, : len(values)] = np.bincount(index, minlength=len(values))
         return parts, number.ravel()
 
-    def pooled(self, after: NDArray[np.float64]) -> NDArray[np.float64]:
+    def pooled(self, after: Floats) -> Floats:
         """Return by which factor a payment's precision grows if it is made so much later.
 
         More clients will have joined by then, as fast as they did so far. As long as that cannot
@@ -412,50 +389,42 @@ class _Forecast:
         Of the difference, half is counted here; the other half is that of those who join.
         """
         of, index = self._of, self._of.engine.next_round
-        now, missing = int(of._present.sum()), int((~of._present).sum())
+        if of.trust != "secagg":  # each upload has its own noise
+            return np.ones(len(after))
+        now, missing = int(of.present.sum()), int((~of.present).sum())
         rate = missing / max(of.policy.rounds - index, 1) if of.everyone_joins else 0.0
         if index >= _LONG_ENOUGH:
             rate = (now - of.joined_first) / index
-        coming = np.minimum(rate * after, missing)
-        return np.asarray(1.0 + (self._pooling - 1) * coming / max(self._there, 1e-9))
+        # How many clients with a whole budget would buy as much as those within reach.
+        accountant, classes = of.ledger.accountant, of.ledger.budgets.classes
+        power = 1.0 if accountant.counts_epsilons else 0.5
+        there = sum(
+            ((left / accountant.capacity(budget)) ** power).sum()
+            for left, budget in zip(self._left, classes, strict=True)
+        )
+        return np.asarray(1.0 + np.minimum(rate * after, missing) / max(float(there), 1e-9))
 
-    @cached_property
-    def _there(self) -> float:
-        """How many clients with a whole budget would buy as much as those within reach."""
-        ledger = self._of.ledger
-        power = (2 if ledger.accountant.counts_epsilons else 1) / self._pooling
-        wholes = map(ledger.accountant.capacity, ledger.budgets.classes)
-        pairs = zip(self._left, wholes, strict=True)
-        return float(sum(((left / whole) ** power).sum() for left, whole in pairs))
-
-    @property
-    def _pooling(self) -> int:
-        """How precision grows with clients: noise that is added once counts less for more."""
-        return 2 if self._of.trust == "secagg" else 1
-
-    def gain(self, precision: NDArray[np.float64]) -> NDArray[np.float64]:
+    def gain(self, precision: Floats) -> Floats:
         """Return the expected relative fall of the error; zeros if nothing is known."""
-        found = self.asked(precision)
+        memory, clip, norm = self._known
+        found = self._learner.forecast(memory, precision, clip, norm)
         return np.zeros(len(precision)) if found is None else found
 
-    def asked(self, precision: NDArray[np.float64]) -> NDArray[np.float64] | None:
-        """Return what the learner says; None if it makes no forecasts."""
-        return self._learner.forecast(self._memory, precision, self._of.policy.clip, self._norm)
+    @property
+    def known(self) -> bool:
+        """Whether the learner makes forecasts."""
+        memory, clip, norm = self._known
+        return self._learner.forecast(memory, np.zeros(1), clip, norm) is not None
 
     def split(self) -> dict[str, float]:
-        """Return how what is left is best divided between the parts of an upload."""
-        if not self.divides:
+        """Return how what was left is best divided between the parts of an upload."""
+        if type(self._learner).split is Learner.split:  # of one part: the default
             return {}
-        precision = self.precision(self.left())
-        return self._learner.split(self._memory, precision, self._of.policy.clip, self._norm)
-
-    @property
-    def _norm(self) -> Literal["l1", "l2"]:
-        protection = self._of.engine.federation.protection
-        return "l2" if protection is None else protection.norm
+        memory, clip, norm = self._known
+        return self._learner.split(memory, self.precision(self.left()), clip, norm)
 
 
-def _norm_of(seen: Seen) -> float | NDArray[np.float64]:
+def _norm_of(seen: Seen) -> float | Floats:
     """Return the norm of each client's release if the server sees them, else of the mean."""
     if seen.norms is not None:
         return seen.norms.astype(np.float64)

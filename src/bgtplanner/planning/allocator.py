@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.arguments import Floats
+from bgtplanner.planning.arguments import Floats, whole
 from bgtplanner.planning.plan import Explanation
 from bgtplanner.planning.policy import Choice, LedgerPolicy
 
@@ -49,34 +49,33 @@ def gamma_growing(levels: int, round: int, rate: float = 64.0) -> float:  # noqa
     return rate * levels * math.sqrt(round + 1.0)
 
 
-def said(note: str, **numbers: Floats) -> Explanation:
-    """Return the reason for a choice, with the numbers behind it."""
-    return Explanation(note, **{name: tuple(values.tolist()) for name, values in numbers.items()})
-
-
+@dataclass(kw_only=True, eq=False, repr=False)
 class LevelPolicy(LedgerPolicy):
     """The common part of the policies that draw one of several levels.
+
+    Args:
+        min_rounds: The fewest rounds that the budget may be spent in: the dearest level costs an
+            even share of that many rounds. By default a share of `rounds`.
 
     Attributes:
         charges: Charge of each level for each class of budgets, ``[classes, levels]``.
     """
 
-    charges: Floats
+    min_rounds: int | None = None
+
+    remembers = (*LedgerPolicy.remembers, "_generator", "_contexts", "_width")
     _salt: ClassVar[int]  # seeds its random choices, together with the seed
     _fewest: ClassVar[float]  # default of `min_rounds`, as a share of the rounds
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.charges: Floats
         self._generator = np.random.default_rng([self.seed, self._salt])
         self._contexts: dict[int, Floats] = {}  # of plans that have not been told yet
         self._width: int | None = None  # of contexts, once there was one
-
-    def dearest(self, min_rounds: int | None) -> Floats:
-        """Return the charge of the dearest level: an even share over `min_rounds` rounds."""
-        fewest = max(1, round(self._fewest * self.rounds)) if min_rounds is None else min_rounds
-        fits = isinstance(fewest, int | np.integer) and 1 <= fewest <= self.rounds
-        ConfigError.unless(fits, "min_rounds", min_rounds, f"1 to rounds = {self.rounds}")
-        return self.even_charges(int(fewest))
+        fewest = max(1, round(self._fewest * self.rounds))
+        fewest = fewest if self.min_rounds is None else self.min_rounds
+        self._dearest = self.even_charges(whole("min_rounds", fewest, 1, self.rounds))
 
     def keep(self, context: Floats) -> None:
         """Keep a context until its plan is told; refuse one of another length than before."""
@@ -92,16 +91,9 @@ class LevelPolicy(LedgerPolicy):
 
     def choice(self, level: int, note: str, **numbers: Floats) -> Choice:
         """Return a level as a choice, with the numbers behind it."""
-        return Choice(self.charges[:, level], level=level, why=said(note, **numbers))
+        return Choice(self.charges[:, level], level=level, why=because(note, **numbers))
 
-    def _state(self) -> dict[str, Any]:
-        contexts = {str(key): value.tolist() for key, value in self._contexts.items()}
-        drawn = {"random": self._generator.bit_generator.state}
-        return super()._state() | {"contexts": contexts, "width": self._width} | drawn
 
-    def _load(self, state: Mapping[str, Any]) -> None:
-        super()._load(state)
-        self._generator.bit_generator.state, self._width = state["random"], state["width"]
-        self._contexts = {
-            int(key): np.array(row, dtype=np.float64) for key, row in state["contexts"].items()
-        }
+def because(note: str, **numbers: Floats) -> Explanation:
+    """Return the reason for a choice, with the numbers behind it."""
+    return Explanation(note, **{name: tuple(values.tolist()) for name, values in numbers.items()})

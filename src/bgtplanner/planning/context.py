@@ -6,7 +6,6 @@ Others can be added to :data:`bgtplanner.planning.registry.CONTEXTS`; the paper'
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,9 +13,10 @@ from numpy.typing import ArrayLike
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.arguments import Floats, floats, number
+from bgtplanner.planning.states import Remembers
 
 
-class Context:
+class Context(Remembers):
     """What a policy is shown before each round of a federation; this one shows nothing.
 
     Args:
@@ -42,13 +42,6 @@ class Context:
     ) -> None:
         """Take in what a round released."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what has to be kept to continue exactly from here, as plain data."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from what :meth:`state_dict` returned."""
-
 
 class ReleasedContext(Context):
     """Statistics of what has been released already, at no further charge.
@@ -72,6 +65,7 @@ class ReleasedContext(Context):
     names: ClassVar[tuple[str, ...]] = (
         "progress", "left", "log_norm", "log_signal_to_noise", "cosine", "reward",
     )  # fmt: skip
+    remembers = ("_known", "_direction")
 
     def __init__(self, values: int = 6, *, seed: int = 0) -> None:
         super().__init__(values, seed=seed)
@@ -117,17 +111,6 @@ class ReleasedContext(Context):
         """Return the context of the next round; shares of the rounds over, and of what is left."""
         shares = [number("progress", progress, 0.0, 1.0), number("left", left, 0.0, 1.0)]
         return np.array([*shares, *self._known.values()], dtype=np.float64)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what has to be kept to continue exactly from here, as plain data."""
-        direction = None if self._direction is None else self._direction.tolist()
-        return {"known": dict(self._known), "direction": direction}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from what :meth:`state_dict` returned."""
-        direction = state["direction"]
-        self._direction = None if direction is None else np.array(direction, dtype=np.float64)
-        self._known = dict(state["known"])
 
 
 def _log_signal_to_noise(log_norm: float, noise_std: float, coordinates: int) -> float:

@@ -91,7 +91,7 @@ def noise_of(
     paying = charges > 0
     multipliers = np.full(len(charges), np.inf)
     bounds, scales = np.full(len(charges), float(clip)), np.full(len(charges), np.inf)
-    if np.count_nonzero(paying):
+    if paying.any():
         multipliers[paying] = accountant.noise_multiplier(charges[paying])
         if trust == "secagg":
             least = float(multipliers.min())
@@ -121,7 +121,7 @@ def weights_of(clip: Any, scale: Any, common: bool) -> Any:
     return xp.where(noisy, (least / xp.where(noisy, scale, 1.0)) ** 2, 1.0)
 
 
-def in_groups(charges: Floats, clients: Mask) -> tuple[Floats, NDArray[np.int32]]:
+def in_groups(charges: Floats, clients: Mask | None) -> tuple[Floats, NDArray[np.int32]]:
     """Return a few charges, and the index of the one that each client pays.
 
     A client pays its own charge, or the next one below it where there are too many different ones.
@@ -132,10 +132,11 @@ def in_groups(charges: Floats, clients: Mask) -> tuple[Floats, NDArray[np.int32]
         >>> charges[index].tolist()
         [0.5, 0.25, 0.5, 0.0]
     """
+    asked = charges if clients is None else np.where(clients, charges, 0.0)
     index = np.zeros(len(charges), dtype=np.int32)
-    most = float(charges[clients].max(initial=0.0))
-    pays = clients & (charges >= max(_LEAST * most, TICK))
-    levels, place = np.unique(charges[pays], return_inverse=True)
+    most = float(asked.max(initial=0.0))
+    pays = asked >= max(_LEAST * most, TICK)
+    levels, place = np.unique(asked[pays], return_inverse=True)
     if len(levels) > GROUPS:
         # In bands of equal ratios, everyone pays what the one with the least can pay.
         bands = np.log(levels / (_LEAST * most)) / -np.log(_LEAST) * (GROUPS - 1)
@@ -173,7 +174,6 @@ class Plan:
         largest_clip: The clip of those who pay most.
         charge_by_class: What a client of each class pays: of each class of budgets or, where
             clients of one budget have different amounts left, of each group that pays the same.
-        class_of_client: Class of each client.
         participants: The clients that pay, and so take part.
         trust: ``local``: each client adds its own noise. ``secagg``: the server sees a sum that
             carries the noise once, and a client that pays less has a smaller clip.
@@ -217,23 +217,23 @@ class Plan:
             self.charge_by_class, self.neighbours,
         )  # fmt: skip
 
-    @cached_property
+    @property
     def charge(self) -> Any:
         """What the round costs each client in all."""
-        return self._each(self.charge_by_class, 0.0)
+        return self._each(self.charge_by_class, absent=0.0)
 
-    @cached_property
+    @property
     def clip(self) -> Any:
         """Bound on the norm of each client's whole upload."""
         absent = 0.0 if self.trust == "secagg" else None
         return self._each(self.noise_by_class.clip, absent, self.own_clip)
 
-    @cached_property
+    @property
     def noise_multiplier(self) -> Any:
         """Noise scale over the sensitivity; infinite for absent clients."""
-        return self._each(self.noise_by_class.multiplier, np.inf)
+        return self._each(self.noise_by_class.multiplier, absent=np.inf)
 
-    @cached_property
+    @property
     def noise_scale(self) -> Any:
         """The noise as the mechanism's own scale (for Laplace noise its b, not its deviation).
 
@@ -244,7 +244,7 @@ class Plan:
         absent = None if self.trust == "secagg" else np.inf
         return self._each(self.noise_by_class.scale, absent, self.own_clip)
 
-    @cached_property
+    @property
     def noise_std(self) -> Any:
         """Standard deviation of the noise to add to each upload clipped at `clip`.
 
@@ -254,7 +254,7 @@ class Plan:
         absent = None if self.trust == "secagg" else np.inf
         return self._each(self.noise_by_class.std, absent, self.own_clip)
 
-    @cached_property
+    @property
     def weights(self) -> Floats:
         """What each client's upload counts in the mean, ``[clients]``: 1, or less if it pays less.
 
@@ -268,16 +268,13 @@ class Plan:
     def of(self, client: int) -> ClientPlan:
         """Return what the plan means for one client, counted from 0, in plain numbers."""
         client = whole("client", client, 0, len(self.participants) - 1)
-        names = ("charge", "clip", "noise_multiplier", "noise_scale", "noise_std")
-        numbers = (np.ravel(getattr(self, name)) for name in names)
-        own = (float(each[client if len(each) > 1 else 0]) for each in numbers)
+        each = (np.ravel(getattr(self, name)) for name in ClientPlan._fields[1:])
+        own = (float(values[client if len(values) > 1 else 0]) for values in each)
         return ClientPlan(bool(self.participants[client]), *own)
 
     def __repr__(self) -> str:
-        noise = self.noise_by_class
-        shown = {"charge": self.charge_by_class, "clip": noise.clip, "noise_std": noise.std}
-        texts = ", ".join(f"{name}={_span(values)}" for name, values in shown.items())
-        return f"Plan(round={self.round}, level={self.level}, skip={self.skip}, {texts})"
+        charges = self.charge_by_class.tolist()
+        return f"Plan(round={self.round}, level={self.level}, skip={self.skip}, {charges=})"
 
     def _each(self, by_class: Floats, absent: float | None, own: Floats | None = None) -> Any:
         """Return each client's number, times its own factor; or one that is everybody's.
@@ -285,10 +282,6 @@ class Plan:
         Clients that do not take part have the number `absent`, or that of their class if it is
         None.
         """
-        first = float(by_class[0])
-        everybody = absent is None or first == absent or bool(self.participants.all())
-        if own is None and everybody and bool((by_class == first).all()):
-            return first  # the usual case: no array as long as the number of clients
         each = by_class[self.class_of_client] * (1.0 if own is None else own)
         if absent is not None:
             each = np.where(self.participants, each, absent)
@@ -322,8 +315,3 @@ def reserved(
         nothing = np.zeros_like(plan.charge_by_class)
         return replace(plan, charge_by_class=nothing, participants=np.zeros_like(clients))
     return replace(plan, participants=reservation.granted, reservation=reservation)
-
-
-def _span(values: Floats) -> str:
-    least, most = float(values.min()), float(values.max())
-    return f"{least:.6g}" if least == most else f"{least:.6g} to {most:.6g} by client"

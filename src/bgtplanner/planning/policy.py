@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,11 +27,11 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.planning.arguments import Floats, context_of, number, reward_of, whole
 from bgtplanner.planning.forecasting import Forecast
 from bgtplanner.planning.plan import Explanation, Mask, Plan, Trust, in_groups, reserved
-from bgtplanner.planning.states import STATE_VERSION, reading_state, sealed
+from bgtplanner.planning.states import reading_state, recall, remembered, sealed
 from bgtplanner.privacy.accountants import TICK, Accountant, accountant_named, default_accountant
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.compatibility import neighbours_of
-from bgtplanner.privacy.ledger import Head, Ledger, Spending, Ticks
+from bgtplanner.privacy.ledger import Head, Ledger, Spending
 from bgtplanner.privacy.mechanisms import Neighbours, mechanism_named
 
 _TOO_LITTLE = 1e-3  # share of an even charge: with the noise of less a round can only do harm
@@ -44,8 +44,9 @@ class Choice(NamedTuple):
         charges: Charge per class of budgets; all zero: skip the round.
         clip: Bound on the norm of an upload, if the policy changes it.
         own_clip: Each client's own bound over `clip`, if they differ (trust ``local`` only).
-        own_charges: What each client pays, where those of a class have different amounts left;
-            None: all of them pay the same, or as much of it as is left.
+        proportional: Whether the charges are those of the invited clients with most left in their
+            class, and all others pay the same share of what they have left. Otherwise all of a
+            class pay the same, and a client that has less left than that does not take part.
     """
 
     charges: Floats
@@ -53,11 +54,10 @@ class Choice(NamedTuple):
     clip: float | None = None
     own_clip: Floats | None = None
     why: Explanation = Explanation()
-    own_charges: Floats | None = None
+    proportional: bool = False
 
 
-@runtime_checkable
-class Policy(Protocol):
+class Policy(ABC):
     """What decides how much a round may cost. Inherit from it to get the defaults of the hooks.
 
     Attributes:
@@ -103,8 +103,7 @@ class Policy(Protocol):
             clients: The clients that are invited to this round, by default all.
         """
 
-    @abstractmethod
-    def learn(self, plan: Plan, reward: float | None) -> None:
+    def learn(self, plan: Plan, reward: float | None) -> None:  # noqa: B027 - a hook
         """Learn from what a round brought; the reward is None if that is not known."""
 
     @abstractmethod
@@ -116,39 +115,28 @@ class Policy(Protocol):
     def from_state(cls, state: Mapping[str, Any], *, ledger: Ledger | None = None) -> Self:
         """Restore a policy from what :meth:`state_dict` returned; refuse anything else."""
 
-    def ask(
-        self,
-        context: ArrayLike | None = None,
-        *,
-        clients: Mask | None = None,
-        fingerprint: bytes | None = None,
-    ) -> Plan | None:
-        """The plan for the next round, already reserved; None: there is no further round.
+    def ask(self, context: ArrayLike | None = None, *, clients: Mask | None = None) -> Plan | None:
+        """Return the plan for the next round, already reserved; None: there is no further round.
 
         Args:
             context: What the policy may look at, as a row of finite numbers.
             clients: The clients that are invited to this round, by default all. Those that cannot
                 pay do not take part.
-            fingerprint: A hash of all inputs of the round's uploads, where the same round may be
-                played again after a crash: it is then not charged again.
         """
         plan = self.plan(context_of(context), clients)
         if plan is not None:
-            plan = reserved(plan, self.ledger, self.run, fingerprint)
+            plan = reserved(plan, self.ledger, self.run)
             self.pending[plan.round] = plan.token
         return plan
 
-    def tell(
-        self, plan: Plan, reward: float | None = None, participants: ArrayLike | None = None
-    ) -> None:
+    def tell(self, plan: Plan, reward: float | None = None) -> None:
         """Settle a plan, and learn what its round brought. Telling a plan twice is an error.
 
         Args:
             plan: From :meth:`ask` of this policy, or of the one that it was restored from.
-            reward: By how much the model improved; None if that is not known.
-            participants: The clients that did take part; all that were planned have paid.
+            reward: By how much the model improved; None if that is not known. All clients that
+                were planned have paid, whether or not their uploads arrived.
         """
-        del participants  # what was reserved is spent, whether or not an upload arrived
         if not isinstance(plan, Plan):
             raise ConfigError(f"plan = {type(plan).__name__}: expected a Plan returned by ask")
         expected = "one that this policy was asked for and not told yet"
@@ -160,25 +148,12 @@ class Policy(Protocol):
         del self.pending[plan.round]
         self.learn(plan, brought)
 
-    def left(self) -> Floats:
-        """Return the most that the mean client of each class can still pay; empty if unknown."""
-        return np.zeros(0)
-
     def share_left(self) -> Floats:
         """Return the share of its budget that the mean client per class has left, if known."""
         return np.zeros(0)
 
-    def split(self, forecast: Forecast) -> dict[str, float]:
-        """Return how the next charge is divided between the parts of an upload, by name.
-
-        By default that is left to the learner's forecast for all that was left of the budget
-        before the round. It is asked for in paid rounds only.
-        """
-        return forecast.split()
-
-    def saw(self, norm: float | Floats) -> None:
+    def saw(self, norm: float | Floats) -> None:  # noqa: B027 - a hook
         """Take in the norm of the last noisy mean, or of each client's release if visible."""
-        del norm
 
 
 @dataclass(eq=False, repr=False)
@@ -187,7 +162,8 @@ class LedgerPolicy(Policy):
 
     A policy says in :meth:`choose` what it would like, and learns in :meth:`learn` what came of
     it. Its options are the fields of a dataclass, so that it can be restored from its state; what
-    is derived from them is set up in ``__post_init__``.
+    is derived from them is set up in ``__post_init__``. What it remembers beyond them are the
+    attributes that it names in `remembers`.
 
     Args:
         budget: What every client may spend, or the budgets of all clients; may be left out if
@@ -222,18 +198,17 @@ class LedgerPolicy(Policy):
     run: str = "run"
     seed: int = 0
 
-    _declares: ClassVar[bool] = True
+    remembers: ClassVar[tuple[str, ...]] = ("round", "pending")
+    _declares: ClassVar[bool] = True  # its options as fields
 
     def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
         cls._declares = "__init__" not in vars(cls) and cls._declares
 
     def __post_init__(self) -> None:
-        self._options = {
-            field.name: _plain(getattr(self, field.name))
-            for field in dataclasses.fields(self)
-            if field.name not in ("budget", "clients", "ledger")
-        }
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        for name in ("budget", "clients", "ledger"):
+            del given[name]
+        self._options = {name: _plain(value) for name, value in given.items()}
         self.rounds = whole("rounds", self.rounds, 1, 10**9)
         self.seed = whole("seed", self.seed, 0)
         self.clip = number("clip", self.clip, 1e-80, 1e80)  # so that its noise is finite, too
@@ -248,15 +223,11 @@ class LedgerPolicy(Policy):
         self.round = 0
         self.pending = {}
         self._even = self.even_charges(self.rounds)
-        self._smallest = _TOO_LITTLE * self._even
         classes, self._class_of = self.budgets.classes, self.budgets.class_of_client
         self._limits = np.stack([self.accountant.limit_ticks(one) for one in classes], axis=1)
         # Of an accountant with two sums, the one that lasts longer at an even pace is the limit.
         paces = self._limits[:, 0] / self.accountant.sum_ticks(self._even[0])
         self._binding = int(paces.argmax())
-        members = np.bincount(self._class_of, minlength=len(classes))
-        capacities = [self.accountant.capacity(one) for one in classes]
-        self._of_nobody = np.where(members > 0, 0.0, capacities)  # left in classes without clients
 
     def spending_from(self, ledger: Ledger, trust: Trust | None = None) -> Self:
         """Return a copy of a policy that has not begun, which spends from another ledger.
@@ -284,35 +255,28 @@ class LedgerPolicy(Policy):
             left: The largest charge that any invited client of each class can still pay.
         """
 
-    def learn(self, plan: Plan, reward: float | None) -> None:
-        """Learn from what a round brought. Policies that do not learn need not define it."""
-
     def plan(self, context: Floats, clients: Mask | None = None) -> Plan | None:
         """Return what the policy chooses, as far as the invited clients can pay it."""
         own = self._spending().left()
         left = self._most(own, self.present)
-        others = self.present is not None and self._enough(self._most(own, None))
-        if self.round >= self.rounds or not (self._enough(left) or others):
+        if self.round >= self.rounds or not self._enough(self._most(own, None)):
             return None
         if self._enough(left):
-            if clients is not None:
-                left = self._most(own, clients)
+            left = left if clients is None else self._most(own, clients)
             choice = self.choose(context, left)
         else:  # others may join, or come back
             why = Explanation("no one who can be reached has any budget left")
             choice = Choice(0.0 * left, why=why)
         if choice is None:
             return None
-        invited = np.ones(len(own), dtype=bool) if clients is None else clients
-        # The last charge is capped at what is left.
-        if choice.own_charges is None:
-            wished = np.asarray(choice.charges, dtype=np.float64)
-            charges, classes = np.minimum(wished, left), self._class_of
-        else:
-            wished = choice.own_charges
-            charges, classes = in_groups(np.minimum(wished, own), invited)
+        wished = np.asarray(choice.charges, dtype=np.float64)
+        charges, classes = np.minimum(wished, left), self._class_of  # the last one is capped
         if clients is None and wished.any() and not charges.any():
             return None
+        if choice.proportional and (own < self._most(own, None)[classes]).any():
+            shares = charges / np.maximum(left, TICK)
+            charges, classes = in_groups(shares[classes] * own, clients)
+        pays = (charges > 0)[classes]
         self.round += 1
         return Plan(
             round=self.round - 1,
@@ -320,7 +284,7 @@ class LedgerPolicy(Policy):
             largest_clip=self.clip if choice.clip is None else choice.clip,
             charge_by_class=charges,
             class_of_client=classes,
-            participants=invited & (charges > 0)[classes],
+            participants=pays if clients is None else clients & pays,
             trust=self.trust,
             neighbours=self.ledger.neighbours,
             own_clip=choice.own_clip,
@@ -339,33 +303,23 @@ class LedgerPolicy(Policy):
         lasts = self.expected(rounds)
         return np.array([self.accountant.even_charge(one, lasts) for one in self.budgets.classes])
 
-    def left(self) -> Floats:
-        """Return the most that the mean client of each class can still pay; 0 if none."""
-        return self.accountant.largest_fitting(self._mean_spent(), self._limits)
-
-    def own_left(self) -> Floats | None:
-        """Return the most that each client can still pay; None if all of a class can the same."""
-        spending = self._spending()
-        return None if self._alike(spending.spent()) is not None else spending.left()
-
-    def own_part(self, parts: int) -> Floats | None:
-        """Return the charge that each client can still pay so many times; None as above."""
-        spent = self._spending().spent()
-        if self._alike(spent) is not None:
-            return None
-        rest = np.maximum(self._limits[:, self._class_of] - spent, 0) // parts
-        return self.accountant.largest_fitting(spent, spent + rest)
-
     def share_of(self, charges: Floats) -> Floats:
         """Return the share of its whole budget that a charge costs each class."""
         adds = self.accountant.sum_ticks(np.maximum(charges, TICK))[self._binding]
         return np.where(charges > 0, adds / self._limits[self._binding], 0.0)
 
     def share_left(self) -> Floats:
-        """Return the share of its budget that the mean client of each class has left."""
+        """Return the share of its budget that the mean client of each class has left.
+
+        That is the mean over the clients within reach; all of it for a class that has none.
+        """
+        spending = self._spending()
         # Of two sums, one may be used up: what the other has left can still be paid.
-        spent = self._mean_spent().astype(np.float64) / self._limits
-        return np.asarray(np.maximum(1.0 - spent.min(axis=0), 0.0))
+        used = (spending.sums / spending.limits).min(axis=0)
+        there = slice(None) if self.present is None else self.present
+        index, classes = self._class_of[there], len(self._even)
+        members = np.maximum(np.bincount(index, minlength=classes), 1)
+        return np.maximum(1.0 - np.bincount(index, used[there], classes) / members, 0.0)
 
     def _spending(self) -> Spending:
         """Return what every client spent before this round."""
@@ -375,32 +329,14 @@ class LedgerPolicy(Policy):
 
     def _enough(self, left: Floats) -> bool:
         """Return whether a round can be paid for that does more than harm."""
-        return bool((left >= self._smallest).any())
+        return bool((left >= _TOO_LITTLE * self._even).any())
 
     def _most(self, left: Floats, clients: Mask | None) -> Floats:
         """Return the largest charge that any of these clients can still pay, per class."""
-        most = self._of_nobody.copy() if clients is None else np.zeros_like(self._of_nobody)
         there = slice(None) if clients is None else clients
+        most = np.zeros(len(self._even))
         np.maximum.at(most, self._class_of[there], left[there])
         return most
-
-    def _alike(self, spent: Ticks) -> Ticks | None:
-        """Return the sums per class, if all clients of a class have spent the same."""
-        by_class = np.zeros_like(self._limits)
-        by_class[:, self._class_of] = spent
-        return by_class if (by_class[:, self._class_of] == spent).all() else None
-
-    def _mean_spent(self) -> Ticks:
-        """Return the mean sums per class, in whole ticks, over the clients within reach."""
-        spent = self._spending().spent()
-        alike = self._alike(spent)
-        if alike is not None:
-            return alike
-        there = slice(None) if self.present is None else self.present
-        index, classes = self._class_of[there], len(self._even)
-        members = np.maximum(np.bincount(index, minlength=classes), 1)
-        sums = [np.bincount(index, row, classes) for row in spent[:, there]]
-        return np.asarray(np.ceil(np.stack(sums) / members).astype(np.int64))
 
     # ---- its state
 
@@ -413,18 +349,8 @@ class LedgerPolicy(Policy):
         kind = type(self).__name__
         expected = "none: declare its options as fields of a dataclass; its state then holds them"
         ConfigError.unless(self._declares, f"{kind}.__init__", "one of its own", expected)
-        # The ledger checks itself: its rows are a chain of hashes.
-        return sealed(self._state()) | {"ledger": self.ledger.state_dict()}
-
-    def _state(self) -> dict[str, Any]:
-        """Return what :meth:`state_dict` seals."""
-        return {
-            "version": STATE_VERSION,
-            "kind": type(self).__name__,
-            "options": self._options,
-            "round": self.round,
-            "pending": {str(at): token for at, token in self.pending.items()},
-        }
+        own = {"kind": kind, "options": self._options, **remembered(self)}
+        return sealed(own | {"ledger": self.ledger.state_dict()})
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], *, ledger: Ledger | None = None) -> Self:
@@ -440,13 +366,8 @@ class LedgerPolicy(Policy):
             else:
                 ledger.check_head(Head.parse(state["ledger"]["head"]))
             policy = cls(ledger=ledger, **state["options"])
-            policy._load(state)
+            recall(policy, state)
         return policy
-
-    def _load(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`state_dict` holds beyond the options and the ledger."""
-        self.round = state["round"]
-        self.pending = {int(at): token for at, token in state["pending"].items()}
 
 
 def _plain(value: Any) -> Any:
@@ -460,9 +381,8 @@ def _ledger_of(policy: LedgerPolicy) -> Ledger:
     """Return a new ledger in memory for a policy's budgets."""
     budget, accountant = policy.budget, policy.accounting
     if isinstance(budget, Budget):
-        known = policy.clients is not None
-        ConfigError.unless(known, "clients", None, "the number of clients")
-        budget = Budgets.same(budget, policy.clients or 0)
+        clients = whole("clients", policy.clients, 1)
+        budget = Budgets.same(budget, clients)
     if not isinstance(budget, Budgets):
         raise ConfigError(f"budget = {budget!r}: expected a Budget, or Budgets")
     if accountant is None:
@@ -473,20 +393,19 @@ def _ledger_of(policy: LedgerPolicy) -> Ledger:
 
 def _check_ledger(policy: LedgerPolicy) -> None:
     """Refuse a ledger that does not fit the arguments."""
-    ledger, accountant, clients = policy.ledger, policy.accountant, len(policy.budgets)
-    budget, named = policy.budget, _plain(policy.accounting)
+    ledger, accountant, budget = policy.ledger, policy.accountant, policy.budget
     if isinstance(budget, Budget):
-        budget = Budgets.same(budget, clients)
-    named = named if named is None else accountant_named(named).name
-    trusts = ("local", *mechanism_named(accountant.mechanism).trusts)
-    for name, given, only, expected in (
-        ("neighbours", policy.neighbours, ledger.neighbours, "the relation of the ledger"),
-        ("clients", policy.clients, clients, "the number of budgets"),
-        ("mechanism", policy.mechanism, accountant.mechanism, f"which {accountant.name} is for"),
-        ("accounting", named, accountant.name, "the accountant of the ledger"),
+        budget = Budgets.same(budget, len(ledger))
+    named = None if policy.accounting is None else accountant_named(_plain(policy.accounting)).name
+    for name, given, only in (
+        ("neighbours", policy.neighbours, ledger.neighbours),
+        ("clients", policy.clients, len(ledger)),
+        ("mechanism", policy.mechanism, accountant.mechanism),
+        ("accounting", named, accountant.name),
     ):
-        ConfigError.unless(given in (None, only), name, given, f"{only}, {expected}")
+        ConfigError.unless(given in (None, only), name, given, f"{only}, which the ledger is for")
     fits = budget is None or budget == policy.budgets
     ConfigError.unless(fits, "budget", budget, "the ledger's own")
+    trusts = ("local", *mechanism_named(accountant.mechanism).trusts)
     expected = f"local, with mechanism {accountant.mechanism}"
     ConfigError.unless(policy.trust in trusts, "trust", policy.trust, expected)

@@ -10,19 +10,17 @@ Old observations count less, and of many only the newest are kept.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from numpy.linalg import LinAlgError
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.linalg import cho_factor, cho_solve, cholesky
 from scipy.optimize import minimize
 from scipy.spatial.distance import cdist
 
 from bgtplanner.errors import ConfigError
-
-Floats = NDArray[np.float64]
+from bgtplanner.planning.arguments import Floats, floats, number
+from bgtplanner.planning.states import Remembers
 
 _JITTER = 1e-12
 _FIT_FROM = 16  # observations; with fewer, a length scale cannot be told from noise
@@ -33,10 +31,9 @@ _FORGETTING = (1e-6, 0.3)
 _LARGEST = 1e100  # larger rewards and inputs count as this much: squares must be finite
 _PULL = 0.5  # how far, in logarithms, fitted scales typically lie from where they began
 _FARTHEST = 1e6  # length scales: larger distances make no difference
-_ARRAYS = ("inputs", "times", "rewards", "variances", "lengths", "centre", "spread")
 
 
-class Predictor:
+class Predictor(Remembers):
     """Gaussian process regression that learns one observation at a time.
 
     Args:
@@ -61,6 +58,11 @@ class Predictor:
         0.4
     """
 
+    remembers = (
+        "forgetting", "noise", "_next_fit", "_inputs", "_times", "_rewards", "_variances",
+        "length_scales", "_centre", "_spread",
+    )  # fmt: skip
+
     def __init__(
         self,
         *,
@@ -71,19 +73,16 @@ class Predictor:
         fit: bool = False,
         window: int = 1024,
     ) -> None:
-        unless = ConfigError.unless
-        unless(0 < length_scale < 1e6, "length_scale", length_scale, "a positive number")
-        unless(0 <= forgetting < 1, "forgetting", forgetting, "from 0 to below 1")
-        unless(1e-4 <= noise < 1e6, "noise", noise, "at least 0.0001")
-        unless(window >= 16, "window", window, "at least 16")
-        self.forgetting, self.noise = float(forgetting), float(noise)
+        self._length = number("length_scale", length_scale, 1e-9, 1e6)
+        self.forgetting = number("forgetting", forgetting, 0.0, 1 - 1e-9)
+        self.noise = number("noise", noise, 1e-4, 1e6)
+        ConfigError.unless(window >= 16, "window", window, "at least 16")
         self.standardize, self.fit, self.window = standardize, fit, int(window)
-        self._length = float(length_scale)
         self._prior_of_time = max(self.forgetting, _FORGETTING[0]), self.noise
         self._next_fit = _FIT_FROM
         self._inputs = np.zeros((0, 0))  # one row per observation
         self._times = self._rewards = self._variances = np.zeros(0)
-        self._lengths = self._centre = self._spread = np.zeros(0)  # one per input
+        self.length_scales = self._centre = self._spread = np.zeros(0)  # one per input
         self._weights: Floats | None = None  # of the observations, until there is another one
 
     def __len__(self) -> int:
@@ -92,12 +91,7 @@ class Predictor:
     @property
     def width(self) -> int:
         """The number of inputs; 0 before the first observation."""
-        return len(self._lengths)
-
-    @property
-    def length_scales(self) -> Floats:
-        """Length scale s of each input, fitted or given."""
-        return self._lengths.copy()
+        return len(self.length_scales)
 
     def reward_scale(self) -> tuple[float, float]:
         """Return mean and spread of the rewards kept; 0 and 1 where rewards are used raw."""
@@ -123,38 +117,38 @@ class Predictor:
         Raises:
             ConfigError: If something is not a finite number, or the number of inputs changes.
         """
-        row, unless = np.array(inputs, dtype=np.float64).ravel(), ConfigError.unless
-        unless(bool(np.isfinite(row).all()), "inputs", "NaN", "finite numbers")
-        finite = math.isfinite(reward) and math.isfinite(time)
-        unless(finite, "reward", reward, "a finite number, at a finite time")
-        unless(bool(1e-12 < variance < 1e12), "variance", variance, "a positive number")
+        row = floats("inputs", inputs).ravel()
+        time, reward = number("time", time), number("reward", reward)
+        variance = number("variance", variance, 1e-12, 1e12)
         if not self.width:
-            self._inputs, self._lengths = np.zeros((0, len(row))), np.full(len(row), self._length)
+            self._inputs, self.length_scales = (
+                np.zeros((0, len(row))),
+                np.full(len(row), self._length),
+            )
             self._centre, self._spread = np.zeros(len(row)), np.ones(len(row))
-        unless(len(row) == self.width, "inputs", len(row), f"{self.width} numbers")
+        ConfigError.unless(len(row) == self.width, "inputs", len(row), f"{self.width} numbers")
         old = len(self) - self.window // 2 if len(self) >= self.window else 0
         self._inputs = np.vstack([self._inputs[old:], np.clip(row, -_LARGEST, _LARGEST)])
         self._times = np.append(self._times[old:], time)
         self._rewards = np.append(self._rewards[old:], np.clip(reward, -_LARGEST, _LARGEST))
         self._variances = np.append(self._variances[old:], variance)
-        self._weights, number = None, len(self)
-        if self.standardize and number & (number - 1) == 0:  # at powers of 2, standardise anew
+        self._weights, known = None, len(self)
+        if self.standardize and known & (known - 1) == 0:  # at powers of 2, standardise anew
             self._centre, self._spread = self._inputs.mean(axis=0), self._inputs.std(axis=0)
             self._centre[0], self._spread[0] = 0.0, 1.0  # the level stays as it is
             self._spread[self._spread < 1e-12] = 1.0
-        if self.fit and number >= self._next_fit:
+        if self.fit and known >= self._next_fit:
             self._fit()
 
     def predict(self, inputs: ArrayLike, *, time: float) -> Floats:
         """Return the expected reward at several inputs, one per row."""
         rows = np.atleast_2d(np.asarray(inputs, dtype=np.float64))
         centre, _ = self.reward_scale()
-        number = len(self)
-        if not number:
+        if not len(self):
             return np.full(len(rows), centre)
         if self._weights is None:
             covariance = self._kernel(self._inputs, self._times)
-            covariance[np.diag_indices(number)] += self.noise**2 * self._variances + _JITTER
+            covariance[np.diag_indices(len(self))] += self.noise**2 * self._variances + _JITTER
             factor = cho_factor(covariance, lower=True)
             self._weights = cho_solve(factor, self._rewards - centre)
         return np.asarray(centre + self._kernel(rows, time) @ self._weights)
@@ -166,23 +160,9 @@ class Predictor:
         )
         return self.predict(rows, time=time).reshape(len(contexts), len(levels))
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the whole state, as plain data."""
-        arrays = {name: getattr(self, f"_{name}").tolist() for name in _ARRAYS}
-        scales = {"forgetting": self.forgetting, "noise": self.noise}
-        return arrays | scales | {"next_fit": self._next_fit}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from what :meth:`state_dict` returned."""
-        for name in _ARRAYS:
-            setattr(self, f"_{name}", np.array(state[name], dtype=np.float64))
-        self._inputs = self._inputs.reshape(len(self), self.width)
-        self.forgetting, self.noise = state["forgetting"], state["noise"]
-        self._next_fit, self._weights = state["next_fit"], None
-
     def _scaled(self, rows: Floats) -> Floats:
         """Return inputs in length scales from their centre."""
-        units = self._spread * self._lengths
+        units = self._spread * self.length_scales
         near = (np.clip(rows, -_LARGEST, _LARGEST) - self._centre) / units
         return np.clip(near, -_FARTHEST, _FARTHEST)
 
@@ -208,14 +188,14 @@ class Predictor:
         apart[..., width] = np.abs(times[:, None] - times)
         prior = np.log([self._length] * width + [*self._prior_of_time])
         bounds = np.log([_LENGTHS] * width + [_FORGETTING, _NOISES])
-        now = np.log([*self._lengths, max(self.forgetting, _FORGETTING[0]), self.noise])
+        now = np.log([*self.length_scales, max(self.forgetting, _FORGETTING[0]), self.noise])
         seen = apart.reshape(-1, width + 1), target, self._variances[newest], prior
         found = minimize(
             negative_likelihood, np.clip(now, *bounds.T), args=seen, jac=True,
             method="L-BFGS-B", bounds=bounds,
         )  # fmt: skip
         best = np.exp(found.x)
-        self._lengths, (self.forgetting, self.noise) = best[:-2], best[-2:].tolist()
+        self.length_scales, (self.forgetting, self.noise) = best[:-2], best[-2:].tolist()
 
 
 def negative_likelihood(

@@ -6,11 +6,9 @@ from bgtplanner.planning.context import Context
 from bgtplanner.planning.policy import Policy
 from bgtplanner.registry import Registry
 
-_PARTS = tuple(name for name in vars(Policy) if not name.startswith("_"))
-
 
 def _is_policy(thing: object) -> bool:
-    return isinstance(thing, type) and all(hasattr(thing, part) for part in _PARTS)
+    return isinstance(thing, type) and issubclass(thing, Policy)
 
 
 POLICIES: Registry[type[Policy]] = Registry(
@@ -20,15 +18,15 @@ POLICIES: Registry[type[Policy]] = Registry(
         "uniform": "bgtplanner.planning.schedules:Uniform",
         "early": "bgtplanner.planning.schedules:Early",
         "late": "bgtplanner.planning.schedules:Late",
-        "adpml": "bgtplanner.planning.adaptive:Adpml",
-        "adap": "bgtplanner.planning.adaptive:Adap",
+        "adpml": "bgtplanner.planning.schedules:Adpml",
+        "adap": "bgtplanner.planning.schedules:Adap",
         "unlimited": "bgtplanner.planning.schedules:Unlimited",
         "hong": "bgtplanner.planning.schedules:Hong",
         "two-phase": "bgtplanner.planning.schedules:TwoPhase",
         "random": "bgtplanner.planning.schedules:Random",
         "fixed": "bgtplanner.planning.schedules:Fixed",
     },
-    expected="a class that inherits from bgtplanner.Policy, or has all of its attributes",
+    expected="a class that inherits from bgtplanner.Policy",
     fits=_is_policy,
     gone={
         "patient": "no longer exists; use bgt with --objective last, or the schedule late",

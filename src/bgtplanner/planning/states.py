@@ -1,47 +1,119 @@
-"""The states of policies: read as they were written, or refused."""
+"""What an object remembers between rounds, as plain data that JSON can hold, and back.
+
+There is one way: a class names the attributes in `remembers`. Each is a number, a text, an array,
+a random generator, a list or a dictionary of these, or another object that remembers. The state of
+a policy has a version and a checksum, so that another, damaged or edited one is not read.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
+
+import numpy as np
 
 from bgtplanner.errors import BGTPlannerError, ConfigError
 
-STATE_VERSION = 3
+STATE_VERSION = 4
 """Version of what a policy's ``state_dict`` returns; any other version is refused."""
 
 
+class Remembers:
+    """An object with a state.
+
+    Attributes:
+        remembers: Names of the attributes that have to be kept to continue exactly from here.
+    """
+
+    remembers: ClassVar[tuple[str, ...]] = ()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what has to be kept to continue exactly from here, as plain data."""
+        return remembered(self)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from what :meth:`state_dict` returned."""
+        recall(self, state)
+
+
+def remembered(thing: Any) -> dict[str, Any]:
+    """Return what an object remembers, by the names of its attributes."""
+    return {name.lstrip("_"): plain(getattr(thing, name)) for name in thing.remembers}
+
+
+def recall(thing: Any, state: Mapping[str, Any]) -> None:
+    """Set the attributes of an object to what :func:`remembered` returned."""
+    for name in thing.remembers:
+        now, then = getattr(thing, name), state[name.lstrip("_")]
+        if hasattr(now, "remembers"):
+            recall(now, then)
+        elif isinstance(now, np.random.Generator):
+            now.bit_generator.state = then
+        else:
+            read = _read(then)
+            setattr(thing, name, deque(read, now.maxlen) if isinstance(now, deque) else read)
+
+
+def plain(value: Any) -> Any:
+    """Return a value as plain data.
+
+    Example:
+        >>> plain({3: np.array([0.5])})
+        {'pairs': [[3, {'shape': [1], 'values': [0.5]}]]}
+    """
+    if hasattr(value, "remembers"):
+        return remembered(value)
+    if isinstance(value, np.random.Generator):
+        return value.bit_generator.state
+    if isinstance(value, np.ndarray):
+        return {"shape": list(value.shape), "values": value.ravel().tolist()}
+    if isinstance(value, dict):  # the keys of JSON are texts, and ours are mostly rounds
+        return {"pairs": [[key, plain(of)] for key, of in value.items()]}
+    if isinstance(value, list | tuple | deque):
+        return [plain(of) for of in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _read(state: Any) -> Any:
+    if isinstance(state, list):
+        return [_read(of) for of in state]
+    if not isinstance(state, dict):
+        return state
+    if "pairs" in state:
+        return {key: _read(of) for key, of in state["pairs"]}
+    return np.array(state["values"], dtype=np.float64).reshape(state["shape"])
+
+
 def sealed(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a state with a checksum, so that a damaged or edited one is not read."""
-    return state | {"seal": _seal(state, sorted(state))}
+    """Return the state of a policy with its version and a checksum."""
+    versioned = {"version": STATE_VERSION, **state}
+    return {**versioned, "seal": _seal(versioned)}
 
 
-def _seal(state: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
-    text = json.dumps({name: state[name] for name in names}, sort_keys=True)
-    return {"of": names, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+def _seal(state: Mapping[str, Any]) -> str:
+    # The ledger checks itself: its rows are a chain of hashes.
+    text = json.dumps({key: of for key, of in state.items() if key != "ledger"}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @contextmanager
 def reading_state(state: Mapping[str, Any]) -> Iterator[None]:
-    """Refuse a state of another version, and one that is not as ``state_dict`` returned it.
-
-    What a class of one's own has added to the state is not covered by the checksum; an error while
-    it is read is a refusal, too.
-    """
+    """Refuse a state of another version, and one that is not as ``state_dict`` returned it."""
     expected = "a mapping, as state_dict returns it"
     ConfigError.unless(isinstance(state, Mapping), "state", type(state).__name__, expected)
     version = state.get("version")
-    fits = type(version) is int and version == STATE_VERSION
     expected = (
         f"{STATE_VERSION}, the only one that this release of bgtplanner can read; continue with "
         "the release that wrote it, or start again with the same ledger"
     )
+    fits = type(version) is int and version == STATE_VERSION
     ConfigError.unless(fits, "state: version", version, expected)
     try:
-        if state["seal"] != _seal(state, state["seal"]["of"]):
+        if state["seal"] != _seal({key: of for key, of in state.items() if key != "seal"}):
             raise ValueError("seal")
         yield
     except BGTPlannerError:

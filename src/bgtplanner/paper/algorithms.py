@@ -1,0 +1,192 @@
+"""Algorithms 1 to 3 of the paper, as printed: plain functions, with the numbers of its equations.
+
+Equations are numbered as LaTeX numbers them in the paper's source, with subequations as 9a to 9f;
+"Alg. 1.15" is line 15 of Algorithm 1. Names are those of the paper: A levels, T rounds, T0 rounds
+of each level in the initial stage, U clients, s and alpha of the kernel, Lambda the radius.
+
+What the text leaves open is read as follows. The linear programme is over one distribution of
+levels per round, as in the definition of OPT; its constraint holds for every client. E(T0) and the
+predictions of the programme come from the predictor after the whole initial stage, as in Alg. 1.
+The divergence is that of the negative entropy, so that a step multiplies each multiplier by
+exp(-step * slope), and scales all of them down where their sum exceeds Lambda. Where the text is
+silent (sigma, the step), the value of the authors' code is taken.
+
+Errors of the print are arguments, and not mended: `power` is 1 where the name of the kernel and
+the code have 2; `sign` is -1, which rewards spending, where it has to be +1 (Han et al. 2023).
+
+``python -m bgtplanner.paper.algorithms`` plays a small federation and prints its rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linprog
+from scipy.spatial.distance import cdist
+
+Floats = NDArray[np.float64]
+Record = Sequence[Any]
+"""A round that was played, of the history H: its number, its level, its context, its reward."""
+
+SIGMA = 0.1
+"""Of the noise in a reward; the text has no value."""
+
+
+class Given(NamedTuple):
+    """What the algorithms are given; clients with equal budgets are one class.
+
+    Attributes:
+        totals: Total budget of each class, epsilon.
+        each: The number of clients of each class.
+        costs: What each level costs each class, ``[classes, A]``; see :func:`budget_levels`.
+        T: The number of rounds.
+        T0: How often each level is tried in the initial stage.
+        gamma: How strongly the best level is preferred; see :func:`gamma`.
+        s: The length scale of the kernel.
+        alpha: How fast the kernel forgets.
+    """
+
+    totals: Floats
+    each: Floats
+    costs: Floats
+    T: int
+    T0: int
+    gamma: float
+    s: float = 0.2
+    alpha: float = 0.001
+
+
+# ---- Predictor
+
+
+def kernel(
+    z: Floats, t: Floats, other: Floats, when: Floats, s: float, alpha: float, power: int = 1
+) -> Floats:
+    """Eq. 4: how similar some inputs are to others, each with its round; a row per input."""
+    age = np.abs(t[:, None] - when)
+    return np.asarray((1 - alpha) ** (age / 2) * np.exp(-(cdist(z, other) ** power) / (2 * s**2)))
+
+
+def posterior_mean(near: Floats, among: Floats, rewards: Floats) -> Floats:
+    """Eq. 5: mu(z), by the kernel between z and the history, and among the history."""
+    noise = SIGMA**2 * np.eye(len(rewards))
+    return np.asarray(near @ np.linalg.solve(among + noise, rewards))
+
+
+def posterior_variance(itself: Floats, near: Floats, among: Floats) -> Floats:
+    """Return sigma(z), the variance in appendix B; Alg. 1 to 3 never use it."""
+    noise = SIGMA**2 * np.eye(len(among))
+    return np.asarray(itself - np.sum(near * np.linalg.solve(among + noise, near.T).T, axis=1))
+
+
+def predicted(given: Given, history: Sequence[Record], context: Floats, t: float) -> Floats:
+    """Alg. 1.15 and 3.6: the mean reward of every level in a context, with z = [a, x]."""
+    levels = np.arange(float(given.costs.shape[1]))
+    if not history:
+        return np.zeros(len(levels))
+    z = np.stack([np.append(float(level), x) for _, level, x, _ in history])
+    when, rewards = (np.array([float(one[at]) for one in history]) for at in (0, 3))
+    asked = np.column_stack([levels, np.tile(context, (len(levels), 1))])
+    near = kernel(asked, np.full(len(levels), float(t)), z, when, given.s, given.alpha)
+    return posterior_mean(near, kernel(z, when, z, when, given.s, given.alpha), rewards)
+
+
+# ---- Constrainer
+
+
+def margin(given: Given, error: float) -> float:
+    """Eq. 9d: M(T0), from the squared error E(T0) of eq. 9e."""
+    noise = 4 * np.log(given.T * given.each.sum()) / given.T0
+    return float(np.sqrt(given.costs.shape[1] * error + noise))
+
+
+def linear_programme(rewards: Floats, costs: Floats, limits: Floats) -> tuple[float, Floats]:
+    """Eqs. 9a and 9b: the best mixture of levels for each context whose mean cost is allowed.
+
+    Its mean reward is returned, and what one more unit of each limit would add to it.
+
+    Args:
+        rewards: Predicted rewards, ``[contexts, levels]``.
+        costs: Cost of each level, ``[resources, levels]``.
+        limits: The mean cost that is allowed, of each resource.
+
+    Example:
+        >>> linear_programme(np.array([[0.0, 1.0]]), np.array([[0.0, 2.0]]), np.array([0.5]))[0]
+        0.25
+    """
+    contexts, levels = rewards.shape
+    found = linprog(
+        -rewards.ravel() / contexts,
+        A_ub=np.tile(costs, contexts) / contexts, b_ub=limits,
+        A_eq=np.kron(np.eye(contexts), np.ones(levels)), b_eq=np.ones(contexts), method="highs",
+    )  # fmt: skip
+    if found.status != 0:  # even the cheapest levels cost too much
+        return 0.0, np.zeros(len(limits))
+    return float(-found.fun), np.maximum(-found.ineqlin.marginals, 0.0)
+
+
+def radius(given: Given, optimum: float, slack: float) -> float:
+    """Eq. 10: Lambda; the smallest total budget is that of eq. 9f."""
+    return float(given.T / given.totals.min() * (optimum + slack))
+
+
+def first_multipliers(draw: np.random.Generator, radius: float, each: Floats) -> Floats:
+    """Alg. 3.2: anywhere in the ball with equal probability; sums over so many clients each.
+
+    That is a flat Dirichlet over the clients and a slack.
+    """
+    return np.asarray(max(radius, 0.0) * draw.dirichlet(np.append(each, 1.0))[:-1])
+
+
+def dual_step(multipliers: Floats, slope: Floats, step: float, radius: float) -> Floats:
+    """Eq. 8: one step of mirror descent with negative entropy, back into the ball."""
+    logs = np.log(np.maximum(multipliers, 1e-300)) - step * slope
+    most = np.log(max(radius, 1e-300))
+    return np.asarray(np.exp(logs - max(float(np.logaddexp.reduce(logs)) - most, 0.0)))
+
+
+# ---- Allocator
+
+
+def budget_levels(total: Floats, rounds: int, fewest: int, levels: int) -> Floats:
+    """Return C_u(a): from epsilon / T up to epsilon / T_min, evenly, ``[clients, levels]``."""
+    return np.linspace(total / rounds, total / fewest, levels, axis=1)
+
+
+def scores(
+    mean: Floats, allowance: Floats, costs: Floats, multipliers: Floats, sign: float = -1.0
+) -> Floats:
+    """Eq. 11: beta(a), the mean less the penalty (as printed: plus what is spent too much)."""
+    return np.asarray(mean + sign * (multipliers @ (allowance[:, None] - costs)))
+
+
+def gamma(levels: int, rounds: int, clients: int) -> float:
+    """Return 2 sqrt(A T / ((U + 2) log T)): about 0.7, which is almost uniform."""
+    return float(2 * np.sqrt(levels * rounds / ((clients + 2) * np.log(max(rounds, 2)))))
+
+
+def probabilities(beta: Floats, gamma: float) -> Floats:
+    """Eqs. 12 and 13: the further a level is behind the best, the less likely."""
+    p = 1 / (len(beta) + gamma * (beta.max() - beta))
+    best = int(beta.argmax())
+    p[best] = 1 - np.delete(p, best).sum()
+    return np.asarray(p)
+
+
+# ---- Algorithms
+
+
+def look_back(given: Given, history: Sequence[Record]) -> tuple[float, float]:
+    """Alg. 1.15 to 1.17: the estimated optimum, and M(T0), after the initial stage."""
+    begins = given.costs.shape[1] * given.T0
+    trials = [one for one in history if begins <= one[0] < begins + given.T0]  # eq. 9c
+    if not trials:
+        return 0.0, margin(given, 0.0)
+    means = np.stack([predicted(given, history, x, t) for t, _, x, _ in trials])
+    errors = [row[level] - r for row, (_, level, _, r) in zip(means, trials, strict=True)]
+    slack = margin(given, float(np.mean(np.square(errors))))
+    limits = np.full(len(given.totals), given.totals.min() / given.T + 2 * slack)
+    return linear_programme(means, given.costs, limits)[0], slack
