@@ -80,43 +80,26 @@ def begin_run() -> None:
         jax.clear_caches()  # type: ignore[no-untyped-call]
 
 
-class Program:
-    """A pure function of a federation and arrays, compiled for each device, size and shape.
+@cache
+def compiled(
+    function: Callable[..., Any], federation: Hashable, device: jax.Device, size: str,
+    **fixed: Hashable,
+) -> Callable[..., Any]:  # fmt: skip
+    """Return a pure function of a federation and arrays, compiled for a device.
 
-    Args:
-        function: The function; its first argument is the federation.
-        static: Positions of further arguments that are not arrays, counted after the federation.
-        light: Whether it computes little beside a round: for small data it is not optimised.
+    The size is ``large``, or ``small`` or ``light`` for what should be compiled quickly, and
+    `fixed` are arguments that are no arrays. Runs of equal federations and shapes share it.
     """
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        *,
-        static: tuple[int, ...] = (),
-        light: bool = False,
-    ) -> None:
-        self._function, self._static, self._light = function, static, light
-        self._jitted: dict[Hashable, Callable[..., Any]] = {}
-
-    def of(self, federation: Hashable, device: jax.Device, *, small: bool) -> Callable[..., Any]:
-        """Return the compiled function; `small` says that it should be compiled quickly."""
-        what = (federation, device, small)
-        if what not in self._jitted:
-            self._jitted[what] = jax.jit(
-                partial(self._function, federation),
-                static_argnums=self._static,
-                compiler_options=_options(device.platform, small, self._light),
-            )
-        return self._jitted[what]
+    options = _options(device.platform, size)
+    return jax.jit(partial(function, federation, **fixed), compiler_options=options)
 
 
 @cache
-def _options(platform: str, small: bool, light: bool) -> dict[str, Any] | None:
+def _options(platform: str, size: str) -> dict[str, Any] | None:
     """Return the options for XLA on a device, or None where XLA does not know them."""
     if platform != "cpu":
         return None
-    options = _ON_CPU | ((_LIGHT if light else _QUICK) if small else {})
+    options = _ON_CPU | {"large": {}, "small": _QUICK, "light": _LIGHT}[size]
     try:
         jax.jit(lambda: 0, compiler_options=options)()
     except jax.errors.JaxRuntimeError:  # this version of XLA does not have one of them

@@ -35,7 +35,7 @@ from bgtplanner.models.interactions import (
 )
 from bgtplanner.models.learner import Learner, Local
 from bgtplanner.models.metrics import tally
-from bgtplanner.models.optimizers import Memory, Noise, Server
+from bgtplanner.models.optimizers import Aggregate, Memory, Noise, Server
 
 
 class Draw(IntEnum):
@@ -105,23 +105,15 @@ class Extras(Protocol):
 
     def items(self, key: Array, index: Array, interactions: Interactions) -> Array | None: ...
 
-    def rows(
-        self, key: Array, index: Array, upload: Upload, interactions: Interactions
-    ) -> ExtraRows | None: ...
+    def rows(self, key: Array, index: Array, upload: Upload,
+             interactions: Interactions) -> ExtraRows | None: ...  # fmt: skip
 
     def shows(self, index: int) -> bool: ...
 
     def own(self, model: Learner, local: Local) -> Array: ...
 
-    def told(
-        self,
-        model: Learner,
-        local: Local,
-        own: Array,
-        sends: Array,
-        known: Ratings,
-        bound: float | None,
-    ) -> Local: ...
+    def told(self, model: Learner, local: Local, own: Array, sends: Array, known: Ratings,
+             bound: float | None) -> Local: ...  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,15 +186,14 @@ class Federation:
         key: Array,
         parameters: RoundParameters | None = None,
         validation: Heldout | None = None,
-        shows: bool = False,
     ) -> tuple[State, Uploaded, Outcome]:
         """Compute one round, a pure function: the same arguments give the same bits.
 
-        `key` is that of the run, `parameters` are required with a protection, and `shows` says
-        whether a third party also sees part of the upload. The server may ask for the error on
-        the ratings in `validation`, once it has stepped: that is a second release.
+        `key` is that of the run, and `parameters` are required with a protection. The server may
+        ask for the error on the ratings in `validation`, once it has stepped: that is a second
+        release.
         """
-        sent = self.uploaded(state, interactions, index, key, parameters, shows)
+        sent = self.uploaded(state, interactions, index, key, parameters)
         after = self.stepped(state, sent, parameters)
         after, outcome = self.served(
             after, sent, interactions, heldout, index, key, parameters, validation
@@ -218,49 +209,48 @@ class Federation:
         parameters: RoundParameters | None = None,
         shows: bool = False,
     ) -> Uploaded:
-        """Compute the first part of a round: clients fit, train, protect and upload."""
+        """Compute the first part of a round: clients fit, train, protect and upload.
+
+        `shows` says whether a third party also sees part of the upload.
+        """
         interactions, keys = interactions.at(index), jax.random.fold_in(key, index)
         drawn = self._takes_part(jax.random.fold_in(keys, Draw.WHO), interactions.n_clients)
         takes_part = drawn if parameters is None else parameters.granted
+        local, losses, collected = self._collected(state, interactions, takes_part, parameters)
         noise_key = jax.random.fold_in(keys, Draw.NOISE)
-        if self.adds_up and interactions.chunks > 1:
-            return self._summed_by_chunk(noise_key, state, interactions, parameters, takes_part)
-        local = self.model.personalise(state.shared, state.local, interactions)
-        trained = self.model.train(state.shared, local, interactions)
-        extra, own = None, None
+        none, protection = jnp.zeros(()), None if parameters is None else self.protection
+        if self.adds_up:
+            if protection is None or parameters is None:
+                released = Released(collected.mean(self._how), none, none)
+            else:
+                released = release_sum(protection, noise_key, collected, parameters)
+            return Uploaded(local, losses, takes_part, released)
+        (upload, fitted), extra, own = collected, None, None
         if self.extras is not None:
-            extra = self.extras.rows(key, index, trained.upload, interactions)
-            own = self.extras.own(self.model, local) if shows else None
+            extra = self.extras.rows(key, index, upload, interactions)
+            own = self.extras.own(self.model, fitted) if shows else None
 
-        def combine(upload: Upload) -> Any:
+        def combine(upload: Upload) -> Aggregate:
             sums = sums_of(upload, interactions, takes_part, self._how, extra)
             return sums.mean(self._how)
 
-        if self.protection is None or parameters is None:
-            released = Released(combine(trained.upload), jnp.zeros(()), jnp.zeros(()), own)
+        if protection is None or parameters is None:
+            released = Released(combine(upload), none, none, own)
         else:
-            released = self.protection.release(
-                noise_key,
-                trained.upload,
-                interactions,
-                parameters,
-                own,
-                blocks=self.model.dense_blocks,
-                combine=combine,
+            blocks = self.model.dense_blocks
+            released = protection.release(
+                noise_key, upload, interactions, parameters, own, blocks=blocks, combine=combine
             )
-        of_users = takes_part[interactions.client_of_user] > 0
-        local = where_users(of_users, trained.local, local)
-        return Uploaded(local, trained.loss, takes_part, released)
+        return Uploaded(local, losses, takes_part, released)
 
-    def _summed_by_chunk(
+    def _collected(
         self,
-        key: Array,
         state: State,
         interactions: Interactions,
-        parameters: RoundParameters | None,
         takes_part: Array,
-    ) -> Uploaded:
-        """Compute the same from sums over chunks of clients."""
+        parameters: RoundParameters | None,
+    ) -> tuple[Local, Array, Any]:
+        """Return what clients keep, their losses, and their uploads, or the sums of these."""
         model, protection = self.model, self.protection
 
         def trained(
@@ -269,26 +259,24 @@ class Federation:
             (shared, parameters), (here, of_class) = given, clients
             local = model.personalise(shared, local, known)
             found = model.train(shared, local, known)
-            sums: Any
-            if protection is None or parameters is None:
-                sums = sums_of(found.upload, known, here, self._how)
+            collected: Any
+            if not self.adds_up:  # then all clients are in one chunk
+                collected = found.upload, local
+            elif protection is None or parameters is None:
+                collected = sums_of(found.upload, known, here, self._how)
             else:
                 own = parameters._replace(granted=here, class_of_client=of_class)
-                sums = clipped_sum(protection, found.upload, known, own)
+                collected = clipped_sum(protection, found.upload, known, own)
             kept = where_users(here[known.client_of_user] > 0, found.local, local)
-            return kept, found.loss, [], sums
+            return kept, found.loss, [], collected
 
         classes = jnp.zeros(interactions.n_clients, jnp.int32)
         classes = classes if parameters is None else parameters.class_of_client
         given, of_clients = (state.shared, parameters), (takes_part, classes)
-        local, losses, _, sums = by_chunk(
+        local, losses, _, collected = by_chunk(
             trained, interactions, state.local, given, clients=of_clients
         )
-        if protection is None or parameters is None:
-            released = Released(sums.mean(self._how), jnp.zeros(()), jnp.zeros(()))
-        else:
-            released = release_sum(protection, key, sums, parameters)
-        return Uploaded(local, losses, takes_part, released)
+        return local, losses, collected
 
     def stepped(
         self, state: State, sent: Uploaded, parameters: RoundParameters | None = None

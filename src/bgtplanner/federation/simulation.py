@@ -17,7 +17,7 @@ from bgtplanner.data.split import Pairs as NamedPairs
 from bgtplanner.data.split import Split
 from bgtplanner.errors import ConfigError, RunFolderError
 from bgtplanner.federation.chunks import Heldout, Pairs, by_chunk
-from bgtplanner.federation.compilation import FEW_RATINGS, Program, padding_of
+from bgtplanner.federation.compilation import FEW_RATINGS, compiled, padding_of
 from bgtplanner.federation.parameters import RoundParameters
 from bgtplanner.federation.protection import Released
 from bgtplanner.federation.result import RoundResult
@@ -101,22 +101,23 @@ class Simulation:
             self._validation = (
                 None if aside is None else Heldout.of(aside.train, self._known, aside.arrival)
             )
-        self._compiled: dict[Program, Callable[..., Any]] = {}
         self._key, self.state = self._begun()
 
     def _begun(self) -> tuple[Array, State]:
         """Return the key of the rounds, and a state of its own before the first of them."""
         seed = np.uint32(self._made_with[2] & 0xFFFFFFFF)  # as jax.random.key does
-        key, state = self._run(_FIRST, self._known, seed)
+        key, state = self._run(_first, self._known, seed)
         return key, state
 
-    def _run(self, program: Program, *arguments: Any) -> Any:
-        """Run a program on the device of this simulation, compiled for its size."""
+    def _run(self, function: Callable[..., Any], *arrays: Any, **fixed: Any) -> Any:
+        """Run a function of the federation on the device of this simulation."""
+        size = "large"
+        if self._small:
+            light = function in _LIGHT or fixed.get("method") in _LIGHT
+            size = "light" if light else "small"
         with jax.default_device(self._device):
-            if program not in self._compiled:
-                found = program.of(self.federation, self._device, small=self._small)
-                self._compiled[program] = found
-            return self._compiled[program](*arguments)
+            found = compiled(function, self.federation, self._device, size, **fixed)
+            return found(*arrays)
 
     @cached_property
     def _first_round(self) -> NDArray[np.int64] | None:
@@ -138,7 +139,7 @@ class Simulation:
 
     def evaluate(self) -> Metrics:
         """Return the current scores on the held-out ratings."""
-        return Metrics.of(jax.device_get(self._run(_SCORES, *self._as_known(), self._heldout)))
+        return Metrics.of(jax.device_get(self._run(_scores, *self._as_known(), self._heldout)))
 
     def step(
         self, parameters: RoundParameters | None = None, plan: Plan | None = None
@@ -151,26 +152,32 @@ class Simulation:
         before, index = self._error_before(), np.int32(self.next_round)
         extras = self.federation.extras
         shows = extras is not None and extras.shows(self.next_round)
-        sent = self._run(_UPLOADED, self.state, self._known, index, self._key, parameters, shows)
-        after = self._run(_STEPPED, self.state, sent, parameters)
+        known, key = self._known, self._key
+        sent = self._run(
+            Federation.uploaded, self.state, known, index, key, parameters, shows=shows
+        )
+        after = self._run(Federation.stepped, self.state, sent, parameters)
         validates = () if self._validation is None else (parameters, self._validation)
         self.state, outcome = self._run(
-            _SERVED, after, sent, self._known, self._heldout, index, self._key, *validates
+            Federation.served, after, sent, known, self._heldout, index, key, *validates
         )
-        if extras is not None and sent.released.own is not None:
+        if extras is not None and shows:
             bound = None if parameters is None else float(parameters.clip.max())
             arrived = self._split.train.take(self._split.arrival <= self.next_round)
-            sends = sent.takes_part[self._known.client_of_user] > 0
-            model, local, own = self.federation.model, self.state.local, sent.released.own
+            sends, own = sent.takes_part[known.client_of_user] > 0, sent.released.own
             with jax.default_device(self._device):
-                local = extras.told(model, local, own, sends, arrived, bound)
+                local = extras.told(
+                    self.federation.model, self.state.local, own, sends, arrived, bound
+                )
             self.state = self.state._replace(local=local)
         return self._record(outcome, before, sent.released)
 
     def rest(self) -> RoundResult:
         """Run a round in which nothing leaves any client; ratings still arrive."""
         before, index = self._error_before(), np.int32(self.next_round)
-        self.state, outcome = self._run(_REST, self.state, self._known, self._heldout, index)
+        self.state, outcome = self._run(
+            Federation.rest, self.state, self._known, self._heldout, index
+        )
         return self._record(outcome, before)
 
     def _error_before(self) -> float | None:
@@ -191,20 +198,17 @@ class Simulation:
         return float(np.sqrt((errors.astype(np.float64) ** 2).mean()))
 
     def _record(
-        self, outcome: Outcome, before: float | None, released: Released | None = None
+        self, played: Outcome, before: float | None, seen: Released | None = None
     ) -> RoundResult:
-        index, self.seen, dropped = self.next_round, _NOTHING_SEEN, 0
+        outcome: Any
+        outcome, released = jax.device_get((played, seen))
+        index, self.seen = self.next_round, _NOTHING_SEEN
         self.next_round += 1
-        if released is None:
-            outcome = jax.device_get(outcome)
-        else:
-            parts = released.aggregate.gradient, released.noise_std, released.norms
-            outcome, parts, number = jax.device_get((outcome, parts, released.dropped))
-            gradient, std, norms = parts
-            said, dropped = outcome.validation, int(number)
+        if released is not None:
+            said = outcome.validation
             validation = None if said is None else (float(said[0]), float(said[1]))
-            flat = np.concatenate([part.ravel() for part in gradient])
-            self.seen = Seen(flat, float(std), validation, norms)
+            flat = np.concatenate([part.ravel() for part in released.aggregate.gradient])
+            self.seen = Seen(flat, float(released.noise_std), validation, released.norms)
         return RoundResult(
             round=index,
             rmse_arriving=before,
@@ -212,14 +216,14 @@ class Simulation:
             loss=float(outcome.loss),
             clients=int(outcome.clients),
             ratings=int(np.searchsorted(self._arrivals, index, side="right")),
-            dropped=dropped,
+            dropped=0 if released is None else int(released.dropped),
         )
 
     def divide(self, split: Mapping[str, float]) -> None:
         """Ask clients to divide their next uploads so; it is sent out with the parameters."""
         if type(self.federation.model).asking is Learner.asking:
             return  # there is nothing to ask
-        shared = self._run(_ASKING, self.state.shared, dict(split))
+        shared = self._run(_of_model, self.state.shared, dict(split), method="asking")
         self.state = self.state._replace(shared=shared)
 
     def withdraw(self) -> None:
@@ -242,7 +246,7 @@ class Simulation:
         further, extras = None, self.federation.extras
         if extras is not None:
             index = np.int32(self.next_round)
-            further = self._run(_EXTRA_ITEMS, self._known, index, self._key)
+            further = self._run(_extra_items, self._known, index, self._key)
         if further is None:
             return client, item
         pretended = np.asarray(further)
@@ -260,7 +264,7 @@ class Simulation:
         users, items = (np.asarray(index, dtype=np.int32) for index in (user, item))
         missing = padding_of(len(users))
         filled = (np.pad(index, (0, missing)) for index in (users, items))
-        predicted = self._run(_PREDICT, *self._as_known(), *filled)
+        predicted = self._run(_of_model, *self._as_known(), *filled, method="predict")
         return np.asarray(predicted)[: len(users)]
 
     def rank(self, users: ArrayLike) -> NDArray[np.float32]:
@@ -268,11 +272,11 @@ class Simulation:
 
         A higher number ranks higher. It ranks what a user has rated as well.
         """
-        return np.asarray(self._of_users(_RANK, users))[: np.size(users)]
+        return np.asarray(self._of_users("rank", users))[: np.size(users)]
 
     def explain(self, users: ArrayLike) -> Explanation:
         """Return what the ranking for some users rests on, as NumPy arrays."""
-        found: Explanation = self._of_users(_EXPLAIN, users)
+        found: Explanation = self._of_users("explain", users)
         return found.of_users(slice(np.size(users)))
 
     def popularity(self) -> NDArray[np.float32] | None:
@@ -280,11 +284,11 @@ class Simulation:
         found = self.explain([0]).popularity
         return None if found is None else np.asarray(found)
 
-    def _of_users(self, program: Program, users: ArrayLike) -> Any:
+    def _of_users(self, method: str, users: ArrayLike) -> Any:
         """Return the model's answer for some users, whose number is padded."""
         which = np.asarray(users, dtype=np.int32)
         padded = np.pad(which, (0, padding_of(len(which))))
-        return self._run(program, *self._as_known(), padded)
+        return self._run(_of_model, *self._as_known(), padded, method=method)
 
     def _as_known(self) -> tuple[Shared, Local, Interactions]:
         """Return the parameters, what clients keep, and their ratings as of the last round.
@@ -295,7 +299,7 @@ class Simulation:
             known = self._known.at(max(self.next_round - 1, 0))
         local = self.state.local
         if self.next_round == 0:
-            local = self._run(_PERSONALISE, self.state.shared, local, known)
+            local = self._run(_of_model, self.state.shared, local, known, method="personalise")
         return self.state.shared, local, known
 
     def known(self) -> Ratings:
@@ -402,16 +406,9 @@ def _scores(
     return tally(answers[0], heldout.value)
 
 
-# All are shared by runs of equal federations and shapes.
-_FIRST = Program(_first, light=True)
-_UPLOADED = Program(Federation.uploaded, static=(5,))
-_STEPPED = Program(Federation.stepped, light=True)
-_SERVED = Program(Federation.served)
-_REST = Program(Federation.rest)
-_EXTRA_ITEMS = Program(_extra_items)
-_SCORES = Program(_scores)
-_ASKING = Program(lambda federation, *asked: federation.model.asking(*asked), light=True)
-_PERSONALISE = Program(lambda federation, *asked: federation.model.personalise(*asked), light=True)
-_PREDICT = Program(lambda federation, *asked: federation.model.predict(*asked), light=True)
-_RANK = Program(lambda federation, *asked: federation.model.rank(*asked))
-_EXPLAIN = Program(lambda federation, *asked: federation.model.explain(*asked), light=True)
+def _of_model(federation: Federation, *arrays: Any, method: str) -> Any:
+    return getattr(federation.model, method)(*arrays)
+
+
+_LIGHT = {_first, Federation.stepped, "asking", "personalise", "predict", "explain"}
+"""What computes little beside a round."""
