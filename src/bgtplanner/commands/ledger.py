@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
-from bgtplanner.commands.heads import Source, check_heads, heads_around
 from bgtplanner.commands.options import (
     Json,
     answer,
@@ -24,11 +25,12 @@ from bgtplanner.errors import (
     ConfigError,
     InputError,
     LedgerError,
+    LedgerTamperedError,
     RunFolderError,
-    StorageError,
 )
 from bgtplanner.privacy.ledger import Head, Ledger
 from bgtplanner.privacy.mechanisms import MECHANISMS
+from bgtplanner.privacy.witness import Witness
 from bgtplanner.report.screen import Screen
 from bgtplanner.text import csv_text
 
@@ -39,9 +41,6 @@ ledger_app = typer.Typer(
 
 LedgerFile = Annotated[
     Path, typer.Argument(help="A ledger file, or the folder of a run or a client.")
-]
-HeadOption = Annotated[
-    str | None, typer.Option("--head", help="NUMBER:HASH of a row that the ledger must have.")
 ]
 _EPSILON, _DELTA = default("privacy.epsilon"), default("privacy.delta")
 _ROUNDS = default("federation.rounds")
@@ -95,9 +94,6 @@ def show(
     client: Annotated[
         str | None, typer.Option(help="Only the client of this user, by its label in the data.")
     ] = None,
-    index: Annotated[
-        int | None, typer.Option(help="Only the client at this place in the ledger, from 0.")
-    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show what was spent and what is left, per class of clients or for one client.
@@ -109,8 +105,12 @@ def show(
     from bgtplanner.report.ledgers import ledger_facts, ledger_view
 
     with _opened(ledger, read_only=True) as opened:
-        if client is not None or index is not None:
-            balance = _balance(opened, ledger, client, index)
+        if client is not None:
+            labels = _labels(ledger)
+            found = [place for place, names in enumerate(labels) if client in names]
+            if len(found) != 1:
+                raise ConfigError(f"--client {client}: expected a user of the run's ratings")
+            balance = _balances(opened, labels)[found[0]]
             answer(as_json, balance, *(f"{name:<14} {value}" for name, value in balance.items()))
             return
         facts, history = ledger_facts(opened), list(opened.history())
@@ -123,7 +123,9 @@ def show(
 @ledger_app.command("verify")
 def verify(
     ledger: LedgerFile,
-    head: HeadOption = None,
+    head: Annotated[
+        str | None, typer.Option(help="NUMBER:HASH of a row that the ledger must have.")
+    ] = None,
     witness: Annotated[
         Path | None, typer.Option(help="A file elsewhere to which heads were appended.")
     ] = None,
@@ -138,24 +140,23 @@ def verify(
 
     Example: `bgtplanner ledger verify runs/first --head 12:9f…`
     """
-    file = _file_of(ledger)
-    given = [] if head is None else [Source("--head", (Head.parse(head),))]
+    recorded = {} if head is None else {"--head": [Head.parse(head)]}
     with _opened(ledger, read_only=True) as opened:
         rows, newest = opened.verify(), opened.head
-        around = given + heads_around(file, witness)
-        known = check_heads(opened, around)
+        beside, unread = _recorded_heads(_file_of(ledger), witness)
+        recorded |= beside
+        known = _newest(opened, recorded)
     heads = [
-        {"from": source.name, "head": str(source.heads[-1]), "heads": len(source.heads)}
-        for source in around
-        if source.heads
+        {"from": source, "head": str(heads[-1]), "heads": len(heads)}
+        for source, heads in recorded.items()
     ]
     found = {
         "rows": rows,
         "head": str(newest),
         "head_checked": known is not None,
         "heads": heads,
-        "unread": {source.name: source.problem for source in around if source.problem},
-        "newest_known": None if known is None else known.number,
+        "unread": unread,
+        "newest_known": known,
         "warning": None,  # 0.2 warned of versions of SQLite
     }
     verdict = "No row was cut off, unless the sources above were changed as well."
@@ -165,29 +166,27 @@ def verify(
             "were cut off, as by restoring a backup: keep the head above in another place, and "
             "pass it with --head next time."
         )
-    elif known.number < newest.number:
+    elif known < newest.number:
         verdict = (
             f"It is not known whether rows after {newest.number} were cut off: "
-            f"the newest row that is recorded elsewhere is {known.number}."
+            f"the newest row that is recorded elsewhere is {known}."
         )
     lines = [f"{rows} rows, all as they were written. Head: {newest}"]
-    lines += [*(f"  {source}" for source in around), verdict]
-    answer(as_json, found, *lines)
+    lines += [f"  has row {of[-1].number}, known from {name}" for name, of in recorded.items()]
+    lines += [f"  not read: {name}: {problem}" for name, problem in unread.items()]
+    answer(as_json, found, *lines, verdict)
 
 
 @ledger_app.command("export")
 def export(
     ledger: LedgerFile,
-    to: Annotated[
-        Path | None, typer.Option(help="File to write, .csv or .json; default: print JSON.")
-    ] = None,
     clients: Annotated[bool, typer.Option(help="One line per client, not per row.")] = False,
-    overwrite: Annotated[bool, typer.Option(help="Replace the file.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV in place of JSON.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write the rows (or the clients' balances) as CSV or JSON.
+    """Print the rows (or the clients' balances) as JSON or CSV.
 
-    Example: `bgtplanner ledger export runs/first/ledger.sqlite --to spent.csv`
+    Example: `bgtplanner ledger export runs/first --csv > spent.csv`
     """
     labels = None
     if clients:
@@ -197,21 +196,11 @@ def export(
             say(f"Clients are listed by their place only: {error}", err=True)
     with _opened(ledger, read_only=True) as opened:
         rows = _balances(opened, labels) if clients else list(opened.history())
-    if to is not None and to.suffix == ".csv":
-        text = csv_text(list(dict.fromkeys(name for row in rows for name in row)), rows)
+    if as_csv and not as_json:
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        say(*csv_text(columns, rows).removesuffix("\n").split("\n"))
     else:
-        text = json.dumps(rows, indent=2) + "\n"
-    if to is None:
-        say(*text.removesuffix("\n").split("\n"))
-        return
-    ConfigError.unless(to.suffix in (".csv", ".json"), "--to", str(to), "a .csv or .json file")
-    if to.exists() and not overwrite:
-        raise ConfigError(f"--to {to}: exists already; give --overwrite to replace it")
-    try:
-        to.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise StorageError.of(f"--to {to}", error, "choose another file") from error
-    answer(as_json, {"lines": len(rows), "file": str(to)}, f"{len(rows)} lines in {to}")
+        print_json(rows)
 
 
 @ledger_app.command("restore")
@@ -266,42 +255,20 @@ def _opened(path: Path, *, read_only: bool = False, rebuild: bool = False) -> Le
         raise LedgerError(f"{error}; {then}") from error
 
 
-def _balance(ledger: Ledger, path: Path, client: str | None, index: int | None) -> dict[str, Any]:
-    """What one client may spend, has spent and has left.
-
-    Raises:
-        ConfigError: If no client has that label or place, or the labels are not known.
-    """
-    if client is not None and index is not None:
-        raise ConfigError(f"--client {client}: give either --client or --index, not both")
-    if index is not None:
-        most = len(ledger) - 1
-        ConfigError.unless(0 <= index <= most, "--index", index, f"a place from 0 to {most}")
-        return _balances(ledger)[index]
-    labels = _labels(path)
-    if labels is None:
-        raise ConfigError(
-            f"--client {client}: a ledger does not know the labels of its clients; give the "
-            "folder of its run, or a place in the ledger with --index"
-        )
-    found = [place for place, names in enumerate(labels) if client in names]
-    if len(found) != 1:
-        raise ConfigError(f"--client {client}: expected a user of the run's ratings")
-    return _balances(ledger, labels)[found[0]]
-
-
-def _labels(path: Path) -> list[list[str]] | None:
+def _labels(path: Path) -> list[list[str]]:
     """The labels of the client's users for each place in the ledger of a run.
 
-    None if it is not a run's ledger. In a run on real machines, a client is named by the hash by
-    which the server knows it.
+    In a run on real machines, a client is named by the hash by which the server knows it.
 
     Raises:
-        RunFolderError: If the run's ratings cannot be loaded, or are not those of the run.
+        RunFolderError: If it is not in a run's folder, or the run's ratings cannot be loaded.
     """
     folder = path if path.is_dir() else path.parent
     if not (folder / "config.toml").is_file():
-        return None
+        raise RunFolderError(
+            f"{path}: a ledger does not know the labels of its clients; give the folder of its "
+            "run, or see all clients by their place with 'bgtplanner ledger export --clients'"
+        )
     need_simulator()
     from bgtplanner.runs.folder import RunFolder
     from bgtplanner.runs.prepared import fingerprint_of, ratings_of, split_of
@@ -338,3 +305,64 @@ def _balances(ledger: Ledger, labels: list[list[str]] | None = None) -> list[dic
         other = None if math.isnan(others[index]) else others[index]
         found.append(entry | {"spent_other_reading": other, "left": left[index]})
     return found
+
+
+def _recorded_heads(
+    ledger: Path, witness: Path | None
+) -> tuple[dict[str, list[Head]], dict[str, str]]:
+    """Return the heads that are recorded beside a ledger and in witnesses, and what is unreadable.
+
+    The sources are ``head`` beside a client's ledger, ``checkpoint.npz`` and ``summary.json`` in a
+    run folder, the given witness, and the one that a ``client.toml`` names.
+    """
+    beside = [ledger.parent / name for name in ("head", "checkpoint.npz", "summary.json")]
+    sources = [path for path in (*beside, _witness_of_client(ledger)) if path and path.exists()]
+    found: dict[str, list[Head]] = {}
+    unread: dict[str, str] = {}
+    for path in sources if witness is None else [*sources, witness]:
+        try:
+            if heads := _heads_in(path) if path in beside else Witness(path).heads():
+                found[str(path)] = heads
+        except BGTPlannerError as error:
+            unread[str(path)] = str(error)
+        except Exception as error:  # a damaged archive can fail in many ways
+            unread[str(path)] = f"cannot be read ({type(error).__name__})"
+    return found, unread
+
+
+def _heads_in(path: Path) -> list[Head]:
+    """The head that a client or a run has left in a file; none if there was no ledger then."""
+    if path.name == "head":
+        return [Head.parse(path.read_text(encoding="ascii"))]
+    if path.name == "summary.json":
+        text = json.loads(path.read_text(encoding="utf-8")).get("ledger_head")
+    else:  # the planner's state in a checkpoint
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            state = bytes(np.asarray(stored.get("planned", []), dtype=np.uint8))
+        text = json.loads(state).get("head") if state else None
+    return [] if text is None else [Head.parse(str(text))]
+
+
+def _witness_of_client(ledger: Path) -> Path | None:
+    """The witness that the file of a client names, if there is one."""
+    path = ledger.parent.parent / "client.toml"
+    try:
+        named = tomllib.loads(path.read_text(encoding="utf-8")).get("witness")
+    except (OSError, ValueError):
+        return None
+    return path.parent / named if isinstance(named, str) else None
+
+
+def _newest(ledger: Ledger, recorded: dict[str, list[Head]]) -> int | None:
+    """Return the number of the newest recorded row, after checking that none has been lost.
+
+    Raises:
+        LedgerTamperedError: If the ledger has lost one; names the source.
+    """
+    for source, heads in recorded.items():
+        try:
+            for head in heads:
+                ledger.check_head(head)
+        except LedgerTamperedError as error:
+            raise LedgerTamperedError(f"{source}: {error}") from error
+    return max((head.number for heads in recorded.values() for head in heads), default=None)
