@@ -245,18 +245,6 @@ class TestNoDisk:
         done = call("run", "--rounds", 1, "--out", tmp_path / "run")
         self.check(done, f"{tmp_path}/run/config.toml: no space left", "then 'bgtplanner resume'")
 
-    def test_ledger_export(
-        self, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        from bgtplanner.privacy.budget import Budget, Budgets
-        from bgtplanner.privacy.ledger import Ledger
-
-        file = tmp_path / "ledger.sqlite"
-        Ledger.create(file, Budgets.same(Budget(1.0, 1e-5), 2), "gaussian/gdp").close()
-        monkeypatch.setattr(Path, "write_text", full)
-        done = call("ledger", "export", file, "--to", tmp_path / "x.csv")
-        self.check(done, f"--to {tmp_path}/x.csv: no space left", "choose another file")
-
 
 def test_no_network(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody(*_: Any, **__: Any) -> None:

@@ -72,12 +72,10 @@ def _main(
 
 def main() -> NoReturn:
     """Turn our errors into one line and an exit code, never a traceback."""
-    for stream in (
-        sys.stdout,
-        sys.stderr,
-    ):  # print "?" for what cannot be encoded
+    for stream in (sys.stdout, sys.stderr):  # print "?" for what cannot be encoded
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="replace")
+    code, said = 1, None
     try:
         code = app(prog_name="bgtplanner", standalone_mode=False)
         if code == 130:  # what typer makes of Ctrl-C
@@ -86,31 +84,24 @@ def main() -> NoReturn:
         vars(error)["message"] = visible(error.message, keep="\n")  # it quotes what was typed
         error.show()
         code = error.exit_code
+    except InterruptedRunError as error:
+        said = str(error)
     except BGTPlannerError as error:
-        interrupted = isinstance(error, InterruptedRunError)
-        code = _fail(str(error) if interrupted else f"error: {error}", error.exit_code)
+        code, said = error.exit_code, f"error: {error}"
     except (KeyboardInterrupt, typer.Abort):
-        code = _fail("interrupted")
-    except BrokenPipeError:  # the reader went away, as `| head` does
-        _drop_output()
-        code = 1
+        code, said = 1, "interrupted"
     except OSError as error:  # our files raise errors of their own: most likely the output failed
-        _drop_output()
-        code = _fail(f"error: {error}")
+        said = (
+            None if isinstance(error, BrokenPipeError) else f"error: {error}"
+        )  # as `| head` does
+        with contextlib.suppress(
+            OSError, ValueError, AttributeError
+        ):  # Python would retry at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        code = _fail("error: out of memory; try fewer clients, items or dimensions")
+        said = "error: out of memory; try fewer clients, items or dimensions"
+    if said is not None:
+        say(said, err=True)
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _fail(line: str, code: int = 1) -> int:
-    """Print what is wrong; the exit code."""
-    say(line, err=True)
-    return code
-
-
-def _drop_output() -> None:
-    """Discard all further output: Python would retry, and complain, when it exits."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

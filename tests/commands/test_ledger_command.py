@@ -64,26 +64,17 @@ def test_ledger_show(call: Any, book: Path) -> None:
     facts = json.loads(out)
     assert [entry["clients"] for entry in facts["classes"]] == [1, 2]
     assert facts["classes"][0]["epsilon_spent_most"] <= 1.0
-    code, out, _ = call("ledger", "show", book, "--index", 0, "--json")
-    poor = json.loads(out)
+    code, out, _ = call("ledger", "export", book, "--clients")
+    poor = json.loads(out)[0]
     assert (poor["index"], poor["epsilon"]) == (0, 1.0)
     assert 0 < poor["left"] < 0.03
-    code, out, _ = call("ledger", "show", book, "--index", 2)
-    assert "epsilon_spent" in out
-    for place in (3, -1):
-        code, _, err = call("ledger", "show", book, "--index", place)
-        assert code == 2
-        assert f"--index = {place}: expected a place from 0 to 2" in err
 
 
 def test_a_client_is_never_guessed(call: Any, book: Path) -> None:
     """`--client 1` was the second client, whatever the data call it."""
     code, out, err = call("ledger", "show", book, "--client", 1)
     assert (code, out) == (2, "")
-    assert "does not know the labels of its clients" in err
-    assert "--index" in err
-    code, out, err = call("ledger", "show", book, "--client", "x", "--index", 1)
-    assert (code, out) == (2, "")
+    assert "give the folder of a run" in err
 
 
 def test_a_client_is_named_by_its_label(call: Any, tmp_path: Path) -> None:
@@ -102,18 +93,15 @@ def test_a_client_is_named_by_its_label(call: Any, tmp_path: Path) -> None:
     for name in names:
         code, shown, _ = call("ledger", "show", out, "--client", name, "--json")
         assert json.loads(shown) == balances[name]
-        code, shown, _ = call("ledger", "show", out / "ledger.sqlite", "--client", name, "--json")
-        assert json.loads(shown) == balances[name]
     code, _, err = call("ledger", "show", out, "--client", "nobody")
     assert code == 2
-    assert "--client nobody: expected a user of the run's ratings" in err
+    assert "--client nobody: not in the ratings" in err
     table.write_text(table.read_text().replace("zoe", "zoo").replace("\n1,0", "\n9,0"))
     code, _, err = call("ledger", "show", out, "--client", "1")
     assert code == 2
     assert "its ratings are not those that it was run with" in err
-    code, shown, err = call("ledger", "export", out, "--clients")
+    code, shown, err = call("ledger", "export", out / "ledger.sqlite", "--clients")
     assert code == 0
-    assert "Clients are listed by their place only" in err
     assert "client" not in json.loads(shown)[0]
     assert [entry["index"] for entry in json.loads(shown)] == list(range(6))
     # Verify finds what the run itself has kept, without being asked.
@@ -175,8 +163,8 @@ def test_ledger_verify_with_and_without_a_head(call: Any, book: Path) -> None:
     assert "has row 5, known from --head" in out
     assert "No row was cut off, unless the sources above were changed as well." in out
     code, out, _ = call("ledger", "verify", book)
-    assert "No head of this ledger was found elsewhere" in out
-    assert "it is not known whether newer rows were cut off" in out
+    assert "It is not known whether rows after 5 were cut off" in out
+    assert "none is recorded elsewhere" in out
     code, _, err = call("ledger", "verify", book, "--head", "9:" + "ab" * 32)
     assert code == 1
     assert "--head: row 9, which was seen before, is not in this ledger" in err
@@ -203,9 +191,9 @@ def test_verify_uses_what_a_client_and_its_witness_remember(call: Any, tmp_path:
         assert code == 0
         assert f"has row 1, known from {state / 'head'}" in out
         assert "It is not known whether rows after 2 were cut off" in out
-        assert "the newest row that is recorded elsewhere is 1." in out
+        assert "row 1 is the newest that is recorded elsewhere" in out
     code, out, _ = call("ledger", "verify", path, "--witness", witness.path)
-    assert f"has 3 rows up to 2, known from {witness.path}" in out
+    assert f"has row 2, known from {witness.path}" in out
     assert "No row was cut off" in out
     toml = "ratings = 'x.csv'\nwitness = '../elsewhere/heads.txt'\n"
     (tmp_path / "client" / "client.toml").write_text(toml)
@@ -228,7 +216,7 @@ def test_a_source_of_heads_that_cannot_be_read_is_named(
     code, out, _ = call("ledger", "verify", book)
     assert code == 0
     assert f"not read: {book.parent / name}: " in out
-    assert "No head of this ledger was found elsewhere" in out
+    assert "none is recorded elsewhere" in out
     assert call("ledger", "verify", book, "--witness", book.parent / "none")[0] == 0
 
 
@@ -259,16 +247,6 @@ def test_ledger_export(call: Any, book: Path, tmp_path: Path) -> None:
     code, out, _ = call("ledger", "export", book)
     assert code == 0
     assert [row["kind"] for row in json.loads(out)][:2] == ["open", "reserve"]
-    target = tmp_path / "spent.csv"
-    code, out, _ = call("ledger", "export", book, "--clients", "--to", target, "--json")
-    assert json.loads(out) == {"lines": 3, "file": str(target)}
-    with target.open() as file:
-        rows = list(csv.DictReader(file))
+    code, out, _ = call("ledger", "export", book, "--clients", "--csv")
+    rows = list(csv.DictReader(out.splitlines()))
     assert [row["epsilon"] for row in rows] == ["1.0", "10.0", "10.0"]
-    code, _, err = call("ledger", "export", book, "--to", target)
-    assert code == 2
-    assert "exists already" in err
-    code, out, _ = call("ledger", "export", book, "--to", target, "--overwrite")
-    assert "6 lines in" in out
-    assert call("ledger", "export", book, "--to", tmp_path / "x.txt")[0] == 2
-    assert call("ledger", "export", book, "--to", tmp_path / "no" / "x.json")[0] == 1

@@ -117,14 +117,9 @@ def test_on_the_command_line(folder: Path, tmp_path: Path) -> None:
         (["recommend", "{run}", "--client", "123456"], DataError, "not in the ratings"),
         (["recommend", "{run}", "--client", "9" * 30], DataError, "whole number"),
         (["recommend", "{run}", "--client", "1", "--top", "0"], ConfigError, "--top = 0"),
-        (["recommend", "{run}"], ConfigError, "--users PATH or --all"),
+        (["recommend", "{run}"], ConfigError, "LABEL, or --all"),
         (["recommend", "{run}", "--client", "1", "--all"], ConfigError, "exclude each other"),
-        (["recommend", "{run}", "--users", "/nowhere"], ConfigError, "--users /nowhere"),
-        (["recommend", "{run}", "--users", "/dev/null"], ConfigError, "one label per line"),
-        (["recommend", "{run}", "--all", "--format", "x"], ConfigError, "--format = 'x'"),
-        (["recommend", "{run}", "--all", "--format", "parquet"], ConfigError, "--out PATH"),
-        (["recommend", "{run}", "--all", "--format", "csv", "--json"], ConfigError, "--json"),
-        (["recommend", "{run}", "--all", "--out", "x.txt"], ConfigError, "in which format"),
+        (["recommend", "{run}", "--all", "--out", "x.txt"], ConfigError, "ends in .json"),
         (["recommend", "{run}", "--all", "--out", ""], ConfigError, "--out = ''"),
         (["recommend", "{run}", "--all", "--out", "/no/x.csv"], StorageError, "--out /no/x.csv"),
         (["recommend", "{run}", "--all", "--ratings", "csv:/no.csv"], RunFolderError, "/no.csv"),
@@ -216,24 +211,10 @@ class TestTitlesAndReasons:
         assert [user["client"] for user in users] == [f"user {n:02d}" for n in range(12)]
         assert [item["reason"] for user in users for item in user["items"]] == columns["reason"]
         assert not list(tmp_path.glob(".tmp-*"))
-        _, printed = call("recommend", genres, "--all", "--top", 4, "--format", "csv")
-        assert printed == (tmp_path / "a.csv").read_text()
         _, printed = call("recommend", genres, "--all", "--top", 4, "--json")
         assert json.loads(printed)["users"] == users
-        _, printed = call(
-            "recommend", genres, "--all", "--out", tmp_path / "b.x", "--format", "csv", "--json"
-        )
+        _, printed = call("recommend", genres, "--all", "--out", tmp_path / "b.csv", "--json")
         assert json.loads(printed)["users"] == 12
-
-    def test_users_in_a_file(self, genres: Path, tmp_path: Path) -> None:
-        names = tmp_path / "users.txt"
-        names.write_text("user 03\r\n\nuser 01\nuser 03\n")
-        _, out = call("recommend", genres, "--users", names, "--top", 1, "--json")
-        assert [user["client"] for user in json.loads(out)["users"]] == ["user 03", "user 01"]
-        names.write_text("user 03\nnobody\n")
-        error, _ = call("recommend", genres, "--users", names)
-        assert isinstance(error, DataError)
-        assert f"{names}, line 2: not in the ratings" in str(error)
 
     def test_predict_shows_the_title(self, genres: Path) -> None:
         _, out = call("predict", genres, "--user", "user 01", "--item", "7")

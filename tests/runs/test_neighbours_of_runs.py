@@ -140,7 +140,7 @@ def test_every_guarantee_has_both_readings(
     assert facts["neighbours"] == "replace-special"
     assert entry["epsilon_other_reading"] == pytest.approx(24.389, abs=1e-3)
     assert entry["epsilon_spent_most"] < entry["epsilon_spent_other_reading"] < 24.39
-    balance = json.loads(command_line("ledger", "show", folder, "--index", "0", "--json").out)
+    balance = json.loads(command_line("ledger", "export", folder, "--clients").out)[0]
     assert balance["neighbours"] == "replace-special"
     assert balance["spent_other_reading"] > 2 * balance["epsilon_spent"]
     local = simulate(few, rounds=2, seed=0, settings={"privacy.trust": "local"}).summary

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import textwrap
+import contextlib
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,8 +14,6 @@ from bgtplanner.commands.options import (
     Json,
     answer,
     need_simulator,
-    print_json,
-    say,
     settings_options,
 )
 from bgtplanner.data.datasets import DATASETS, dataset_info, find_files
@@ -42,25 +39,18 @@ def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
     Example: `bgtplanner data list`
     """
     rows: list[dict[str, Any]] = []
-    for name in DATASETS:
-        info = DATASETS[name]
-        try:
+    for name, info in DATASETS.items():
+        files: list[str] = []
+        with contextlib.suppress(DataError):  # they are not here
             files = [str(path) for path in find_files(name, data_dir)]
-            here = "built in" if info.folder is None else "here"
-        except DataError:
-            files, here = [], "not here"
-        rows.append(
-            {"name": name, "description": info.description, "status": here, "files": files}
-        )
-    if as_json:
-        print_json({"datasets": rows})
-        return
-    lines = [("name", "status", "what")]
-    lines += [(row["name"], row["status"], row["description"]) for row in rows]
-    lines += [("csv:PATH", "", "a table of your own, CSV or TSV, plain or gzipped")]
-    lines += [("parquet:PATH", "", "the same as Parquet")]
-    say(*(f"{name:<15} {status:<9} {what}" for name, status, what in lines))
-    say("Fetch one with: bgtplanner data fetch NAME")
+        here = "built in" if info.folder is None else "here" if files else "not here"
+        row = {"name": name, "description": info.description, "status": here, "files": files}
+        rows.append(row)
+    lines = [f"{row['name']:<15} {row['status']:<9} {row['description']}" for row in rows]
+    lines += [f"{'csv:PATH':<25} a table of your own, CSV or TSV, plain or gzipped"]
+    lines += [f"{'parquet:PATH':<25} the same as Parquet"]
+    lines += ["Fetch one with: bgtplanner data fetch NAME"]
+    answer(as_json, {"datasets": rows}, *lines)
 
 
 @data_app.command("info")
@@ -80,18 +70,7 @@ def data_info(
     from bgtplanner.runs.config import load_config
 
     facts = describe(load_config(settings=settings | {"data.dataset": dataset}))
-    held = (
-        f"{facts['ratings']:,} ratings by {facts['users']:,} users on {facts['items']:,} items, "
-        f"held by {facts['clients']:,} clients"
-    )
-    shown = (
-        *("density", "ratings_per_user", "ratings_per_item", "train", "test", "times", "public"),
-        *("catalogue", "histogram", "rmse_constant", "rmse_user_mean", "rmse_client_alone"),
-    )
-    lines = [f"{facts['dataset']}: {held}", *facts["notes"]]
-    lines += [f"{name:<18} {_in_words(facts[name])}" for name in shown]
-    broken = (textwrap.wrap(line, 79, subsequent_indent=" " * 19) for line in lines)
-    answer(as_json, facts, *itertools.chain(*broken))
+    answer(as_json, facts, *(f"{name:<22} {_in_words(fact)}" for name, fact in facts.items()))
 
 
 @data_app.command("fetch")
@@ -161,7 +140,7 @@ def _in_words(fact: Any) -> str:
 
 
 def _catalogue(catalogue: Catalogue | None) -> dict[str, Any] | None:
-    """How many items, titles and features of each kind there are, and what was left out."""
+    """Return how many items, titles and features there are, and what was left out."""
     if catalogue is None:
         return None
     titles = catalogue.titles

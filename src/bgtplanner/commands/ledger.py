@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import tomllib
@@ -18,12 +19,10 @@ from bgtplanner.commands.options import (
     named_by_flags,
     need_simulator,
     print_json,
-    say,
 )
 from bgtplanner.errors import (
     BGTPlannerError,
     ConfigError,
-    InputError,
     LedgerError,
     LedgerTamperedError,
     RunFolderError,
@@ -107,9 +106,12 @@ def show(
     with _opened(ledger, read_only=True) as opened:
         if client is not None:
             labels = _labels(ledger)
-            found = [place for place, names in enumerate(labels) if client in names]
+            found = [place for place, names in enumerate(labels or []) if client in names]
             if len(found) != 1:
-                raise ConfigError(f"--client {client}: expected a user of the run's ratings")
+                raise ConfigError(
+                    f"--client {client}: not in the ratings; give the folder of a run, and a user "
+                    "of its ratings ('bgtplanner ledger export --clients' lists clients by place)"
+                )
             balance = _balances(opened, labels)[found[0]]
             answer(as_json, balance, *(f"{name:<14} {value}" for name, value in balance.items()))
             return
@@ -146,30 +148,24 @@ def verify(
         beside, unread = _recorded_heads(_file_of(ledger), witness)
         recorded |= beside
         known = _newest(opened, recorded)
-    heads = [
-        {"from": source, "head": str(heads[-1]), "heads": len(heads)}
-        for source, heads in recorded.items()
-    ]
     found = {
         "rows": rows,
         "head": str(newest),
         "head_checked": known is not None,
-        "heads": heads,
+        "heads": [
+            {"from": source, "head": str(heads[-1]), "heads": len(heads)}
+            for source, heads in recorded.items()
+        ],
         "unread": unread,
         "newest_known": known,
         "warning": None,  # 0.2 warned of versions of SQLite
     }
     verdict = "No row was cut off, unless the sources above were changed as well."
-    if known is None:
+    if known is None or known < newest.number:
+        last = "none is" if known is None else f"row {known} is the newest that is"
         verdict = (
-            "No head of this ledger was found elsewhere, so it is not known whether newer rows "
-            "were cut off, as by restoring a backup: keep the head above in another place, and "
-            "pass it with --head next time."
-        )
-    elif known < newest.number:
-        verdict = (
-            f"It is not known whether rows after {newest.number} were cut off: "
-            f"the newest row that is recorded elsewhere is {known}."
+            f"It is not known whether rows after {newest.number} were cut off, as by restoring a "
+            f"backup: {last} recorded elsewhere. Keep the head above, and give it with --head."
         )
     lines = [f"{rows} rows, all as they were written. Head: {newest}"]
     lines += [f"  has row {of[-1].number}, known from {name}" for name, of in recorded.items()]
@@ -188,17 +184,12 @@ def export(
 
     Example: `bgtplanner ledger export runs/first --csv > spent.csv`
     """
-    labels = None
-    if clients:
-        try:
-            labels = _labels(ledger)
-        except InputError as error:
-            say(f"Clients are listed by their place only: {error}", err=True)
+    labels = _labels(ledger) if clients else None
     with _opened(ledger, read_only=True) as opened:
         rows = _balances(opened, labels) if clients else list(opened.history())
     if as_csv and not as_json:
         columns = list(dict.fromkeys(name for row in rows for name in row))
-        say(*csv_text(columns, rows).removesuffix("\n").split("\n"))
+        typer.echo(csv_text(columns, rows), nl=False)
     else:
         print_json(rows)
 
@@ -233,18 +224,12 @@ def restore(
 
 def _file_of(path: Path) -> Path:
     """The ledger's file, also if the folder of a run or of a client was given."""
-    if not path.is_dir():
-        return path
-    own = path / "ledger.sqlite"
-    return path / "state" / "ledger.sqlite" if (path / "client.toml").is_file() else own
+    folder = path / "state" if (path / "client.toml").is_file() else path
+    return folder / "ledger.sqlite" if path.is_dir() else path
 
 
 def _opened(path: Path, *, read_only: bool = False, rebuild: bool = False) -> Ledger:
-    """Open the ledger in a file or a folder.
-
-    Raises:
-        LedgerError: If there is none; says what to do.
-    """
+    """Open the ledger in a file or a folder; an error says what to do."""
     file = _file_of(path)
     try:
         return Ledger.open(file, read_only=read_only, rebuild=rebuild)
@@ -255,43 +240,33 @@ def _opened(path: Path, *, read_only: bool = False, rebuild: bool = False) -> Le
         raise LedgerError(f"{error}; {then}") from error
 
 
-def _labels(path: Path) -> list[list[str]]:
-    """The labels of the client's users for each place in the ledger of a run.
+def _labels(path: Path) -> list[list[str]] | None:
+    """Return the labels of each client's users, by the client's place in the ledger.
 
-    In a run on real machines, a client is named by the hash by which the server knows it.
-
-    Raises:
-        RunFolderError: If it is not in a run's folder, or the run's ratings cannot be loaded.
+    In a run on real machines, a client is named by the hash by which the server knows it. None is
+    returned for the file of a ledger, which does not know them.
     """
-    folder = path if path.is_dir() else path.parent
-    if not (folder / "config.toml").is_file():
-        raise RunFolderError(
-            f"{path}: a ledger does not know the labels of its clients; give the folder of its "
-            "run, or see all clients by their place with 'bgtplanner ledger export --clients'"
-        )
+    if not (path / "config.toml").is_file():
+        return None
     need_simulator()
     from bgtplanner.runs.folder import RunFolder
-    from bgtplanner.runs.prepared import fingerprint_of, ratings_of, split_of
+    from bgtplanner.runs.prepared import Prepared, found_again
 
-    run = RunFolder(folder)
-    notes, config = run.notes(), run.config()
+    run = RunFolder(path)
     if run.deployed:
         return [[str(name)] for name in (run.read("clients.json") or {}).get("clients", [])]
-    try:
-        ratings = ratings_of(config)
-        same = fingerprint_of(split_of(config, ratings)) == notes.get("data")
-    except BGTPlannerError as error:
-        raise RunFolderError(f"{folder}: its ratings cannot be loaded ({error})") from error
-    if not same:
-        raise RunFolderError(f"{folder}: its ratings are not those that it was run with")
+    prepared = Prepared(found_again(run.config(), run))
+    if prepared.mark != run.notes().get("data"):
+        raise RunFolderError(f"{path}: its ratings are not those that it was run with")
+    ratings = prepared.ratings
     labels: list[list[str]] = [[] for _ in range(ratings.n_clients)]
-    for user, client in enumerate(ratings.client_of_user.tolist()):
-        labels[client].append(str(ratings.user_labels[user]))
+    for label, client in zip(ratings.user_labels, ratings.client_of_user, strict=True):
+        labels[client].append(str(label))
     return labels
 
 
-def _balances(ledger: Ledger, labels: list[list[str]] | None = None) -> list[dict[str, Any]]:
-    """What each client may spend, has spent and has left, with labels if known."""
+def _balances(ledger: Ledger, labels: list[list[str]] | None) -> list[dict[str, Any]]:
+    """Return what each client may spend, has spent and has left, with labels if known."""
     epsilons, left = ledger.epsilon_spent().tolist(), ledger.left().tolist()
     others = ledger.epsilon_other_reading().tolist()
     found = []
@@ -315,13 +290,15 @@ def _recorded_heads(
     The sources are ``head`` beside a client's ledger, ``checkpoint.npz`` and ``summary.json`` in a
     run folder, the given witness, and the one that a ``client.toml`` names.
     """
-    beside = [ledger.parent / name for name in ("head", "checkpoint.npz", "summary.json")]
-    sources = [path for path in (*beside, _witness_of_client(ledger)) if path and path.exists()]
+    sources = [ledger.parent / name for name in ("head", "checkpoint.npz", "summary.json")]
+    client = ledger.parent.parent / "client.toml"
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # it names no witness
+        sources.append(client.parent / tomllib.loads(client.read_text())["witness"])
     found: dict[str, list[Head]] = {}
     unread: dict[str, str] = {}
-    for path in sources if witness is None else [*sources, witness]:
+    for path in [*filter(Path.exists, sources), *([witness] if witness else [])]:
         try:
-            if heads := _heads_in(path) if path in beside else Witness(path).heads():
+            if heads := _heads_in(path):
                 found[str(path)] = heads
         except BGTPlannerError as error:
             unread[str(path)] = str(error)
@@ -331,26 +308,18 @@ def _recorded_heads(
 
 
 def _heads_in(path: Path) -> list[Head]:
-    """The head that a client or a run has left in a file; none if there was no ledger then."""
+    """Return the heads in the file of a client, of a run or of a witness, oldest first."""
     if path.name == "head":
-        return [Head.parse(path.read_text(encoding="ascii"))]
-    if path.name == "summary.json":
+        text = path.read_text(encoding="ascii")
+    elif path.name == "summary.json":
         text = json.loads(path.read_text(encoding="utf-8")).get("ledger_head")
-    else:  # the planner's state in a checkpoint
+    elif path.name == "checkpoint.npz":  # in the planner's state
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             state = bytes(np.asarray(stored.get("planned", []), dtype=np.uint8))
-        text = json.loads(state).get("head") if state else None
+        text = json.loads(state or b"{}").get("head")
+    else:
+        return Witness(path).heads()
     return [] if text is None else [Head.parse(str(text))]
-
-
-def _witness_of_client(ledger: Path) -> Path | None:
-    """The witness that the file of a client names, if there is one."""
-    path = ledger.parent.parent / "client.toml"
-    try:
-        named = tomllib.loads(path.read_text(encoding="utf-8")).get("witness")
-    except (OSError, ValueError):
-        return None
-    return path.parent / named if isinstance(named, str) else None
 
 
 def _newest(ledger: Ledger, recorded: dict[str, list[Head]]) -> int | None:

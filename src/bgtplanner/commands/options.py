@@ -36,28 +36,22 @@ def meanings(section: type) -> dict[str, str]:
     return found
 
 
-def choices(key: str) -> list[str]:
-    """Return the names that a setting can have; none if it is not one of several names.
-
-    Example:
-        >>> choices("privacy.trust"), choices("run.seed")
-        (['local', 'secagg'], [])
-    """
+def _field(key: str) -> Any:
     section, _, name = key.partition(".")
-    field = SECTIONS[section].model_fields[name]
+    return SECTIONS[section].model_fields[name]
+
+
+def choices(key: str) -> list[str]:
+    """Return the names that a setting can have; none if it is not one of several names."""
+    field = _field(key)
     registered = [of for entry in field.metadata for of in getattr(entry, "names", ())]
     return registered or [of for of in get_args(field.annotation) if isinstance(of, str)]
 
 
 def default(key: str) -> Any:
-    """Return the value of a setting unless something else is said, under the preset recommended.
-
-    Example:
-        >>> default("model.name"), default("privacy.epsilon")
-        ('tastes', 10.0)
-    """
+    """Return the value of a setting under the preset recommended."""
     section, _, name = key.partition(".")
-    usual = SECTIONS[section].model_fields[name].get_default(call_default_factory=True)
+    usual = _field(key).get_default(call_default_factory=True)
     return packaged("recommended")["usual"].get(section, {}).get(name, usual)
 
 
@@ -109,8 +103,7 @@ def settings_options(*keys: str) -> Callable[[Callable[..., None]], Callable[...
 
 def _kind(key: str) -> Any:
     """The type that the command line reads; everything else is checked with the config."""
-    section, _, name = key.partition(".")
-    annotation = SECTIONS[section].model_fields[name].annotation
+    annotation = _field(key).annotation
     numbers = [of for of in (annotation, *get_args(annotation)) if of in (int, float)]
     return (numbers or [str])[0] | None
 

@@ -8,7 +8,6 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -136,43 +135,22 @@ def _view(as_json: bool, verbose: bool, quiet: bool) -> RunProgress:
     return RunProgress(Screen(stderr=as_json), level)
 
 
-def _in_a_line(summary: Mapping[str, Any]) -> str:
-    """What was planned for, in a few words."""
-    from bgtplanner.models.metrics import METRICS, shown
-    from bgtplanner.report.verdict import is_served, planned_key
-
-    named = [name for name in ("rmse", "ndcg_at_10") if name in shown(summary["preset"])]
-    figures = {name: summary.get(planned_key(summary, name)) for name in named}
-    said = ", ".join(
-        f"{METRICS[name].label} {METRICS[name].in_words(value)}"
-        for name, value in figures.items()
-        if value is not None
-    )
-    return f"{said} ({'as served' if is_served(summary) else 'last round'})"
-
-
 def _show_result(result: Result, as_json: bool, view: RunProgress) -> None:
+    from bgtplanner.runs.recommending import example_users
+
     if as_json:
         print_json(dict(result.summary))
     elif view.verbosity < 0:
-        say(f"{_in_a_line(result.summary)}  {result.folder}")
+        say(str(result.folder))
     elif result.folder is not None:
         try:
             page = report_writer()(result.folder)
-            say(f"Report: {page}", *_next(result, page=True))
+            say(f"Report: {page}")
         except MissingExtraError as error:
-            say(f"Results: {result.folder}/summary.json ({error})", *_next(result, page=False))
-
-
-def _next(result: Result, page: bool) -> list[str]:
-    """What to do now: two commands, in two lines."""
-    from bgtplanner.runs.recommending import example_users
-
-    folder, user = shlex.quote(str(result.folder)), example_users(result.ratings, 1)
-    called = _called()
-    ways = [f"{called} report {folder} --open"] if page else []
-    ways += [f"{called} recommend {folder} --user {shlex.quote(str(of))}" for of in user]
-    return [f"{'Next: ' if not place else '      '}{way}" for place, way in enumerate(ways)]
+            say(f"Results: {result.folder}/summary.json ({error})")
+        (user,) = example_users(result.ratings, 1)
+        words = (_called(), "recommend", str(result.folder), "--user", str(user))
+        say(f"Next: {shlex.join(words)}")
 
 
 def _called() -> str:
@@ -180,4 +158,4 @@ def _called() -> str:
     script = Path(sys.argv[0])
     if script.name != "bgtplanner" or shutil.which("bgtplanner") or not script.exists():
         return "bgtplanner"
-    return shlex.quote(str(script))
+    return str(script)

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -85,35 +85,28 @@ def users_as_json(block: Block) -> list[dict[str, Any]]:
     ]
 
 
-def rows_as_csv(block: Block, *, header: bool) -> str:
-    """Return the rows of a block as CSV, with the names of the columns or without."""
-    rows = [
-        {name: "" if cell is None else cell for name, cell in row._asdict().items()}
-        for row in block.rows
-    ]
-    text = csv_text(_COLUMNS, rows)
-    return text if header else text.partition("\n")[2]
-
-
 @contextlib.contextmanager
-def writing(
-    path: Path, form: Literal["json", "csv", "parquet"], ratings: Ratings
-) -> Iterator[Callable[[Block], None]]:
-    """Yield a function that writes a block to a file, which appears when it is complete."""
+def writing(path: Path, ratings: Ratings) -> Iterator[Callable[[Block], None]]:
+    """Yield a function that writes a block to a .json, .csv or .parquet, whole when it ends."""
 
     def as_text(block: Block) -> None:
         first = not file.tell()
-        if form == "csv":
-            file.write(rows_as_csv(block, header=first).encode())
+        if path.suffix == ".csv":
+            rows = [
+                {name: "" if of is None else of for name, of in row._asdict().items()}
+                for row in block.rows
+            ]
+            text = csv_text(_COLUMNS, rows)
+            file.write((text if first else text.partition("\n")[2]).encode())
         else:
             users = [json.dumps(user, allow_nan=False) for user in users_as_json(block)]
             file.write(("[\n" if first else ",\n").encode() + ",\n".join(users).encode())
 
     try:
         with replacing(path) as file:
-            if form != "parquet":
+            if path.suffix != ".parquet":
                 yield as_text
-                file.write(b"\n]\n" if form == "json" else b"")
+                file.write(b"\n]\n" if path.suffix == ".json" else b"")
                 return
             import pyarrow as pa
             from pyarrow import parquet
