@@ -344,7 +344,7 @@ def test_who_adds_to_sums_sends_no_upload_alone(
     with stand_in():
         assert send(file, SUM, asked.step("keys")) == REFUSED
         assert send(file, TRAIN, asked.plan) == REFUSED
-    assert "it protects from 0 colluders" in flower_log.text
+    assert "it protects from too few colluders" in flower_log.text
     assert "refused: an upload outside of a sum" in flower_log.text
 
 

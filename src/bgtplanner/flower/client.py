@@ -45,15 +45,7 @@ from bgtplanner.federation.randomizer import Randomizer, Release
 from bgtplanner.flower import messages
 from bgtplanner.flower.clientfile import ClientFile, load_client
 from bgtplanner.flower.identity import identity_in, proof_of
-from bgtplanner.flower.messages import (
-    Reply,
-    Request,
-    Sent,
-    SentCatalogue,
-    SentModel,
-    SumStep,
-    unless,
-)
+from bgtplanner.flower.messages import Request, SentCatalogue, SentModel, SumStep, unless
 from bgtplanner.flower.state import ClientState, RoundStore
 from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.compatibility import Choice, allows
@@ -66,7 +58,7 @@ if TYPE_CHECKING:  # JAX comes with it, and most messages do without: see its he
     from bgtplanner.models.ranking import Recommender
 
 NoiseFor = Callable[[ClientFile, Request], NoiseSource]
-_Kind = TypeVar("_Kind", bound=Sent)
+_Kind = TypeVar("_Kind", bound=messages.Sent)
 
 _LARGEST_PARAMETER = 1e6  # no model of ours comes near: a larger one only overflows
 _LARGEST_FEATURE = 1.0  # of a catalogue, by the way features are made
@@ -77,8 +69,7 @@ _log = logging.getLogger("flwr")  # the SuperNode shows its lines; they stay on 
 class Client(ClientState):
     """One client on one machine, with its files.
 
-    Another source of noise than the operating system, or another clock, is for tests only: anyone
-    who knows the noise can subtract it.
+    Another source of noise than the operating system, or another clock, is for tests only.
     """
 
     def __init__(
@@ -111,8 +102,8 @@ class Client(ClientState):
             BudgetExceeded: If the ledger cannot pay.
             StaleRoundError: If the round is over, and its answer is not kept.
         """
-        if self.policy.secagg is not None:  # its noise is for a sum, and its place among others
-            raise MessageError("an upload outside of a sum, which is all that the policy names")
+        alone = self.policy.secagg is None  # else its noise is for a sum, its place among others
+        unless(alone, "an upload outside of a sum, which is all that the policy names")
         self._agree(request)
         trainer = self._model_of(request.model)
         with self._alone(), self.open_ledger() as ledger:
@@ -146,10 +137,7 @@ class Client(ClientState):
             )  # fmt: skip
             if asked.step == "keys":
                 if not member.begun:
-                    newest = ledger.newest_round(request.run)
-                    if newest is not None and request.round <= newest:
-                        raise MessageError("a round that is over")  # paid for, and forgotten
-                    self._count()
+                    self._begin(ledger, request)
                 return member.keys()
             if asked.step != "upload":
                 answer: bytes = getattr(member, asked.step)(asked.message)
@@ -161,6 +149,12 @@ class Client(ClientState):
             for done in paid:  # none if the answer is a repeated one
                 done()
             return masked
+
+    def _begin(self, ledger: Ledger, agreed: SumRequest) -> None:
+        """Refuse a round that was paid for before and is forgotten, or one more than allowed."""
+        newest = ledger.newest_round(agreed.run)
+        unless(newest is None or agreed.round > newest, "a round that is over")
+        self._count()
 
     def _share(
         self, ledger: Ledger, asked: SumStep, agreed: SumRequest, paid: list[Callable[[], None]]
@@ -182,8 +176,8 @@ class Client(ClientState):
         size = trainer.coordinates
         if (context, size, shares.bits(size)) != (agreed.context, agreed.size, agreed.bits):
             raise MessageError("another upload than the round was begun for")
-        checked = Randomizer(ledger, trust="secagg")
-        checked.check_shares(shares, charge=request.charge, clip=request.clip)
+        guard = Randomizer(ledger, trust="secagg")
+        guard.check_shares(shares, charge=request.charge, clip=request.clip)
         guard, reservation = self._pay(ledger, request)
         upload, local = self._train(trainer, request)
         released = guard.share(reservation, upload, clip=request.clip, shares=shares)
@@ -192,8 +186,7 @@ class Client(ClientState):
 
     def _count(self) -> None:
         """Count a request that was never asked before; refuse one more than allowed."""
-        if not self._pacing.take():
-            raise MessageError("more requests than requests_per_hour")
+        unless(self._pacing.take(), "more requests than requests_per_hour")
 
     def _pay(self, ledger: Ledger, request: Request) -> tuple[Randomizer, Reservation]:
         """Book the charge of a request, durably, before a rating is read."""
@@ -254,8 +247,8 @@ class Client(ClientState):
             accountant_named(policy.rule).mechanism, request.trust, request.unit, deployed=True,
             neighbours=policy.neighbours,
         )  # fmt: skip
-        if request.trust != policy.trust or not allows(choice):
-            raise MessageError("another trust or unit than the policy's")
+        fits = request.trust == policy.trust and allows(choice)
+        unless(fits, "another trust or unit than the policy's")
 
     def _agree_to(self, catalogue: SentCatalogue) -> None:
         """Refuse a catalogue that the policy does not allow.
@@ -276,8 +269,7 @@ class Client(ClientState):
         """Return the catalogue that a model is about, if this client agrees to it and has it."""
         named = sent.catalogue in self.policy.catalogues
         unless(named, "a catalogue that the policy does not name")
-        found = self._find(sent.catalogue)
-        if found is None:
+        if (found := self._find(sent.catalogue)) is None:
             raise MessageError("a catalogue that has not come yet")
         self._agree_to(found)
         return found
@@ -336,19 +328,19 @@ def make_client_app(
     app = ClientApp()
 
     def on(
-        register: Any, kind: type[_Kind], handle: Callable[[Client, _Kind], Sent | None]
+        register: Any, kind: type[_Kind], handle: Callable[[Client, _Kind], messages.Sent | None]
     ) -> None:
         """Have messages of a kind answered, whatever happens with them."""
 
         def answer(message: Message, context: Context) -> Message:
-            content: Sent = Reply("refused")
+            content: messages.Sent = messages.Reply("refused")
             try:
                 client = Client(load_client(find(context)), noise=noise)
                 asked = kind.read(message.content)
                 if client.lacks(getattr(asked, "catalogue", "")):
-                    content = Reply("unknown")
+                    content = messages.Reply("unknown")
                 else:
-                    content = handle(client, asked) or Reply("kept")
+                    content = handle(client, asked) or messages.Reply("kept")
             except BGTPlannerError as error:  # our own errors name no rating and no item
                 _log.warning("refused: %s", error)
             except Exception as error:  # others might, so their text is not even logged

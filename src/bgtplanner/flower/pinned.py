@@ -1,10 +1,9 @@
 """Flower's client process, which runs only the installed client, whatever code a run brings along.
 
 A run ships an app to every SuperNode, and Flower's ``flwr-clientapp`` unpacks it and imports from
-it: anyone who can start a run can run any code beside the ratings and the ledger. SuperNodes start
-``flwr-clientapp`` by its name, so a script of that name, first on ``PATH``, can start this module
-instead, which neither unpacks nor imports the app. `bgtplanner deploy init` writes the script, and
-`bgtplanner deploy check` checks that it is the one that would be started.
+it, beside the ratings and the ledger. SuperNodes start that program by its name, so a script of
+that name, first on ``PATH``, can start this module instead, which does neither. `deploy init`
+writes the script, and `deploy check` checks that it is the one that would be started.
 """
 
 from __future__ import annotations
@@ -19,10 +18,8 @@ from flwr.supernode.runtime import run_clientapp
 def pin() -> None:
     """Make Flower's client process in this Python load our client and no other.
 
-    Neither a run's code nor its dependencies are written to this machine's disk.
-
-    Raises:
-        AttributeError: If Flower has changed; then nothing may run at all.
+    Neither a run's code nor its dependencies are written to this machine's disk. If Flower has
+    changed, there is an AttributeError, and nothing runs at all.
     """
     replaced = {
         "install_from_fab": lambda *_, **__: None,

@@ -13,14 +13,12 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flwr.app import Message
-from jax import Array
 from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError, MessageError
@@ -32,7 +30,7 @@ from bgtplanner.federation.client import coordinates_of, first_parameters, witho
 from bgtplanner.federation.coordinator import Coordinator
 from bgtplanner.federation.outliers import OutlierTests
 from bgtplanner.federation.parameters import RoundParameters
-from bgtplanner.federation.protection import Protection, Released
+from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Federation, State
 from bgtplanner.federation.simulation import Seen, restored_state, state_arrays
@@ -51,6 +49,9 @@ _Answer = TypeVar("_Answer", bound=Sent)
 _log = logging.getLogger("flwr")  # what `flwr log` shows
 
 _SEEN = "uploads_seen"  # in a checkpoint: digests of the uploads accepted so far
+
+
+_received = jax.jit(Federation.received, static_argnums=0)
 
 
 class Pace(NamedTuple):
@@ -104,20 +105,14 @@ class Deployment:
         learner, key = federation.model, jax.random.split(jax.random.key(seed))[0]
         features = jnp.asarray(catalogue.features)
         self._first = shared = first_parameters(learner, key, 1, features)[0]
-        self._state = State(shared, (), learner.server_initial(shared, federation.server))
+        self.state = State(shared, (), learner.server_initial(shared, federation.server))
         self._coordinates = coordinates_of(federation.model, shared)
         self._screen = OutlierTests(self.protection.mechanism)
         self._fewest = max(pace.least_clients, 0 if group is None else group.fewest)
 
-    @property
-    def state(self) -> State:
-        """Parameters and the server's memory after the last round; local state is on clients."""
-        return self._state
-
     def present(self) -> NDArray[np.bool_]:
         """Wait until a round is due and enough clients are connected, and return which are."""
-        now = time.monotonic()
-        time.sleep(max(0.0, self._began + self.pace.pause_seconds - now))
+        time.sleep(max(0.0, self._began + self.pace.pause_seconds - time.monotonic()))
         self._began = time.monotonic()
         return self.machines.wait_for(self._fewest, self.pace.wait_seconds)
 
@@ -139,8 +134,8 @@ class Deployment:
             return replace(self._record(0), aborted=True)
         total, accepted = found
         used = terms._replace(granted=jnp.asarray(accepted))
-        self._state, released = _received(
-            self.federation, self._state, jnp.asarray(total, dtype=jnp.float32), used
+        self.state, released = _received(
+            self.federation, self.state, jnp.asarray(total, dtype=jnp.float32), used
         )
         gradient = jax.device_get(released.aggregate.gradient)
         aggregate = np.concatenate([np.asarray(part).ravel() for part in gradient])
@@ -167,8 +162,7 @@ class Deployment:
         """Return the sum of the uploads that could be used, by weight, and whose they are."""
         classes = np.asarray(terms.class_of_client)
         charges = np.asarray(plan.charge_by_class)[classes[places]]
-        clips = np.full(len(places), plan.largest_clip)
-        requests = self._requests(places, charges, clips)
+        requests = self._requests(places, charges, np.full(len(places), plan.largest_clip))
         uploads: dict[int, NDArray[np.float64]] = {}
         for place, answer in self._answers(requests, messages.TRAIN, messages.Upload).items():
             if answer.values.shape == (self._coordinates,):
@@ -280,7 +274,7 @@ class Deployment:
         return answers
 
     def _sent(self) -> SentModel:
-        shared = without_features(self.federation.model, self._state.shared)
+        shared = without_features(self.federation.model, self.state.shared)
         chosen = settings_of(self.federation.model)  # what is left open, clients leave open, too
         return SentModel(
             name=self._model,
@@ -314,12 +308,12 @@ class Deployment:
 
     def divide(self, split: Mapping[str, float]) -> None:
         """Ask clients to divide their next uploads so; it is sent out with the parameters."""
-        shared = self.federation.model.asking(self._state.shared, split)
-        self._state = self._state._replace(shared=shared)
+        shared = self.federation.model.asking(self.state.shared, split)
+        self.state = self.state._replace(shared=shared)
 
     def withdraw(self) -> None:
         """Return to the initial parameters: those learned since are not worth using."""
-        self._state = self._state._replace(shared=self._first)
+        self.state = self.state._replace(shared=self._first)
 
     def evaluate(self) -> NoReturn:
         """Refuse: the server has no ratings."""
@@ -331,11 +325,11 @@ class Deployment:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the whole state as named plain arrays."""
-        return state_arrays(self._state, self.next_round) | {_SEEN: self._screen.seen}
+        return state_arrays(self.state, self.next_round) | {_SEEN: self._screen.seen}
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Go on from the result of :meth:`arrays`."""
-        self._state, self.next_round = restored_state(arrays, self._state, jax.devices()[0])
+        self.state, self.next_round = restored_state(arrays, self.state, jax.devices()[0])
         self._screen = OutlierTests(self.protection.mechanism, arrays.get(_SEEN))
 
 
@@ -354,10 +348,3 @@ class DeployedRounds(Coordinator):
         # A client repeats its answer whichever others are asked: it has paid for the round.
         del invited
         return self.ledger.fingerprint(self._mark, str(index).encode())
-
-
-@partial(jax.jit, static_argnums=0)
-def _received(
-    federation: Federation, state: State, total: Array, terms: RoundParameters
-) -> tuple[State, Released]:
-    return federation.received(state, total, terms)

@@ -110,11 +110,9 @@ class Trainer:
         first = first_parameters(self.learner, jax.random.key(0), 1, self._features)[0]
         sent = self._catalogue
         known = Catalogue(
-            labels=np.array(sent.items),
+            labels=np.array(sent.items), features=sent.features, names=sent.names,
             titles=np.array(sent.titles) if sent.titles else None,
-            features=sent.features,
-            names=sent.names,
-        )
+        )  # fmt: skip
         return Recommender(
             ratings=replace(ratings, catalogue=known),
             known=ratings,

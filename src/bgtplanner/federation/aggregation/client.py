@@ -2,12 +2,10 @@
 
 Each step first notes that it has begun, then does its work, then stores its secrets together with
 its answer; only then is the answer handed out. Asked again with the same bytes, the client repeats
-a stored answer byte for byte. A step that has begun and has no answer is never done again: a
-masked upload cannot be made a second time with other values. If the two entries of the store do
-not fit together, because the process was killed between them or one was lost or replaced by an
-older one, the client takes no further part in the round. A store that is set back as a whole is
-for the caller's ledger to notice. Whatever does not fit raises a `MessageError`, and ends the
-round for this client.
+a stored answer byte for byte. A step that has begun and has no answer is never done again, so that
+no upload is masked twice. If the two entries of the store do not fit together, because of a crash
+or a loss, the client takes no further part in the round; a store that is set back as a whole is
+for the caller's ledger to notice. Whatever does not fit ends the round with a `MessageError`.
 """
 
 from __future__ import annotations
@@ -206,20 +204,17 @@ class Client:
     # ---- the steps
 
     def _check_request(self) -> None:
-        request, policy, members = self.request, self._policy, len(self.request.members)
-        if request.roster != self._roster.digest:
-            self._end("it is for another roster than this client's")
-        if max(request.members, default=0) >= len(self._roster):
-            self._end("a member is not in the roster")
-        if self.place not in request.members:
-            self._end("this client is not one of its members")
-        if members - request.dropouts < policy.smallest_group:
-            self._end(
-                f"of {members} members {request.dropouts} may drop out; this client's smallest "
-                f"group is {policy.smallest_group}"
-            )
-        if request.colluders < policy.colluders:
-            self._end(f"it protects from {request.colluders} colluders, not {policy.colluders}")
+        request, policy, roster = self.request, self._policy, self._roster
+        fewest, known = len(request.members) - request.dropouts, set(range(len(roster)))
+        for fits, why in (
+            (request.roster == roster.digest, "it is for another roster than this client's"),
+            (request.members <= known, "a member is not in the roster"),
+            (self.place in request.members, "this client is not one of its members"),
+            (fewest >= policy.smallest_group, "its sum may be of fewer than smallest_group"),
+            (request.colluders >= policy.colluders, "it protects from too few colluders"),
+        ):
+            if not fits:
+                self._end(why)
 
     def _make_keys(self, state: _State, _: bytes) -> tuple[_State, messages.Keys]:
         self_seed, masking_seed = os.urandom(keys.SEED), os.urandom(keys.SEED)
@@ -262,11 +257,9 @@ class Client:
 
     def _marks(self, shares: tuple[bytes, bytes], ends: tuple[int, int]) -> tuple[bytes, bytes]:
         """Return what the dealer tells the server of a seed's share and of a key's share."""
-        of_self, of_masking = shares
-        return (
-            keys.mark(of_self, self._session, "self", *ends),
-            keys.mark(of_masking, self._session, "masking", *ends),
-        )
+        kinds = zip(shares, ("self", "masking"), strict=True)
+        one, two = (keys.mark(share, self._session, kind, *ends) for share, kind in kinds)
+        return one, two
 
     def _mask(
         self, state: _State, message: bytes, values: Callable[[], NDArray[np.integer]]

@@ -1,13 +1,12 @@
 """The server's part in a round: it carries messages from client to client, and unmasks the sum.
 
 It is not trusted with any client's integers, but with finishing the round. Members that are late,
-silent or wrong are left out where possible, and it says which; a sum that does not fit is never
-returned.
+silent or wrong are left out where possible; a sum that does not fit is never returned.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -40,7 +39,6 @@ class Server:
     Attributes:
         step: The step that answers are taken for; None when all are closed.
         waiting: Who has been asked and has not answered.
-        failed: Why a member was left out, by its place: silence, or a wrong message.
     """
 
     def __init__(self, request: messages.Request, roster: Roster) -> None:
@@ -50,10 +48,10 @@ class Server:
         self._ring = Ring(request.members, self._session, request.dropouts, request.colluders)
         self.step: str | None = STEPS[0]
         self.waiting = set(request.members)
-        self.failed: dict[int, str] = {}
         self._keys: dict[int, messages.Keys] = {}
         self._dealt: dict[int, dict[int, messages.Parcel]] = {}
         self._uploads: dict[int, tuple[messages.Upload, frozenset[int]]] = {}
+        self._signed_partners: dict[int, messages.Partners] = {}
         self._survivors: frozenset[int] = frozenset()
         self._signatures: dict[int, messages.Signature] = {}
         self._opened: dict[int, messages.Opened] = {}
@@ -66,13 +64,8 @@ class Server:
         """
         if place not in self.waiting or self.step is None:
             raise MessageError(f"client {place} was not asked, or has answered this step already")
-        take: Callable[[int, bytes], None] = getattr(self, f"_take_{self.step}")
         self.waiting.discard(place)
-        try:
-            take(place, content)
-        except MessageError as error:
-            self.failed[place] = f"{self.step}: {error}"
-            raise
+        getattr(self, f"_take_{self.step}")(place, content)
 
     def close_step(self) -> dict[int, bytes]:
         """Stop waiting; return what to send to whom in the next step (nothing after the last).
@@ -80,8 +73,6 @@ class Server:
         Raises:
             MessageError: If too few members are left; the round has failed.
         """
-        for place in self.waiting:
-            self.failed[place] = f"{self.step}: no answer"
         closed, self.waiting = self.step, set()
         if closed is None:
             raise ConfigError("all steps of this round are closed")
@@ -136,10 +127,11 @@ class Server:
         got = messages.Upload.of(content, self._session, place)
         masks.unpack(got.values, self.request.size, self.request.bits)
         self._verify(place, got.signature, "partners", got.partners)
-        partners = self._signed_partners(got).among(self._ring.neighbours(place))
-        if not partners <= self._near(place, self._dealt):
+        partners = messages.Partners(place, got.partners, got.signature)
+        among = partners.among(self._ring.neighbours(place))
+        if not among <= self._near(place, self._dealt):
             raise MessageError("an upload that is masked with a client that has dealt no shares")
-        self._uploads[place] = (got, partners)
+        self._uploads[place], self._signed_partners[place] = (got, among), partners
 
     def _take_sign(self, place: int, content: bytes) -> None:
         got = messages.Signature.of(content, self._session, place)
@@ -186,8 +178,6 @@ class Server:
 
     def _close_upload(self) -> dict[int, wire.Message]:
         self._survivors = self._consistent(set(self._uploads))
-        for place in set(self._uploads) - self._survivors:
-            self.failed[place] = "upload: it does not fit together with those of its neighbours"
         self._check_enough(len(self._survivors), "have sent uploads that fit together")
         message = messages.Survivors(self._session, self._survivors)
         return dict.fromkeys(self._ring.witnesses & self._survivors, message)
@@ -200,7 +190,7 @@ class Server:
         found = dict[int, wire.Message]()
         for place in self._survivors:
             near = sorted(self._near(place, self._survivors))
-            partners = tuple(self._signed_partners(self._uploads[other][0]) for other in near)
+            partners = tuple(self._signed_partners[other] for other in near)
             found[place] = messages.Opening(
                 self._session, self._survivors, signatures[:threshold], partners
             )
@@ -267,10 +257,6 @@ class Server:
 
     def _near(self, place: int, here: Collection[int]) -> set[int]:
         return {other for other in self._ring.neighbours(place) if other in here}
-
-    @staticmethod
-    def _signed_partners(upload: messages.Upload) -> messages.Partners:
-        return messages.Partners(upload.place, upload.partners, upload.signature)
 
     def _check_enough(self, found: int, what: str) -> None:
         fewest = len(self.request.members) - self.request.dropouts
