@@ -240,14 +240,12 @@ FAILED_BEFORE: list[tuple[str, str, Any]] = [
     ("summary.json", "seconds_total", HUGE),
     ("rounds.jsonl", "level", -float("inf")),
     ("rounds.jsonl", "why", True),
-    ("rounds.jsonl", "why", {"predicted": [1e308]}),
     ("rounds.jsonl", "left", 1.5),
     ("rounds.jsonl", "released_norm", 1e308),
     ("rounds.jsonl", "noise_norm", "loud"),
     ("rounds.jsonl", "paid", None),
     ("rounds.jsonl", "late", float("nan")),
     ("rounds.jsonl", "clients", "x"),
-    ("rounds.jsonl", "spent", [[1], [1, 2]]),
 ]
 """What a version before this one answered with a traceback: the file, the key and its value."""
 
@@ -281,16 +279,6 @@ class TestFilesOfTwoRuns:
         lines = (folder / "rounds.jsonl").read_text().splitlines()
         (folder / "rounds.jsonl").write_text("\n".join(reversed(lines)) + "\n")
         with pytest.raises(RunFolderError, match=r"line 1: is round 3, and 0 was expected"):
-            render(folder)
-
-    def test_sums_of_another_rule(self, finished: Path, tmp_path: Path) -> None:
-        folder = Path(shutil.copytree(finished, tmp_path / "run"))
-        lines = (folder / "rounds.jsonl").read_text().splitlines()
-        record = json.loads(lines[2])
-        record["spent"] = [*record["spent"], record["spent"][0]]
-        lines[2] = json.dumps(record)
-        (folder / "rounds.jsonl").write_text("\n".join(lines) + "\n")
-        with pytest.raises(RunFolderError, match="line 3: spent does not fit"):
             render(folder)
 
 

@@ -161,36 +161,6 @@ class TestKept:
         assert "saved without its ledger" in problem(resume, tmp_path / "a")
 
 
-class TestRelativePaths:
-    """Ratings that were named by a relative path are found from other folders, too."""
-
-    @pytest.fixture
-    def project(self, made: Ratings, tmp_path: Path) -> Path:
-        lines = [
-            f"{made.user_labels[user]},{made.item_labels[item]},{raw:g}"
-            for user, item, raw in zip(made.user, made.item, made.to_raw(made.value), strict=True)
-        ]
-        place = tmp_path / "project"
-        (place / "data").mkdir(parents=True)
-        (place / "data/mine.csv").write_text("\n".join(["user,item,rating", *lines]) + "\n")
-        with inside(place):
-            simulate("csv:data/mine.csv", out="runs/one", **SHORT)
-        return place
-
-    def test_from_another_folder(self, project: Path) -> None:
-        assert load(project / "runs/one").ratings.n_users == 12
-
-    def test_a_project_that_moved(self, project: Path, tmp_path: Path) -> None:
-        project.rename(tmp_path / "renamed")
-        assert load(tmp_path / "renamed/runs/one").ratings.n_users == 12
-
-    def test_ratings_that_moved(self, project: Path, tmp_path: Path) -> None:
-        (project / "data/mine.csv").rename(tmp_path / "now.csv")
-        assert "If the file has moved" in problem(load, project / "runs/one")
-        found = load(project / "runs/one", ratings=f"csv:{tmp_path / 'now.csv'}")
-        assert found.ratings.n_users == 12
-
-
 class EveryOther(Uniform):
     """A policy of somebody's own."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -304,7 +303,7 @@ def _by_round(run: _Run, name: str) -> dict[int, float]:
     for step, record in enumerate(run.rounds, start=1):
         values = (record.get("why") or {}).get(name) or ()
         level = 0 if name == "forecast" else record.get("level")
-        if level is not None and level < len(values) and math.isfinite(values[level]):
+        if level is not None and level < len(values) and abs(values[level]) < 1e15:
             found[step] = values[level]
     return found
 

@@ -52,6 +52,7 @@ from bgtplanner.runs.record import (
     ROUND,
     SCHEMA,
     SUMMARY,
+    check,
     identity_of,
     needed_keys,
 )
@@ -63,6 +64,9 @@ _OWN = {
     *("config.toml", "rounds.jsonl", "checkpoint.npz", "report.html", "ratings.npz", ".lock"),
     *(*_KINDS, *_LEDGER),
 }
+_BY_HAND = (
+    "the folder was changed by hand: bring back the files that belong together, or run it again"
+)
 
 
 class RunFolder:
@@ -106,14 +110,11 @@ class RunFolder:
                 "schema": SCHEMA,
                 "version": bgtplanner.__version__,
                 "data": fingerprint,
-                "versions": _versions(),
+                "versions": {"Python": platform.python_version()}
+                | {name: metadata.version(name) for name in ("jax", "numpy", "optax", "scipy")},
                 "facts": dict(facts or {}),
                 **{name: value for name, value in noted.items() if value},
             }
-            paths = map(Path, config.data.paths.values())
-            if not all(path.expanduser().is_absolute() for path in paths):
-                here = Path.cwd()
-                notes["began_in"] = [str(here), os.path.relpath(here, folder.path.absolute())]
             folder._replace("config.toml", to_toml(config, notes))
         except BaseException:
             folder.close()
@@ -172,17 +173,13 @@ class RunFolder:
             RunFolderError: If there are other files, or a run that may not be overwritten.
         """
         with _disk_errors(self.path):
-            try:
-                names = sorted(entry.name for entry in self.path.iterdir())
-            except FileNotFoundError:
-                return []
+            there = self.path.iterdir() if self.path.exists() else ()
+            names = sorted(entry.name for entry in there)
         entries = [name for name in names if name != ".lock"]
         foreign = [name for name in entries if name not in _OWN and not name.startswith(".tmp-")]
         if foreign:
-            raise RunFolderError(
-                f"{self.path}: holds other files ({', '.join(foreign[:3])}); choose an empty "
-                "folder with --out"
-            )
+            other = f"holds other files ({', '.join(foreign[:3])})"
+            raise RunFolderError(f"{self.path}: {other}; choose an empty folder with --out")
         if not overwrite and any(name in _OWN for name in entries):
             raise RunFolderError(
                 f"{self.path}: already holds a run; replace it with --overwrite, choose another "
@@ -205,19 +202,17 @@ class RunFolder:
         notes = tree.get("folder")
         schema = notes.get("schema") if isinstance(notes, dict) else None
         if not isinstance(notes, dict) or type(schema) is not int:
-            raise SchemaError(
-                f"{file}: has no [folder] schema; it was not written by a run: give it to "
-                "'bgtplanner run --config'"
-            )
+            run = "it was not written by a run: give it to 'bgtplanner run --config'"
+            raise SchemaError(f"{file}: has no [folder] schema; {run}")
         if schema != SCHEMA:
-            age, version = "a newer" if schema > SCHEMA else "an older", notes.get("version")
+            version = visible(notes.get("version") or "unknown")[:40]
             raise SchemaError(
-                f"{self.path}: written by {age} version (schema {quoted(schema)}, version "
-                f"{visible(version or 'unknown')[:40]}); this one reads schema {SCHEMA}. Use that "
-                f"version, or run again with --config {file}"
+                f"{self.path}: written by {'a newer' if schema > SCHEMA else 'an older'} version "
+                f"(schema {quoted(schema)}, version {version}); this one reads schema {SCHEMA}. "
+                f"Use that version, or run again with --config {file}"
             )
-        NOTES.check(f"{file}, [folder]", notes)
-        SUMMARY.check(f"{file}, [folder] facts", notes.get("facts", {}))
+        check(NOTES, f"{file}, [folder]", notes)
+        check(SUMMARY, f"{file}, [folder] facts", notes.get("facts", {}))
         return notes
 
     def _noted(self, name: str) -> Any:
@@ -268,30 +263,18 @@ class RunFolder:
             return []
         except OSError as error:
             raise RunFolderError(f"{file}: cannot be read: {error}") from error
-        private = config.privacy.mechanism != "none"
-        _, needed = needed_keys(private, self.deployed)
-        sums = len(accountant_of(config).powers) if private else 0
-        records, shape = [], None
+        _, needed = needed_keys(config.privacy.mechanism != "none", self.deployed)
+        records = []
         for index, line in enumerate(lines[:first]):
-            where = f"{file}, line {index + 1}"
-            record = None
+            where, record = f"{file}, line {index + 1}", None
             with contextlib.suppress(ValueError, RecursionError):
                 record = json.loads(line)
             if not isinstance(record, dict):
                 raise RunFolderError(f"{where}: not a JSON object")
-            ROUND.check(where, record, needed)
-            if record["round"] != index:
-                raise RunFolderError(
-                    f"{where}: is round {record['round']}, and {index} was expected; the folder "
-                    "was changed by hand"
-                )
-            if private and (spent := record.get("spent")) is not None:
-                shape = shape or (sums, len(spent[0]))
-                if (len(spent), len(spent[0])) != shape:
-                    raise RunFolderError(
-                        f"{where}: spent does not fit the accountant, or the other lines; the "
-                        "file was edited: bring the old one back, or run it again"
-                    )
+            check(ROUND, where, record, needed)
+            if (number := record["round"]) != index:
+                wrong = f"is round {number}, and {index} was expected; {_BY_HAND}"
+                raise RunFolderError(f"{where}: {wrong}")
             records.append(record)
         return records
 
@@ -299,10 +282,8 @@ class RunFolder:
         """Cut ``rounds.jsonl`` to the rounds before the checkpoint, and return them."""
         records = self.rounds(number)  # later lines, left by a crash, do not matter
         if len(records) != number:
-            raise RunFolderError(
-                f"{self.path / 'rounds.jsonl'}: does not hold the {number} rounds before the "
-                "checkpoint; the folder was changed by hand"
-            )
+            wrong = f"does not hold the {number} rounds before the checkpoint; {_BY_HAND}"
+            raise RunFolderError(f"{self.path / 'rounds.jsonl'}: {wrong}")
         self._replace("rounds.jsonl", "".join(json.dumps(r) + "\n" for r in records))
         return records
 
@@ -358,8 +339,7 @@ class RunFolder:
             if found.get(name, value) != value:
                 raise RunFolderError(
                     f"{file}: {name} = {quoted(found[name])}, and config.toml has "
-                    f"{quoted(value)}; the folder was changed by hand: bring back the files "
-                    "that belong together, or run it again"
+                    f"{quoted(value)}; {_BY_HAND}"
                 )
         if "simulated_noise" not in found:  # an older version's: in doubt, the worst case
             found["simulated_noise"], data = private and not deployed, config.data
@@ -380,7 +360,7 @@ class RunFolder:
             raise RunFolderError(f"{file}: cannot be read: {error}") from error
         if not isinstance(found, dict):
             raise RunFolderError(f"{file}: cannot be read: not a JSON object")
-        _KINDS[name].check(file, found, needed)
+        check(_KINDS[name], file, found, needed)
         return found
 
     def write(self, name: str, found: Mapping[str, Any]) -> None:
@@ -403,15 +383,6 @@ def write_whole(path: Path, text: str) -> None:
         replace_file(path, text.encode())
     except OSError as error:
         raise StorageError.of(path, error, "give the same command again") from error
-
-
-def _versions() -> dict[str, str]:
-    """The versions of Python and of the packages that matter."""
-    versions = {"Python": platform.python_version()}
-    for name in ("jax", "numpy", "optax", "scipy"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[name] = metadata.version(name)
-    return versions
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import ConfigError, DataError
 from bgtplanner.models.references import References, rankings, references
 from bgtplanner.runs.config import Config
-from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.summary import alone_by_round, scores_of_lists
 
 
@@ -68,23 +66,6 @@ def ratings_of(config: Config) -> Ratings:
             how[name] = getattr(data, f"{name}_column")
         ratings = load_ratings(data.dataset, seed=seed, unknown_items=data.unknown_items, **how)
     return ratings if data.clients is None else deal_users(ratings, data.clients, seed=seed)
-
-
-def found_again(config: Config, folder: RunFolder) -> Config:
-    """Return the config with relative paths of data as they are found from here.
-
-    A path is tried in the current folder, then in the one where the run began, then in the same
-    place beside the run folder, in case both have moved together.
-    """
-    found: dict[str, str] = {}
-    for key, path in config.data.paths.items():
-        relative, began = Path(path).expanduser(), folder.notes().get("began_in", ())
-        places = [folder.path.absolute() / place / relative for place in began]
-        there = [place.resolve() for place in places if place.exists()]
-        if there and not relative.is_absolute() and not relative.exists():
-            kind = config.data.dataset.partition(":")[0]
-            found[key] = f"{kind}:{there[0]}" if key == "dataset" else str(there[0])
-    return config.model_copy(update={"data": config.data.model_copy(update=found)})
 
 
 def split_of(config: Config, ratings: Ratings) -> Split:

@@ -39,7 +39,7 @@ from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.gains import gains_of
 from bgtplanner.runs.loop import Run
 from bgtplanner.runs.observers import Observer
-from bgtplanner.runs.prepared import Prepared, found_again, ratings_of
+from bgtplanner.runs.prepared import Prepared, ratings_of
 from bgtplanner.runs.recommending import example_users, examples_of, number_of_examples
 from bgtplanner.runs.result import Result
 from bgtplanner.runs.summary import (
@@ -203,9 +203,6 @@ def load(
 ) -> Result:
     """Load a finished run, to predict, recommend or export. Nothing in the folder is changed.
 
-    It works from any folder and after the run folder has moved: a table of ratings that was
-    named by a relative path is looked for here, where it was, and beside the run folder.
-
     Args:
         path: The run folder, or one that :meth:`Result.save` has written.
         ratings: The ratings that it was started with, if they were given in Python; or where
@@ -267,9 +264,9 @@ def _opened(
         refuse_unless(ratings is None or isinstance(ratings, str), "ratings", ratings, RATINGS)
         places = (("dataset", ratings), ("data_dir", data_dir))
         moved = {name: place for name, place in places if place is not None}
-        now = config.model_copy(update={"data": config.data.model_copy(update=moved)})
+        now = config.data.model_copy(update=moved)
         try:
-            ratings = ratings_of(found_again(now, folder))
+            ratings = ratings_of(config.model_copy(update={"data": now}))
         except (ConfigError, DataError) as error:
             hint = " If the file has moved, give it with --ratings csv:PATH." * (call == "load")
             raise RunFolderError(

@@ -49,8 +49,7 @@ def facts_of(
 ) -> dict[str, Any]:
     """What is known about a run before its first round: what it is, and what it has to beat.
 
-    `about` is what :func:`about_ratings` says of the data; on real machines nobody knows how many
-    ratings there are. `beside` are predictors that share nothing.
+    On real machines nobody knows how many ratings there are, or how others predict them.
     """
     private = config.privacy.mechanism != "none"
     budgets = budgets_of(config, about["clients"]).classes if private else ()
@@ -74,15 +73,10 @@ def facts_of(
 
 def about_ratings(ratings: Ratings) -> dict[str, Any]:
     """What a summary says about the data."""
-    return {
-        "dataset": ratings.name,
-        "clients": ratings.n_clients,
-        "users": ratings.n_users,
-        "items": ratings.n_items,
-        "ratings": len(ratings),
-        "public": ratings.public,
-        "scale": [ratings.low, ratings.high] if ratings.high - ratings.low < _LARGEST else None,
-    }
+    sizes = {"clients": ratings.n_clients, "users": ratings.n_users, "items": ratings.n_items}
+    scale = [ratings.low, ratings.high] if ratings.high - ratings.low < _LARGEST else None
+    named = {"dataset": ratings.name, "public": ratings.public, "scale": scale}
+    return {**named, **sizes, "ratings": len(ratings)}
 
 
 def not_accounted(config: Config, public: Collection[str]) -> list[str]:
@@ -166,20 +160,14 @@ def _scores(goal: Objective, records: Records, scale: Sequence[float] | None) ->
 
 
 def as_served(goal: Objective, values: Sequence[float | None]) -> float | None:
-    """The mean over rounds, weighted by their traffic, whatever was planned for.
-
-    None if a round has no value.
-    """
+    """The mean over rounds, weighted by their traffic; None if a round has no value."""
     known = [value for value in values if value is not None]
     whole = bool(known) and len(known) == len(values)
     return replace(goal, kind="served").of(known) if whole else None
 
 
 def _arriving(records: Records) -> float | None:
-    """The error on the training ratings that arrived, each predicted before it was learned.
-
-    None where ratings did not arrive in the order of their times.
-    """
+    """The error on ratings that arrived in the order of time, each predicted before it did."""
     before = [0, *(record.get("ratings") or 0 for record in records)]
     pairs = [
         (record["ratings"] - before[index], record["rmse_arriving"] ** 2)
@@ -191,9 +179,7 @@ def _arriving(records: Records) -> float | None:
 
 
 def rounds_to_rank(rounds: int) -> list[int]:
-    """The rounds, from 0, after which lists are made: few, each later by the same factor.
-
-    Lists are made after the last round anyway.
+    """The rounds, from 0, before the last, after which lists are made: fewer and fewer.
 
     Example:
         >>> rounds_to_rank(100)
@@ -255,10 +241,7 @@ def scores_of_lists(every: Mapping[str, Callable[[Any], Any]], split: Split) -> 
 def ranking_of(
     simulation: Simulation, split: Split, beside: Mapping[str, float]
 ) -> dict[str, Any]:
-    """The scores of the lists that users would be shown, and of the rankings beside them.
-
-    A score that cannot be computed, since no one has a relevant item, is None.
-    """
+    """The scores of the lists that users would be shown, and of the rankings beside them."""
     found = {**ranked(simulation.rank, split.train, split.test), **beside}
     released = simulation.popularity()
     if released is not None and np.ptp(released) > 0:  # nothing released ranks nothing
@@ -276,8 +259,7 @@ def spending_of(
 ) -> dict[str, Any]:
     """What was promised, what was spent, and what that means for a whole client.
 
-    The ratings are needed only if the epsilon of a whole client is more than was booked. On real
-    machines, only the first `clients` places of the ledger are taken.
+    On real machines there is no split, and only the first `clients` places are taken.
     """
     spent = ledger.epsilon_spent()[:clients]
     found: dict[str, Any] = {
@@ -294,11 +276,9 @@ def spending_of(
 
 
 def promised(config: Config, epsilons: Sequence[float], records: Records) -> dict[str, Any]:
-    """What clients were promised, and how many rounds were paid for.
+    """What clients were promised, under which conditions, and how many rounds were paid for.
 
-    If clients share the noise: also under which drop-outs and colluders the promise holds, by
-    which share the noise was above what that takes, in the mean over the rounds that were opened,
-    and how many were not.
+    If clients share the noise, its surplus is the mean over the rounds that were opened.
     """
     privacy, tolerance = config.privacy, config.federation.tolerance
     found = {
@@ -326,19 +306,17 @@ def classes_of(
 ) -> list[dict[str, Any]]:
     """For each budget class: how many clients it has, what they spent, and their error."""
     spent, index = ledger.epsilon_spent(), ledger.budgets.class_of_client
-    squares = (predicted.astype(np.float64) - test.value) ** 2
-    found = []
-    for number, budget in enumerate(ledger.budgets.classes):
-        own, rated = index == number, index[test.client] == number
-        found.append(
-            {
-                "epsilon": budget.epsilon,
-                "clients": int(own.sum()),
-                "epsilon_spent_max": float(spent[own].max(initial=0.0)),
-                "rmse_final": float(np.sqrt(squares[rated].mean())) if rated.any() else None,
-            }
-        )
-    return found
+    classes, squares = ledger.budgets.classes, (predicted.astype(np.float64) - test.value) ** 2
+    owned = [(index == number, index[test.client] == number) for number in range(len(classes))]
+    return [
+        {
+            "epsilon": budget.epsilon,
+            "clients": int(own.sum()),
+            "epsilon_spent_max": float(spent[own].max(initial=0.0)),
+            "rmse_final": float(np.sqrt(squares[rated].mean())) if rated.any() else None,
+        }
+        for budget, (own, rated) in zip(classes, owned, strict=True)
+    ]
 
 
 def most_spent(spending: Spending) -> list[list[int]]:
@@ -352,13 +330,16 @@ def most_spent(spending: Spending) -> list[list[int]]:
 def readings(accounting: str, delta: float, records: Records) -> NDArray[np.float64] | None:
     """Epsilon of the client that has spent most, after each round, ``[rounds, classes]``.
 
-    None if a round does not say what was spent, as those of earlier versions.
+    None if a round does not say, as those of earlier versions, or says what cannot be.
     """
     accountant, noted = ACCOUNTANTS.get(accounting), [record.get("spent") for record in records]
     if accountant is None or not all(noted):
         return None
-    spent = np.moveaxis(np.asarray(noted, dtype=np.int64), 1, 0)
-    return np.asarray(accountant.epsilon(spent, delta))
+    try:
+        spent = np.moveaxis(np.asarray(noted, dtype=np.int64), 1, 0)
+        return np.asarray(accountant.epsilon(spent, delta))
+    except (IndexError, ValueError):  # they do not fit one another, or the accountant
+        return None
 
 
 def _client_level(config: Config, split: Split, records: Records) -> dict[str, Any]:
