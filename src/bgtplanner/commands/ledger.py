@@ -250,12 +250,12 @@ def _labels(path: Path) -> list[list[str]] | None:
         return None
     need_simulator()
     from bgtplanner.runs.folder import RunFolder
-    from bgtplanner.runs.prepared import Prepared, found_again
+    from bgtplanner.runs.prepared import Prepared
 
     run = RunFolder(path)
     if run.deployed:
         return [[str(name)] for name in (run.read("clients.json") or {}).get("clients", [])]
-    prepared = Prepared(found_again(run.config(), run))
+    prepared = Prepared(run.config())
     if prepared.mark != run.notes().get("data"):
         raise RunFolderError(f"{path}: its ratings are not those that it was run with")
     ratings = prepared.ratings
