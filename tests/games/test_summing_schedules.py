@@ -255,7 +255,7 @@ def test_a_sum_is_opened_exactly_if_no_more_fail_than_are_tolerated(memory: Path
                 _fail(summing, step, failing, fault)
                 result = summing.step()
                 assert bool(result.aborted) == (failing > most), (step, failing)
-                assert summing.deployment.late == (failing if fault is silent else 0)
+                assert result.late == (failing if fault is silent else 0)
             summing.network.fault = lambda step, place, answer: answer
             assert summing.step().clients == CLIENTS
         summing.table.check()

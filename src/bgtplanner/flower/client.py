@@ -6,16 +6,13 @@ messages arrive, in any order and number, and whenever the client is killed and 
 * whether a request is answered, refused or repeated depends on the request, on earlier requests,
   on the policy file, the ledger and the clock, and never on a rating. A client that has no
   ratings, or cannot read them, answers with noise like the others;
-* names, titles and features of the items come once, in a catalogue that the policy file pins by
-  its digest: a server can neither change them on the way nor make up a feature for one item;
+* all that is public about the items comes in a catalogue that the policy pins by its digest;
 * the charge is on disk before a rating is read, and nothing can leave before that;
 * a request that was answered before is answered with the same bytes, at no further charge, while
   they are kept. After that it is refused: the rounds of a run only go up;
-* the noise is scaled for the neighbouring relation of the policy file and the ledger, which must
-  agree; no message names a relation, so that no server can ask for a weaker one;
-* every answer has its own noise, from the operating system. There is no setting and no message
-  that could take the noise from a seed, or draw it a second time;
-* a refusal is one word without a reason. The reason is only in the client's own log.
+* the noise is scaled for the neighbouring relation of policy and ledger; no message names one;
+* every answer has its own noise, from the operating system, which no message can change;
+* a refusal is one word without a reason, which is in the client's own log only.
 
 Not covered are how long an answer takes, and that the client is there at all. The games in
 ``tests/games`` play a hostile server against all of this.
@@ -47,8 +44,6 @@ from bgtplanner.flower.clientfile import ClientFile, load_client
 from bgtplanner.flower.identity import identity_in, proof_of
 from bgtplanner.flower.messages import Request, SentCatalogue, SentModel, SumStep, unless
 from bgtplanner.flower.state import ClientState, RoundStore
-from bgtplanner.privacy.accountants import accountant_named
-from bgtplanner.privacy.compatibility import Choice, allows
 from bgtplanner.privacy.ledger import Ledger, Reservation
 from bgtplanner.privacy.randomness import NoiseSource
 from bgtplanner.privacy.shares import Shares
@@ -241,13 +236,8 @@ class Client(ClientState):
 
     def _agree(self, request: Request) -> None:
         """Refuse what the policy does not allow, even if the ledger could pay."""
-        policy = self.policy
-        policy.check(request.accountant, request.charge, request.clip)
-        choice = Choice(
-            accountant_named(policy.rule).mechanism, request.trust, request.unit, deployed=True,
-            neighbours=policy.neighbours,
-        )  # fmt: skip
-        fits = request.trust == policy.trust and allows(choice)
+        self.policy.check(request.accountant, request.charge, request.clip)
+        fits = (request.trust, request.unit) == (self.policy.trust, "client")
         unless(fits, "another trust or unit than the policy's")
 
     def _agree_to(self, catalogue: SentCatalogue) -> None:

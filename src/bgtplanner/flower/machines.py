@@ -46,8 +46,7 @@ class Machines:
         self.grid, self.places, self.accountant = grid, places, accountant
         self._run, self._roster = run, roster
         self._place_of_name = {name: place for place, name in enumerate(known)}
-        self._save = save
-        self._seconds, self._poll_seconds = seconds, poll_seconds
+        self._save, self._seconds, self._poll_seconds = save, seconds, poll_seconds
         self._name_of_node: dict[int, str] = {}
         self._ask_again: dict[int, tuple[float, float]] = {}  # when, and the pause after that
         self._node_of_place: dict[int, int] = {}
@@ -94,8 +93,7 @@ class Machines:
         Returns:
             The first answer of each place, and the number of useless answers by kind.
         """
-        nodes = {place: self._node_of_place.get(place) for place in contents}
-        reached = {node: place for place, node in nodes.items() if node is not None}
+        reached = {node: at for at, node in self._node_of_place.items() if at in contents}
         sent = {node: contents[place] for node, place in reached.items()}
         answers, useless = self._send(sent, kind, seconds)
         useless["late"] += len(contents) - len(answers) - useless["unreadable"]

@@ -39,7 +39,7 @@ from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.errors import MessageError
 from bgtplanner.federation.aggregation import wire
 from bgtplanner.federation.aggregation.wire import Reader, array, blob, fixed, real, several, text
-from bgtplanner.text import LONGEST_LABEL, MOST_BYTES_OF_A_CATALOGUE, MOST_LABELS
+from bgtplanner.text import LONGEST_LABEL, MOST_LABELS
 
 HELLO, TRAIN, KEEP = "query.hello", "train", "query.keep"
 CATALOGUE, SUM = "query.catalogue", "query.sum"
@@ -156,14 +156,9 @@ class SentCatalogue(Sent):
     def decode(cls, got: Reader) -> Self:
         """Return the catalogue that comes next in these bytes."""
         found = super().decode(got)
-        items, titles, shape = found.items, found.titles, (len(found.items), len(found.names))
-        different = len(set(items)) == len(items) > 0 and all(items)
-        unless(different, "a catalogue with empty or repeated names")
-        longest = max(map(len, (*items, *found.names, *titles)), default=0)
-        unless(longest <= LONGEST_LABEL, "too long a name")
-        unless(len(found.text) <= MOST_BYTES_OF_A_CATALOGUE, "a catalogue that is too long")
-        unless(found.low < found.high, "an invalid scale")
-        unless(len(titles) in (0, len(items)), "titles of other items")
+        number, shape = len(found.items), (len(found.items), len(found.names))
+        unless(len(set(found.items)) == number > 0, "a catalogue with no or repeated names")
+        unless(len(found.titles) in (0, number), "titles of other items")
         unless(found.features.shape == shape, "features of another shape")
         return found
 

@@ -76,8 +76,6 @@ class ClientState:
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """Hold the lock that keeps other processes from answering; a crash releases it."""
-        if not self.file.ledger.exists():  # raises, instead of creating an empty folder
-            self.open_ledger().close()
         with (self.file.state / "lock").open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
