@@ -181,8 +181,7 @@ def test_the_digest_of_a_catalogue_is_that_of_every_version() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"items": ()}, {"items": ("a", "a")}, {"items": ("a", "")}, {"items": ("a", "x" * 257)},
-        {"titles": ("one",)}, {"titles": ("one", "x" * 257)}, {"names": ()}, {"low": 5.0},
+        {"items": ()}, {"items": ("a", "a")}, {"titles": ("one",)}, {"names": ()},
         {"high": float("inf")}, {"high": float("nan")},
     ],
 )  # fmt: skip

@@ -77,7 +77,9 @@ class Group(NamedTuple):
             with contextlib.suppress(ConfigError):
                 degree_and_threshold(number, *self.tolerance.of(number))
                 return number
-        return len(self.roster)
+        most = len(self.roster)
+        degree_and_threshold(most, *self.tolerance.of(most))  # raises if all of them are too few
+        return most
 
 
 class Deployment:
