@@ -21,7 +21,7 @@ from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.identity import check_proof, proof_of
 from bgtplanner.flower.machines import Machines
 from bgtplanner.flower.messages import HELLO, SUM, Hello, HelloRequest, StepAnswer, read_answer
-from bgtplanner.runs.deployed import _names_in
+from bgtplanner.runs.deployed import names_in
 from federation.aggregation.members import identity, roster_of
 from flower.in_process import InProcessGrid
 from games.summing import CLIENTS, Table, write_summing
@@ -76,7 +76,7 @@ def _has_the_place(home: Path, claim: Claim) -> bool:
     grid = Grid(table, claim)
     machines = Machines(
         grid, places=CLIENTS, accountant=RULE, run="run", roster=table.roster,
-        known=_names_in(table.roster), poll_seconds=0.0, seconds=0.0,
+        known=names_in(table.roster), poll_seconds=0.0, seconds=0.0,
     )  # fmt: skip
     assert machines.look().all()
     answers, _ = machines.exchange({VICTIM: table.round().step("keys")}, SUM, 0.0)

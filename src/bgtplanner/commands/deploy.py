@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bgtplanner.commands.options import Json, answer, local_client, need_flower, print_json, say
+from bgtplanner.commands.options import Json, answer, local_client, need_flower, need_path, say
 from bgtplanner.errors import ConfigError
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
@@ -23,11 +23,7 @@ def init(
     folder: Annotated[str, typer.Argument(help="Folder to create.")],
     clients: Annotated[int, typer.Option(help="Number of clients.")] = 6,
     trust: Annotated[
-        str,
-        typer.Option(
-            help="secagg: the server sees only sums of uploads, with little noise | local: every "
-            "upload carries its full noise, and no one else is trusted"
-        ),
+        str, typer.Option(help="secagg: the server sees sums only | local: no one is trusted")
     ] = "secagg",
     address: Annotated[
         str, typer.Option(help="HOST:PORT at which clients will reach the server.")
@@ -41,7 +37,7 @@ def init(
     need_flower()
     from bgtplanner.runs.example import write_example
 
-    ConfigError.unless(folder != "", "FOLDER", folder, "a path")
+    need_path("FOLDER", folder)
     write_example(Path(folder), clients=clients, address=address, trust=trust)
     answer(
         as_json,
@@ -71,21 +67,19 @@ def enroll(
     from bgtplanner.federation.aggregation.roster import Roster
     from bgtplanner.flower.identity import identity_in
 
-    known = client.file.identity.exists()
-    created = client.enroll()
-    key = public_bytes(identity_in(client.file.identity))
+    ledger, identity = client.file.ledger, client.file.identity
+    new = {identity: not identity.exists(), ledger: client.enroll()}
+    key = public_bytes(identity_in(identity))
     name = Path(client_file).absolute().parent.name if name is None else name
     line = Roster((name,), (key,)).to_text().splitlines()[1]
-    ledger, identity = str(client.file.ledger), str(client.file.identity)
-    if as_json:
-        print_json(
-            {"ledger": ledger, "made": created, "identity": identity, "made_identity": not known}
-            | {"key": key.hex(), "name": name}
-        )
-        return
-    for path, new in ((ledger, created), (identity, not known)):
-        say(f"{'Created' if new else 'Exists already, left as it is'}: {path}", err=True)
-    say(line)
+    found = {
+        "ledger": str(ledger), "made": new[ledger], "identity": str(identity),
+        "made_identity": new[identity], "key": key.hex(), "name": name,
+    }  # fmt: skip
+    if not as_json:
+        for path in (ledger, identity):
+            say(f"{'Created' if new[path] else 'Exists, left as it is'}: {path}", err=True)
+    answer(as_json, found, line)
 
 
 @deploy_app.command("roster")
@@ -112,7 +106,14 @@ def roster(
     need_flower()
     from bgtplanner.federation.aggregation.roster import Roster
 
-    lines = [line for file in files or () for line in _lines_in(file)]
+    lines = []
+    for file in files or ():
+        try:
+            text = read_bytes(file, MOST_BYTES_OF_SETTINGS).decode()
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{file}: cannot be read as lines of a roster: {error}") from error
+        numbered = enumerate(text.splitlines(), start=1)
+        lines += [(f"{file}, line {number}", line) for number, line in numbered if line.strip()]
     lines += [(f"--add {line!r}", line) for line in add or ()]
     found, added = Roster.collect(roster_file, lines)
     digest = found.digest.hex()
@@ -122,16 +123,6 @@ def roster(
         f"{roster_file}: {len(found)} clients, {added} of them new",
         f"digest {digest}",
     )
-
-
-def _lines_in(file: Path) -> list[tuple[str, str]]:
-    """Return where each line of a file stands, and the line; blank ones are left out."""
-    try:
-        text = read_bytes(file, MOST_BYTES_OF_SETTINGS).decode()
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{file}: cannot be read as lines of a roster: {error}") from error
-    lines = enumerate(text.splitlines(), start=1)
-    return [(f"{file}, line {number}", line) for number, line in lines if line.strip()]
 
 
 @deploy_app.command("check")
@@ -166,12 +157,3 @@ def check(
     answer(as_json, {"checks": [finding._asdict() for finding in found]}, *lines)
     if not all(finding.well for finding in found):
         raise typer.Exit(1)
-
-
-@deploy_app.command("sbom", hidden=True)
-def sbom() -> None:
-    """Say which tool lists what is installed."""
-    raise ConfigError(
-        "deploy sbom is gone: 'pip install cyclonedx-bom', then 'cyclonedx-py environment', lists "
-        "all that is installed in this environment"
-    )

@@ -27,13 +27,7 @@ _CONNECT_SECONDS = 10.0
 
 
 class Finding(NamedTuple):
-    """The result of one check.
-
-    Attributes:
-        what: What was checked.
-        well: Whether all is well.
-        note: The result in words; never names a rating or an item.
-    """
+    """What was checked, whether all is well, and the result; it never names a rating or an item."""
 
     what: str
     well: bool
@@ -48,15 +42,22 @@ def finding(what: str, check: Callable[[], str]) -> Finding:
         return Finding(what, False, str(error))
 
 
+def host_and_port(name: str, address: str) -> tuple[str, int]:
+    """Return the parts of HOST:PORT.
+
+    Raises:
+        ConfigError: If the address has another form.
+    """
+    host, _, port = address.rpartition(":")
+    fits = bool(host) and port.isdigit() and 0 < int(port) < 2**16
+    ConfigError.unless(fits, name, address, "HOST:PORT, such as 127.0.0.1:8443")
+    return host, int(port)
+
+
 def check_client(
     client: Client, *, superlink: str | None = None, root_certificates: Path | None = None
 ) -> list[Finding]:
-    """Check everything that a client needs.
-
-    Args:
-        client: The client to check.
-        superlink: HOST:PORT of the server, to try the connection.
-        root_certificates: Certificate of the authority that signed the server's.
+    """Check everything that a client needs; with the server's HOST:PORT, the connection, too.
 
     Raises:
         ConfigError: If the address of the server is none.
@@ -69,10 +70,8 @@ def check_client(
     if client.policy.secagg is not None:
         checks |= {"identity": partial(_identity, client), "roster": partial(_roster, client)}
     if superlink is not None:
-        host, _, port = superlink.rpartition(":")
-        fits = bool(host) and port.isdigit() and int(port) < 2**16
-        ConfigError.unless(fits, "--superlink", superlink, "HOST:PORT")
-        checks["connection"] = partial(_connected, host, int(port), root_certificates)
+        address = host_and_port("--superlink", superlink)
+        checks["connection"] = partial(_connected, *address, root_certificates)
     return [finding(what, check) for what, check in checks.items()]
 
 

@@ -15,7 +15,7 @@ from bgtplanner.data.tables import item_names
 from bgtplanner.errors import ConfigError, DataError, MessageError
 from bgtplanner.federation.aggregation.neighbourhood import degree_and_threshold
 from bgtplanner.federation.aggregation.roster import Roster
-from bgtplanner.flower.check import Finding
+from bgtplanner.flower.check import Finding, finding
 from bgtplanner.flower.messages import SentCatalogue
 from bgtplanner.flower.server import Group
 from bgtplanner.models.learner import settings_of
@@ -48,7 +48,7 @@ def group_of(config: Config, folder: Path) -> Group | None:
     fits = settings.clients == len(roster)
     ConfigError.unless(fits, "deployment.clients", settings.clients, expected)
     group = Group(roster, config.federation.tolerance, config.privacy.relation)
-    _check_sum(group, _asked(config, len(roster)))
+    _borne_by(group, _asked(config, len(roster)))
     return group
 
 
@@ -57,14 +57,15 @@ def _asked(config: Config, connected: int) -> int:
     return max(1, round(config.federation.participation * connected))
 
 
-def _check_sum(group: Group, members: int) -> None:
-    """Refuse a number of clients of which no sum can be made, with these settings."""
+def _borne_by(group: Group, members: int) -> tuple[int, int]:
+    """Return how many of a sum's members may drop out and collude, or say that none is made."""
     try:
-        degree_and_threshold(members, *group.tolerance.of(members))
+        tolerated = group.tolerance.of(members)
+        degree_and_threshold(members, *tolerated)
     except ConfigError as error:
-        raise ConfigError(
-            f"federation.most_dropouts, federation.most_colluders: {error}"
-        ) from error
+        names = "federation.most_dropouts, federation.most_colluders"
+        raise ConfigError(f"{names}: {error}") from error
+    return tolerated
 
 
 def check_deployable(config: Config) -> None:
@@ -73,101 +74,86 @@ def check_deployable(config: Config) -> None:
     Raises:
         ConfigError: Naming the key, its value, and what is possible.
     """
-    privacy, planning = config.privacy, config.planning
+    privacy, planning, deployment = config.privacy, config.planning, config.deployment
     choice = Choice(
         privacy.mechanism, privacy.trust, privacy.unit, deployed=True, neighbours=privacy.relation
     )
     check(choice, "privacy.")
-    grouped, simulated = privacy.trust != "local", "0: real clients need no simulated failures"
-    context = not config.learns or planning.context != "usage"
-    reward = not config.learns or planning.reward in ("none", "released")
-    deployment, accountant = config.deployment, accountant_of(config)
-    expected = "a sound accountant, like gaussian/gdp"
-    ConfigError.unless(accountant.sound, "privacy.accounting", accountant.name, expected)
-    for name, fits, expected in (
-        (
-            "deployment.roster",
-            (deployment.roster is not None) == grouped,
-            "a roster with privacy.trust = secagg, and none without",
-        ),
+    grouped, learns = privacy.trust != "local", config.learns
+    least, real = deployment.least_clients, "0: real clients need no simulated failures"
+    for key, fits, expected in (
+        ("privacy.accounting", accountant_of(config).sound,
+         "a sound accountant, like gaussian/gdp"),
+        ("deployment.roster", (deployment.roster is not None) == grouped,
+         "a roster with privacy.trust = secagg, and none without"),
         ("privacy.budgets", privacy.budgets is None, "none: one epsilon for all"),
         ("model.pseudo_items", not config.model.pseudo_items, "0"),
         ("model.expansions", not config.model.expansions, "0"),
-        (
-            "planning.context",
-            context,
-            "none, released or forecast: clients do not say which items they have rated",
-        ),
-        (
-            "planning.reward",
-            reward,
-            "none or released: no charge pays for what clients would say about their ratings",
-        ),
+        ("planning.context", not learns or planning.context != "usage",
+         "none, released or forecast: clients do not say which items they have rated"),
+        ("planning.reward", not learns or planning.reward in ("none", "released"),
+         "none or released: no charge pays for what clients would say about their ratings"),
         ("planning.target", planning.target is None, "none: the RMSE is unknown"),
-        ("federation.dropout", not config.federation.dropout, simulated),
-        ("federation.stragglers", not config.federation.stragglers, simulated),
-        (
-            "deployment.least_clients",
-            deployment.least_clients <= deployment.clients,
-            f"at most clients = {deployment.clients}",
-        ),
-    ):
-        section, _, key = name.partition(".")
-        ConfigError.unless(fits, name, getattr(getattr(config, section), key), expected)
+        ("federation.dropout", not config.federation.dropout, real),
+        ("federation.stragglers", not config.federation.stragglers, real),
+        ("deployment.least_clients", least <= deployment.clients,
+         f"at most clients = {deployment.clients}"),
+    ):  # fmt: skip
+        section, _, name = key.partition(".")
+        ConfigError.unless(fits, key, getattr(getattr(config, section), name), expected)
 
 
 def check_server(config_file: Path) -> list[Finding]:
-    """Check the server's settings and its catalogue.
+    """Check the server's settings, its catalogue, and with whom sums are made.
 
     Raises:
         ConfigError: If a setting makes no sense on real machines.
     """
     config = load_config(file=config_file)
     check_deployable(config)
-    privacy, catalogue = config.privacy, catalogue_of(config, config_file.parent)
+    epsilon, catalogue = config.privacy.epsilon, catalogue_of(config, config_file.parent)
     number, features = catalogue.features.shape
-    with_features = f", {features} features" if features else ", no features"
-    with_features += ", titles" if catalogue.titles else ""
-    means = promise_of(config, privacy.epsilon)
-    read = both_readings(privacy.epsilon, means["neighbours"], means["epsilon_other_reading"])
-    promise = f"{read}; delta {privacy.delta:g}, {accountant_of(config).name}"
-    scale = f"ratings from {catalogue.low:g} to {catalogue.high:g}"
+    about = f"{number} items, {features or 'no'} features{', titles' * bool(catalogue.titles)}"
+    means = promise_of(config, epsilon)
+    read = both_readings(epsilon, means["neighbours"], means["epsilon_other_reading"])
     settings = agreed_settings(config, number)
     pinned = ", ".join(f"{name} = {json.dumps(value)}" for name, value in settings.items())
-    model = config.model.name
-    section = f'[settings."{model}"]' if ":" in model else f"[settings.{model}]"
-    return [
+    model = json.dumps(config.model.name) if ":" in config.model.name else config.model.name
+    promise = f"{read}; delta {config.privacy.delta:g}, {accountant_of(config).name}"
+    scale = f"ratings from {catalogue.low:g} to {catalogue.high:g}"
+    found = [
         Finding("settings", True, promise),
-        Finding("model", True, f"{section} {pinned}" if pinned else f"{model}, defaults"),
-        Finding("catalogue", True, f"{number} items{with_features}, {scale}"),
+        Finding("model", True, f"[settings.{model}] {pinned}" if pinned else f"{model}, defaults"),
+        Finding("catalogue", True, f"{about}, {scale}"),
         Finding("sha256", True, catalogue.digest),
-        *_check_group(config, config_file.parent),
     ]
-
-
-def _check_group(config: Config, folder: Path) -> list[Finding]:
-    """Check with whom sums are made, what a round bears, and what policies may insist on."""
     try:
-        group = group_of(config, folder)
+        group = group_of(config, config_file.parent)
     except ConfigError as error:
-        return [Finding("roster", False, str(error))]
-    if group is None:
-        return []
-    roster, least = group.roster, config.deployment.least_clients
-    known = Finding("roster", True, f"{len(roster)} clients; digest {roster.digest.hex()}")
-    asked, fewest = _asked(config, len(roster)), _asked(config, least)
-    (dropouts, colluders), (gone, bad) = group.tolerance.of(asked), group.tolerance.of(fewest)
+        return [*found, Finding("roster", False, str(error))]
+    if group is not None:
+        roster = f"{len(group.roster)} clients; digest {group.roster.digest.hex()}"
+        found += [
+            Finding("roster", True, roster), finding("sums", lambda: _what_sums_bear(config, group))
+        ]  # fmt: skip
+    return found
+
+
+def _what_sums_bear(config: Config, group: Group) -> str:
+    """Return what a round bears, and what clients' policies may insist on."""
+    asked, least = _asked(config, len(group.roster)), config.deployment.least_clients
+    fewest = _asked(config, least)
+    dropouts, colluders = group.tolerance.of(asked)
+    try:
+        gone, bad = _borne_by(group, fewest)
+    except ConfigError as error:
+        raise ConfigError(f"deployment.least_clients = {least}: {error}") from error
     surplus = math.sqrt(asked / group.tolerance.honest(asked)) - 1
-    try:
-        _check_sum(group, fewest)
-    except ConfigError as error:
-        return [known, Finding("sums", False, f"deployment.least_clients = {least}: {error}")]
-    note = (
+    return (
         f"of {asked} clients {dropouts} may drop out and {colluders} collude; if all answer, the "
         f"noise is {surplus:.0%} above what is promised; policies: smallest_group at most "
         f"{fewest - gone}, colluders at most {bad}"
     )
-    return [known, Finding("sums", True, note)]
 
 
 def agreed_settings(config: Config, n_items: int) -> dict[str, Any]:
@@ -180,8 +166,7 @@ def agreed_settings(config: Config, n_items: int) -> dict[str, Any]:
         usual = settings_of(type(model)())
     except TypeError:  # a model of one's own, with settings that have no default
         usual = {}
-    settings = settings_of(model).items()
-    return {key: of for key, of in settings if key not in usual or of != usual[key]}
+    return {key: of for key, of in settings_of(model).items() if usual.get(key, model) != of}
 
 
 def catalogue_of(config: Config, home: Path) -> SentCatalogue:

@@ -21,8 +21,7 @@ from flwr.serverapp import Grid, ServerApp
 from bgtplanner.errors import BGTPlannerError, ConfigError, RunFolderError
 from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.flower.machines import Machines
-from bgtplanner.flower.messages import SentCatalogue
-from bgtplanner.flower.server import DeployedRounds, Deployment, Group, Pace
+from bgtplanner.flower.server import DeployedRounds, Deployment, Pace
 from bgtplanner.runs.assembly import accountant_of, coordinator_of, federation_of
 from bgtplanner.runs.config import Config, load_config
 from bgtplanner.runs.deployable import catalogue_of, check_deployable, group_of
@@ -66,10 +65,9 @@ def carry_out(
         RunFolderError: If the folder holds another run.
         InterruptedRunError: If the run was stopped, or too few clients came; start it again.
     """
-    config = load_config(file=config_file)
+    config, home = load_config(file=config_file), Path(config_file).parent
     check_deployable(config)
-    catalogue = catalogue_of(config, Path(config_file).parent)
-    group = group_of(config, Path(config_file).parent)
+    catalogue, group = catalogue_of(config, home), group_of(config, home)
     mark = catalogue.digest
     if group is not None:  # places are those of the roster, in the server's ledger as well
         mark = hashlib.sha256(bytes.fromhex(mark) + group.roster.digest).hexdigest()
@@ -77,96 +75,61 @@ def carry_out(
         summary = folder.summary()
         if summary is not None:
             return summary
-        run = _DeployedRun(config, catalogue, group, grid, folder, observer, poll_seconds)
-        with contextlib.closing(run):
-            run.go_on(folder)
-            return run.train(folder)
-
-
-class _DeployedRun(Run):
-    """A run on real machines."""
-
-    simulation: Deployment
-
-    def __init__(
-        self,
-        config: Config,
-        catalogue: SentCatalogue,
-        group: Group | None,
-        grid: Grid,
-        folder: RunFolder,
-        observer: Observer | None,
-        poll_seconds: float,
-    ) -> None:
         noted = folder.read("clients.json") or {"run": secrets.token_hex(16), "clients": []}
-        name, accountant, settings = noted["run"], accountant_of(config), config.deployment
+        name, rule, settings = noted["run"], accountant_of(config), config.deployment
         machines = Machines(
-            grid, places=settings.clients, accountant=accountant.name, run=name,
+            grid, places=settings.clients, accountant=rule.name, run=name,
             roster=None if group is None else group.roster,
-            known=noted["clients"] if group is None else _names_in(group.roster),
+            known=noted["clients"] if group is None else names_in(group.roster),
             save=lambda clients: folder.write("clients.json", {"run": name, "clients": clients}),
             seconds=min(settings.round_seconds, _HELLO_SECONDS), poll_seconds=poll_seconds,
         )  # fmt: skip
         deployment = Deployment(
             federation_of(config, len(catalogue.items), clients=settings.clients),
-            machines, catalogue, model=config.model.name, accountant=accountant, run=name,
+            machines, catalogue, model=config.model.name, accountant=rule, run=name,
             pace=Pace(*(getattr(settings, field) for field in Pace._fields)),
             seed=config.run.seed, group=group,
         )  # fmt: skip
-        super().__init__(config, deployment, observer)
-        self.checkpoint_every = 1  # clients have paid for every round, so none is played twice
-        self._rounds = coordinator_of(
-            config, deployment, name, folder.path / "ledger.sqlite", run=name, kind=DeployedRounds
-        )
-        self._rounds.stops = True  # once the budget is used up, there is nothing left to do
-        self.planned = self._rounds
-
-    def train(self, folder: RunFolder) -> dict[str, Any]:
-        seconds = self.carry_out(folder)
-        kept = self.simulation.publish()
-        clients = self.simulation.machines.known
-        facts = _facts(self.config, clients, self.simulation.n_items)
-        spending = spending_of(self.config, self._rounds.ledger, None, self.records, clients)
-        spending["planner_note"] = self._rounds.policy.note
-        summary = summarise(self.config, facts, self.records, seconds, spending)
-        summary["clients_with_last_model"] = kept
-        folder.write("summary.json", summary)
-        return summary
+        run = Run(config, deployment, observer)
+        run.checkpoint_every = 1  # clients have paid for every round, so none is played twice
+        with contextlib.closing(run):
+            run.planned = rounds = coordinator_of(
+                config, deployment, name, folder.path / "ledger.sqlite", run=name,
+                kind=DeployedRounds,
+            )  # fmt: skip
+            rounds.stops = True  # once the budget is used up, there is nothing left to do
+            run.go_on(folder)
+            seconds, kept = run.carry_out(folder), deployment.publish()
+            facts = _facts(config, machines.known, deployment.n_items)
+            spending = spending_of(config, rounds.ledger, None, run.records, machines.known)
+            spending["planner_note"] = rounds.policy.note
+            summary = summarise(config, facts, run.records, seconds, spending)
+            summary["clients_with_last_model"] = kept
+            folder.write("summary.json", summary)
+            return summary
 
 
 class _Progress(Observer):
     """A line in the log for every round."""
 
     def round(self, record: Mapping[str, Any], total: int) -> None:
-        kinds = {**record["dropped_by_kind"], "late": record["late"]}
-        dropped = "".join(f", {count} {kind}" for kind, count in kinds.items() if count)
+        counts = {name: record[name] for name in ("asked", "clients", "refused", "late")}
+        counts |= {kind: count for kind, count in record["dropped_by_kind"].items() if count}
+        told = ", ".join(f"{count} {name}" for name, count in counts.items())
         _log.info(
-            "round %d/%d: %d asked, %d used, %d refused%s; charge %.4g",
-            record["round"] + 1,
-            total,
-            record["asked"],
-            record["clients"],
-            record["refused"],
-            dropped,
-            record["charge"],
+            "round %d/%d: %s; charge %.4g", record["round"] + 1, total, told, record["charge"]
         )
 
 
-def _names_in(roster: Roster) -> list[str]:
+def names_in(roster: Roster) -> list[str]:
     """Return the hashes by which the machines of a roster's clients are known, in its order."""
     return [hashlib.sha256(key.hex().encode()).hexdigest() for key in roster.keys]
 
 
 def _facts(config: Config, clients: int, items: int) -> dict[str, Any]:
     """Return what is known about a run on real machines; the number of ratings is not."""
-    about = {
-        "dataset": config.data.dataset,
-        "clients": clients,
-        "users": None,
-        "items": items,
-        "ratings": None,
-        "public": ("scale", "catalogue"),  # both are given before any client is asked
-    }
+    about = {"dataset": config.data.dataset, "clients": clients, "users": None, "items": items,
+             "ratings": None, "public": ("scale", "catalogue")}  # fmt: skip
     return facts_of(config, about, None)
 
 
@@ -175,16 +138,14 @@ def _folder_of(path: Path, config: Config, mark: str, items: int) -> RunFolder:
     if not (path / "config.toml").exists():
         facts = _facts(config, config.deployment.clients, items)
         return RunFolder.create(path, config, fingerprint=mark, facts=facts, deployed=True)
-    folder = RunFolder.open(path)
-    try:
+    with contextlib.ExitStack() as opened:
+        folder = opened.enter_context(RunFolder.open(path))
         if not folder.deployed or folder.config() != config or folder.notes()["data"] != mark:
             raise RunFolderError(
                 f"{path}: holds a run with other settings, items or clients; choose another "
                 "folder (out), or use the settings that the run was started with"
             )
-    except BaseException:
-        folder.close()
-        raise
+        opened.pop_all()
     return folder
 
 
