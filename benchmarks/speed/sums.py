@@ -31,8 +31,7 @@ from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.identity import identity_in
 from bgtplanner.privacy.shares import Tolerance
 from bgtplanner.runs.config import load_config, to_toml
-from bgtplanner.runs.deployable import catalogue_of
-from bgtplanner.runs.deployed import carry_out
+from bgtplanner.runs.deployed import carry_out, catalogue_of
 
 CLIENTS = (20, 100, 1000)
 ITEMS, RATINGS, ROUNDS = 1682, 100, 3

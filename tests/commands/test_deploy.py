@@ -27,8 +27,7 @@ from bgtplanner.models.tastes import Tastes
 from bgtplanner.runs import example
 from bgtplanner.runs.assembly import federation_of
 from bgtplanner.runs.config import load_config
-from bgtplanner.runs.deployable import catalogue_of
-from bgtplanner.runs.deployed import carry_out
+from bgtplanner.runs.deployed import carry_out, catalogue_of
 from flower.in_process import InProcessGrid
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -246,7 +245,7 @@ def test_check_before_joining(deployment: Path, monkeypatch: pytest.MonkeyPatch)
     assert failed() == ["models", "ratings"]
     (file.parent / "state" / "ledger.sqlite").write_bytes(b"no ledger at all")
     monkeypatch.setenv("PATH", f"{home}:/usr/bin:/bin")
-    assert failed() == ["code", "models", "ratings", "ledger"]
+    assert failed() == ["programs", "models", "ratings", "ledger"]
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     assert failed()[0] == "programs"
 

@@ -20,7 +20,7 @@ from bgtplanner.flower.clientfile import ClientFile, load_client
 from bgtplanner.flower.messages import HelloRequest, Request, SentCatalogue, SentModel
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.runs.config import load_config, to_toml
-from bgtplanner.runs.deployable import catalogue_of
+from bgtplanner.runs.deployed import catalogue_of
 from bgtplanner.runs.prepared import split_of
 
 SETTINGS: dict[str, Any] = {

@@ -19,8 +19,7 @@ from bgtplanner.flower.client import Client, client_app, make_client_app
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import Request
 from bgtplanner.runs.config import load_config
-from bgtplanner.runs.deployable import agreed_settings
-from bgtplanner.runs.deployed import carry_out
+from bgtplanner.runs.deployed import agreed_settings, carry_out
 from bgtplanner.runs.run import simulate
 from flower.doubles import SETTINGS, lists, noise_of_simulation, write_federation
 from flower.equality import (

@@ -30,8 +30,7 @@ from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.flower.client import Client, make_client_app
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.runs.config import load_config
-from bgtplanner.runs.deployable import catalogue_of
-from bgtplanner.runs.deployed import carry_out
+from bgtplanner.runs.deployed import carry_out, catalogue_of
 from bgtplanner.runs.example import write_example, write_ratings
 from bgtplanner.runs.prepared import split_of
 from bgtplanner.runs.result import Result

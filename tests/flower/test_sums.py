@@ -23,8 +23,7 @@ from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.identity import identity_in
 from bgtplanner.flower.messages import HELLO, Hello
 from bgtplanner.runs.config import load_config
-from bgtplanner.runs.deployable import agreed_settings
-from bgtplanner.runs.deployed import carry_out
+from bgtplanner.runs.deployed import agreed_settings, carry_out
 from bgtplanner.runs.run import simulate
 from flower.doubles import SETTINGS, spent, sum_of_simulation, write_federation
 from flower.equality import LEARNERS, begin_as_simulated, same_ledgers, same_model

@@ -145,7 +145,7 @@ def check(
     """
     need_flower()
     from bgtplanner.flower.check import check_client
-    from bgtplanner.runs.deployable import check_server
+    from bgtplanner.runs.deployed import check_server
 
     if Path(file).name == "config.toml":
         found = check_server(Path(file))

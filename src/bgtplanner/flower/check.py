@@ -9,6 +9,7 @@ import ssl
 import stat
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -22,12 +23,11 @@ from bgtplanner.flower.client import Client
 from bgtplanner.flower.identity import identity_in
 from bgtplanner.models.registry import MODELS
 
-_FLOWER = ((1, 41), (1, 43))  # from this minor on, below that one
 _CONNECT_SECONDS = 10.0
 
 
 class Finding(NamedTuple):
-    """What was checked, whether all is well, and the result; it never names a rating or an item."""
+    """What was checked, whether all is well, and a note that never names a rating or an item."""
 
     what: str
     well: bool
@@ -63,9 +63,9 @@ def check_client(
         ConfigError: If the address of the server is none.
     """
     checks: dict[str, Callable[[], str]] = {
-        "versions": _versions, "programs": _programs, "code": _code,
-        "file modes": partial(_modes, client), "models": partial(_models, client),
-        "ratings": partial(_ratings, client), "ledger": partial(_ledger, client),
+        "programs": _programs, "file modes": partial(_modes, client),
+        "models": partial(_models, client), "ratings": partial(_ratings, client),
+        "ledger": partial(_ledger, client),
     }  # fmt: skip
     if client.policy.secagg is not None:
         checks |= {"identity": partial(_identity, client), "roster": partial(_roster, client)}
@@ -75,28 +75,13 @@ def check_client(
     return [finding(what, check) for what, check in checks.items()]
 
 
-def _versions() -> str:
-    installed = metadata.version("flwr")
-    minor = tuple(int(part) for part in installed.split(".")[:2])
-    names = ", ".join(f"{name} {metadata.version(name)}" for name in ("bgtplanner", "flwr", "jax"))
-    if not _FLOWER[0] <= minor < _FLOWER[1]:
-        low, below = (".".join(map(str, version)) for version in _FLOWER)
-        raise ConfigError(f"{names}; expected flwr from {low} to < {below}")
-    return names
-
-
 def _programs() -> str:
-    """Check that the programs a SuperNode starts by name are those of this environment."""
+    """Check that a SuperNode would start the installed client, and no code that a run brings."""
     home = Path(sys.executable).parent
     for name in ("flower-supernode", "flower-superexec"):
         path = shutil.which(name)
         if path is None or Path(path).parent.resolve() != home.resolve():
             raise ConfigError(f"{name}: put {home} first on PATH")
-    return f"Flower's, in {home}"
-
-
-def _code() -> str:
-    """Check that the installed client would run here, and not code that a run brings along."""
     for name in sorted(set(TASK_TYPE_TO_COMMAND.values())):
         path = shutil.which(name)
         if path is not None and b"bgtplanner.flower.pinned" not in Path(path).read_bytes():
@@ -104,7 +89,7 @@ def _code() -> str:
                 f"{name} would run code that a run brings along; put the folder 'pinned' (from "
                 "deploy init) first on the PATH"
             )
-    return "only the installed client runs, whatever a run brings along"
+    return f"flwr {metadata.version('flwr')} in {home}; only the installed client runs"
 
 
 def _modes(client: Client) -> str:
@@ -146,19 +131,15 @@ def _ledger(client: Client) -> str:
     try:
         with client.open_ledger() as ledger:
             left, spent = float(ledger.left()[0]), float(ledger.epsilon_spent()[0])
-        database = sqlite3.connect(path, timeout=1.0, isolation_level=None)
-        try:
+        with closing(sqlite3.connect(path, timeout=1.0, isolation_level=None)) as database:
             database.execute("BEGIN IMMEDIATE")
             database.execute("ROLLBACK")
-        finally:
-            database.close()
     except sqlite3.Error as error:
         raise ConfigError(f"{path}: cannot be written: {error}") from error
-    epsilon = client.policy.epsilon
-    note = f"epsilon {spent:.3g} of {epsilon:g} spent; a round may still cost {left:.4g}"
+    spent_of = f"epsilon {spent:.3g} of {client.policy.epsilon:g} spent"
     if left <= 0:
-        raise ConfigError(note)
-    return note
+        raise ConfigError(spent_of)
+    return f"{spent_of}; a round may still cost {left:.4g}"
 
 
 def _identity(client: Client) -> str:

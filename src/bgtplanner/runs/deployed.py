@@ -1,30 +1,43 @@
-"""A run on real machines: Flower's server app, with the same loop and the same run folder.
+"""A run on real machines: Flower's server app, with the usual loop and run folder.
 
 The app has two settings, both paths: ``config``, a TOML file as for `bgtplanner run --config`, and
 ``out``, the run folder. If the folder already holds a run, that run goes on: a server that was
-killed is restarted with the same command.
+killed is restarted with the same command. What cannot run on real machines is refused before any
+client is asked for anything.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import logging
+import math
 import secrets
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from bgtplanner.errors import BGTPlannerError, ConfigError, RunFolderError
+from bgtplanner.data.catalogue import read_items
+from bgtplanner.data.datasets import parse_scale
+from bgtplanner.data.tables import item_names
+from bgtplanner.errors import BGTPlannerError, ConfigError, DataError, MessageError, RunFolderError
+from bgtplanner.federation.aggregation.neighbourhood import degree_and_threshold
 from bgtplanner.federation.aggregation.roster import Roster
+from bgtplanner.flower.check import Finding, finding
 from bgtplanner.flower.machines import Machines
-from bgtplanner.flower.server import DeployedRounds, Deployment, Pace
-from bgtplanner.runs.assembly import accountant_of, coordinator_of, federation_of
+from bgtplanner.flower.messages import SentCatalogue
+from bgtplanner.flower.server import DeployedRounds, Deployment, Group, Pace
+from bgtplanner.models.learner import settings_of
+from bgtplanner.privacy.accountants import both_readings
+from bgtplanner.privacy.compatibility import Choice, check
+from bgtplanner.runs.assembly import accountant_of, coordinator_of, federation_of, promise_of
 from bgtplanner.runs.config import Config, load_config
-from bgtplanner.runs.deployable import catalogue_of, check_deployable, group_of
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.loop import Run
 from bgtplanner.runs.observers import Observer
@@ -154,3 +167,171 @@ def _path(context: Context, name: str) -> Path:
     if not isinstance(value, str) or not value:
         raise ConfigError(f"{name}: expected a path; give it with flwr run -c '{name}=\"...\"'")
     return Path(value)
+
+
+def group_of(config: Config, folder: Path) -> Group | None:
+    """Return with whom sums are made; None if every client noises its own upload.
+
+    Raises:
+        ConfigError: If the roster has another number of clients than the settings, or no sum of
+            so few can be made.
+    """
+    settings = config.deployment
+    if settings.roster is None:
+        return None
+    path = folder / settings.roster
+    if not path.exists():
+        advice = "collect the lines of 'bgtplanner deploy enroll' with 'bgtplanner deploy roster'"
+        raise ConfigError(f"{path}: no such file; {advice}")
+    roster = Roster.read(path)
+    expected = f"{len(roster)}, as in {settings.roster}"
+    fits = settings.clients == len(roster)
+    ConfigError.unless(fits, "deployment.clients", settings.clients, expected)
+    group = Group(roster, config.federation.tolerance, config.privacy.relation)
+    _borne_by(group, _asked(config, len(roster)))
+    return group
+
+
+def _asked(config: Config, connected: int) -> int:
+    """Return how many clients are asked in a round, of those connected."""
+    return max(1, round(config.federation.participation * connected))
+
+
+def _borne_by(group: Group, members: int) -> tuple[int, int]:
+    """Return how many of a sum's members may drop out and collude, or say that none is made."""
+    try:
+        tolerated = group.tolerance.of(members)
+        degree_and_threshold(members, *tolerated)
+    except ConfigError as error:
+        names = "federation.most_dropouts, federation.most_colluders"
+        raise ConfigError(f"{names}: {error}") from error
+    return tolerated
+
+
+def check_deployable(config: Config) -> None:
+    """Refuse settings that make no sense on real machines, or would release something unpaid.
+
+    Raises:
+        ConfigError: Naming the key, its value, and what is possible.
+    """
+    privacy, planning, deployment = config.privacy, config.planning, config.deployment
+    choice = Choice(
+        privacy.mechanism, privacy.trust, privacy.unit, deployed=True, neighbours=privacy.relation
+    )
+    check(choice, "privacy.")
+    grouped, learns = privacy.trust != "local", config.learns
+    least, real = deployment.least_clients, "0: real clients need no simulated failures"
+    for key, fits, expected in (
+        ("privacy.accounting", accountant_of(config).sound,
+         "a sound accountant, like gaussian/gdp"),
+        ("deployment.roster", (deployment.roster is not None) == grouped,
+         "a roster with privacy.trust = secagg, and none without"),
+        ("privacy.budgets", privacy.budgets is None, "none: one epsilon for all"),
+        ("model.pseudo_items", not config.model.pseudo_items, "0"),
+        ("model.expansions", not config.model.expansions, "0"),
+        ("planning.context", not learns or planning.context != "usage",
+         "none, released or forecast: clients do not say which items they have rated"),
+        ("planning.reward", not learns or planning.reward in ("none", "released"),
+         "none or released: no charge pays for what clients would say about their ratings"),
+        ("planning.target", planning.target is None, "none: the RMSE is unknown"),
+        ("federation.dropout", not config.federation.dropout, real),
+        ("federation.stragglers", not config.federation.stragglers, real),
+        ("deployment.least_clients", least <= deployment.clients,
+         f"at most clients = {deployment.clients}"),
+    ):  # fmt: skip
+        section, _, name = key.partition(".")
+        ConfigError.unless(fits, key, getattr(getattr(config, section), name), expected)
+
+
+def check_server(config_file: Path) -> list[Finding]:
+    """Check the server's settings, its catalogue, and with whom sums are made.
+
+    Raises:
+        ConfigError: If a setting makes no sense on real machines.
+    """
+    config = load_config(file=config_file)
+    check_deployable(config)
+    epsilon, catalogue = config.privacy.epsilon, catalogue_of(config, config_file.parent)
+    number, features = catalogue.features.shape
+    about = f"{number} items, {features or 'no'} features{', titles' * bool(catalogue.titles)}"
+    means = promise_of(config, epsilon)
+    read = both_readings(epsilon, means["neighbours"], means["epsilon_other_reading"])
+    settings = agreed_settings(config, number)
+    pinned = ", ".join(f"{name} = {json.dumps(value)}" for name, value in settings.items())
+    model = json.dumps(config.model.name) if ":" in config.model.name else config.model.name
+    promise = f"{read}; delta {config.privacy.delta:g}, {accountant_of(config).name}"
+    scale = f"ratings from {catalogue.low:g} to {catalogue.high:g}"
+    found = [
+        Finding("settings", True, promise),
+        Finding("model", True, f"[settings.{model}] {pinned}" if pinned else f"{model}, defaults"),
+        Finding("catalogue", True, f"{about}, {scale}"),
+        Finding("sha256", True, catalogue.digest),
+    ]
+    try:
+        group = group_of(config, config_file.parent)
+    except ConfigError as error:
+        return [*found, Finding("roster", False, str(error))]
+    if group is not None:
+        roster = f"{len(group.roster)} clients; digest {group.roster.digest.hex()}"
+        found.append(Finding("roster", True, roster))
+        found.append(finding("sums", partial(_what_sums_bear, config, group)))
+    return found
+
+
+def _what_sums_bear(config: Config, group: Group) -> str:
+    """Return what a round bears, and what clients' policies may insist on."""
+    asked, least = _asked(config, len(group.roster)), config.deployment.least_clients
+    fewest = _asked(config, least)
+    dropouts, colluders = group.tolerance.of(asked)
+    try:
+        gone, bad = _borne_by(group, fewest)
+    except ConfigError as error:
+        raise ConfigError(f"deployment.least_clients = {least}: {error}") from error
+    surplus = math.sqrt(asked / group.tolerance.honest(asked)) - 1
+    return (
+        f"of {asked} clients {dropouts} may drop out and {colluders} collude; if all answer, the "
+        f"noise is {surplus:.0%} above what is promised; policies: smallest_group at most "
+        f"{fewest - gone}, colluders at most {bad}"
+    )
+
+
+def agreed_settings(config: Config, n_items: int) -> dict[str, Any]:
+    """Return the settings of the model that clients' policies must name: all but its defaults.
+
+    Those that were left open are chosen by the number of clients and items and by the budget.
+    """
+    model = federation_of(config, n_items, clients=config.deployment.clients).model
+    try:
+        usual = settings_of(type(model)())
+    except TypeError:  # a model of one's own, with settings that have no default
+        usual = {}
+    settings = settings_of(model).items()
+    return {key: of for key, of in settings if key not in usual or of != usual[key]}
+
+
+def catalogue_of(config: Config, home: Path) -> SentCatalogue:
+    """Return what is public: the items with their titles and features, and the scale.
+
+    The items are a table (CSV or Parquet) with their names, titles and features, or a list of
+    names, one per line, in a file that ends in ``.txt``. A path may be relative to `home`.
+
+    Raises:
+        ConfigError: If the settings do not give both.
+        DataError: If the file is neither a list of different names nor a table of items.
+    """
+    items, scale = config.deployment.items, config.data.scale
+    if items is None:
+        raise ConfigError("deployment.items: expected a table of items, or a list in items.txt")
+    ends = None if scale is None else parse_scale(scale)
+    if not isinstance(ends, tuple):
+        problem = "such as 1:5, because the largest rating that occurs is not public"
+        raise ConfigError(f"data.scale = {scale!r}: expected LOW:HIGH, {problem}")
+    path = home / items
+    if path.suffix == ".txt":
+        names = item_names(path)
+        none = np.zeros((len(names), 0), dtype=np.float32)
+        return SentCatalogue(items=names, low=ends[0], high=ends[1], features=none)
+    try:
+        return SentCatalogue.read(SentCatalogue.of(read_items(path), *ends).record())
+    except MessageError as error:
+        raise DataError(f"cannot be sent to clients: {error}", path=path) from error

@@ -22,7 +22,7 @@ from bgtplanner.privacy.accountants import default_accountant
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.compatibility import best_mechanism
 from bgtplanner.runs.config import load_config
-from bgtplanner.runs.deployable import agreed_settings, catalogue_of
+from bgtplanner.runs.deployed import agreed_settings, catalogue_of
 
 _EPSILON, _DELTA, _ROUNDS = 10.0, 1e-5, 3
 _COLLUDERS = 1  # the least that protects clients from one another
