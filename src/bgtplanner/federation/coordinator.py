@@ -1,8 +1,7 @@
 """The coordinator: it plans each round, invites clients, reserves their charges and settles them.
 
-There is one ledger. The policy plans by it and reserves in it, for the invited clients. A charge
-that does not fit is refused, whatever was planned, and a round that is played again after a crash
-is not charged again.
+There is one ledger. A charge that does not fit is refused, whatever was planned, and a round that
+is played again after a crash is not charged again.
 """
 
 from __future__ import annotations
@@ -28,12 +27,15 @@ from bgtplanner.planning.arguments import Floats, context_of
 from bgtplanner.planning.plan import GROUPS, Mask, Plan, in_groups, reserved
 from bgtplanner.planning.policy import Policy
 from bgtplanner.planning.registry import CONTEXTS
+from bgtplanner.planning.states import recall, remembered
 from bgtplanner.privacy.accountants import TICK
 from bgtplanner.privacy.ledger import Ledger, Spending
 from bgtplanner.privacy.shares import Tolerance
 
-STATE_VERSION = 2
-"""Version of :meth:`Coordinator.state_dict`; in version 1 the policy had its own ledger."""
+STATE_VERSION = 3
+"""Version of :meth:`Coordinator.state_dict`."""
+
+_PARTS = ("policy", "context", "validation")
 
 _LONG_ENOUGH = 5  # rounds, after which it can be told how fast clients join
 
@@ -41,7 +43,11 @@ RewardKind = Literal["none", "test", "loss", "released", "validation"]
 
 
 class Engine(Protocol):
-    """What carries rounds out once they are paid for: a simulation, or real machines."""
+    """What carries rounds out once they are paid for: a simulation, or real machines.
+
+    `step` plays a round under terms that a plan paid for, `rest` one without uploads; `present`
+    are the clients within reach, which is public; `withdraw` goes back to the first parameters.
+    """
 
     federation: Federation
     n_clients: int
@@ -50,32 +56,16 @@ class Engine(Protocol):
     seen: Seen
 
     @property
-    def state(self) -> State: ...  # after the last round
-
-    def step(self, terms: RoundParameters, plan: Plan) -> RoundResult:
-        """Carry out the next round, under terms that were paid for by a plan."""
-
-    def rest(self) -> RoundResult:
-        """Carry out a round in which no client uploads anything."""
-
-    def present(self) -> Mask:
-        """Return which clients can be reached in the next round; who has joined is public."""
-
-    def divide(self, split: Mapping[str, float]) -> None:
-        """Ask clients to divide their next uploads so."""
-
-    def withdraw(self) -> None:
-        """Go back to the parameters that were sent out at first."""
-
+    def state(self) -> State: ...
+    def step(self, terms: RoundParameters, plan: Plan) -> RoundResult: ...
+    def rest(self) -> RoundResult: ...
+    def present(self) -> Mask: ...
+    def divide(self, split: Mapping[str, float]) -> None: ...
+    def withdraw(self) -> None: ...
     def evaluate(self) -> Metrics: ...
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the whole state as named plain arrays."""
-
+    def arrays(self) -> dict[str, NDArray[Any]]: ...
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None: ...
-
-    def shown_pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return client and item of all pairs that clients will name in the coming round."""
+    def shown_pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]: ...
 
 
 class Coordinator:
@@ -86,23 +76,23 @@ class Coordinator:
         policy: Plans on this ledger.
         mark: Identifies all inputs of the run; with the number of a round, those of the round.
         context: What the policy may look at, by its name in :data:`CONTEXTS`.
-        reward: What the policy is told. ``test``: by how much the RMSE on the test ratings fell
-            (as in the paper). ``loss``: by how much the mean training loss fell. Neither is
-            accounted for. ``released``: the estimated signal in the noisy aggregate, relative to
-            the first one, at no further charge; a policy that plans by forecasts is not told,
-            since it says nothing about the error. ``validation``: by how much the RMSE on the
-            clients' validation sets fell, paid for by a share of the round's charge.
+        reward: What the policy is told: by how much the RMSE on the ``test`` ratings or the mean
+            training ``loss`` fell, neither of which is accounted for; ``released``: the signal in
+            the noisy aggregate, relative to the first one, which says nothing to a policy that
+            plans by forecasts; ``validation``: by how much the RMSE on the clients' validation
+            sets fell, paid for by a share of the round's charge.
         participation: Share of the clients that are invited to a round.
         dropout: Share of the clients that pay and then fail to answer.
         stragglers: Share of the clients that pay and answer too late; mostly the same ones.
-        tolerance: How many clients may drop out or collude under ``secagg``. If more drop out, the
-            sum is not opened: the charge is spent, and nothing is learned.
-        stops: Whether the run ends with the budget. Otherwise ratings keep arriving, and each
-            client learns from its own.
+        tolerance: How many clients may drop out or collude under ``secagg``. If more drop out,
+            the sum is not opened: the charge is spent, and nothing is learned.
+        stops: Whether the run ends with the budget. Otherwise each client learns from its own.
     """
 
     everyone_joins: ClassVar[bool] = True
     """Whether the ledger has as many places as there will be clients, and none to spare."""
+
+    remembers = ("_last", "_first_signal", "joined_first", "over")
 
     def __init__(
         self,
@@ -138,8 +128,10 @@ class Coordinator:
 
     def _told(self, policy: Policy) -> Policy:
         """Return the policy, after telling it about the run; refuse one with another ledger."""
-        expected = "the ledger of the run: make the policy with ledger=..."
-        same = policy.ledger is None or policy.ledger is self.ledger
+        same, expected = (
+            policy.ledger in (None, self.ledger),
+            "the run's: make the policy with ledger=...",
+        )
         ConfigError.unless(same, "ledger of the policy", "one of its own", expected)
         policy.run, policy.replays = self.run, True
         return policy
@@ -171,10 +163,10 @@ class Coordinator:
             return None if self.stops else engine.rest().planned(None, engine.seen)
         plan = reserved(plan, self.ledger, self.run, self._inputs(index, invited))
         record, late = self._played(plan, index, forecast)
+        paid = plan.reservation is not None
         if plan.reservation is not None:
             self.ledger.settle(plan.reservation)
-        reward = self._reward(record, plan)
-        seen, paid = engine.seen, plan.reservation is not None
+        reward, seen = self._reward(record, plan), engine.seen
         if seen.validation is not None:
             self.validation.saw(*seen.validation)
         if paid and not record.aborted:
@@ -208,15 +200,12 @@ class Coordinator:
         return replace(plan, participants=plan.participants & invited, reservation=None)
 
     def _played(self, plan: Plan, index: int, forecast: _Forecast) -> tuple[RoundResult, int]:
-        """Play a round; return its result, and how many clients have paid and answer too late.
-
-        A round that no one pays for has no uploads. Neither has one in which too few clients
-        answer for their shares to add up to the full noise.
-        """
+        """Play a round; return its result, and how many clients have paid and answer too late."""
         if plan.reservation is None:
             return self.engine.rest(), 0
         late = plan.participants & self._late(index)
-        answers = plan.participants & self._answers(index) & ~late
+        fails = self._drawn(0xD407, index).random(len(self.ledger)) < self.dropout
+        answers = plan.participants & ~fails & ~late
         own = plan.own_clip
         if own is None and self._own_clips and self.policy.follows_norms:
             own = np.ones(len(self.ledger))
@@ -257,17 +246,12 @@ class Coordinator:
         chosen[np.argsort(order, kind="stable")[:wanted]] = True
         return chosen & self.present
 
-    def _answers(self, index: int) -> Mask:
-        """Return who does not fail to answer."""
-        return np.asarray(self._drawn(0xD407, index).random(len(self.ledger)) >= self.dropout)
-
     def _late(self, index: int) -> Mask:
         """Return who is too late: times are lognormal, half of the variance is per client."""
-        number = len(self.ledger)
         if not self.stragglers:
-            return np.zeros(number, dtype=bool)
-        own = self._drawn(0x510).standard_normal(number)
-        luck = self._drawn(0x1A7E, index).standard_normal(number)
+            return np.zeros(len(self.ledger), dtype=bool)
+        streams = self._drawn(0x510), self._drawn(0x1A7E, index)
+        own, luck = (stream.standard_normal(len(self.ledger)) for stream in streams)
         return np.asarray((own + luck) / 2**0.5 > ndtri(1 - self.stragglers))
 
     def _drawn(self, *of: int) -> np.random.Generator:
@@ -292,47 +276,36 @@ class Coordinator:
         signal = float(seen.aggregate @ seen.aggregate) - len(seen.aggregate) * seen.noise_std**2
         if not np.isfinite(signal):
             return None
-        if self._first_signal is None:
-            self._first_signal = abs(signal) or 1.0
+        self._first_signal = self._first_signal or abs(signal) or 1.0
         return signal / self._first_signal
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that rounds pass on, as plain data, without the ledger."""
-        return {
-            "version": STATE_VERSION,
-            "policy": self.policy.state_dict(),
-            "context": self.context.state_dict(),
-            "validation": self.validation.state_dict(),
-            "last": self._last,
-            "first_signal": self._first_signal,
-            "joined_first": self.joined_first,
-            "over": self.over,
-        }
+        parts = {name: getattr(self, name).state_dict() for name in _PARTS}
+        return {"version": STATE_VERSION, **parts, **remembered(self)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from what :meth:`state_dict` returned; refuse that of an earlier release."""
         if state.get("version") != STATE_VERSION:
             raise SchemaError(
-                "the checkpoint is of an earlier release, whose planner kept a ledger of its own: "
-                "finish the run with that release, or start a new one"
+                "the checkpoint is of an earlier release: finish the run with that release, or "
+                "start a new one"
             )
         self.policy = self._told(type(self.policy).from_state(state["policy"], ledger=self.ledger))
         self.context.load_state_dict(state["context"])
         self.validation.load_state_dict(state["validation"])
-        self._last, self._first_signal = state["last"], state["first_signal"]
-        self.joined_first = int(state.get("joined_first", len(self.ledger)))
-        self.over = bool(state["over"])
+        recall(self, state)
 
 
 class _Forecast:
     """The learner's forecast for the clients within reach, from what was released before a round.
 
-    Where only a share of the clients is invited to each round, a payment takes as many rounds as
-    it takes to invite each of them once.
+    Where a share of the clients is invited to a round, a payment lasts until all were invited.
     """
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._of, self._learner = coordinator, coordinator.engine.federation.model
+        self.steps = self._learner.steps
         protection = coordinator.engine.federation.protection
         norm: Literal["l1", "l2"] = "l2" if protection is None else protection.norm
         # The memory of now, also if the forecast is looked at later.
@@ -343,11 +316,6 @@ class _Forecast:
             for index in range(len(budgets.classes))
         ]
         """What the clients within reach can still pay, for each class of budgets."""
-
-    @property
-    def steps(self) -> int:
-        """In how many paid rounds the learner learns best."""
-        return self._learner.steps
 
     def left(self) -> Floats:
         """Return what the client of each class that has most left can still pay."""
@@ -384,9 +352,9 @@ class _Forecast:
         More clients will have joined by then, as fast as they did so far. As long as that cannot
         be told, all who are missing join by the end, or no one if the ledger has spare places.
 
-        They can pay without the others, too. So what waiting brings is only what paying together
-        does: under ``secagg`` precisions of a and b, in root, give (a + b)^2 and not a^2 + b^2.
-        Of the difference, half is counted here; the other half is that of those who join.
+        They can pay without the others, too. So waiting brings only what paying together does:
+        under ``secagg`` precisions of a and b, in root, give (a + b)^2 and not a^2 + b^2. Of the
+        difference, half is counted here; the other half is that of those who join.
         """
         of, index = self._of, self._of.engine.next_round
         if of.trust != "secagg":  # each upload has its own noise
@@ -406,15 +374,17 @@ class _Forecast:
 
     def gain(self, precision: Floats) -> Floats:
         """Return the expected relative fall of the error; zeros if nothing is known."""
-        memory, clip, norm = self._known
-        found = self._learner.forecast(memory, precision, clip, norm)
+        found = self._asked(precision)
         return np.zeros(len(precision)) if found is None else found
 
     @property
     def known(self) -> bool:
         """Whether the learner makes forecasts."""
+        return self._asked(np.zeros(1)) is not None
+
+    def _asked(self, precision: Floats) -> Floats | None:
         memory, clip, norm = self._known
-        return self._learner.forecast(memory, np.zeros(1), clip, norm) is not None
+        return self._learner.forecast(memory, precision, clip, norm)
 
     def split(self) -> dict[str, float]:
         """Return how what was left is best divided between the parts of an upload."""

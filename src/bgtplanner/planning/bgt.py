@@ -1,18 +1,17 @@
 """BGTplanner: predictor, constrainer and allocator behind ask and tell (paper, Algorithms 1, 3).
 
-A round has several levels that it may cost. The predictor says what each of them would bring, the
+A round has levels that it may cost. The predictor says what each of them would bring, the
 constrainer what its charge would bring in other rounds, and the allocator draws one by its score,
-the difference. Where the two numbers come from depends on what is known:
+the difference. Where the numbers come from depends on what is known:
 
 * The learner can forecast what a charge brings, from releases and public constants alone. The
-  predictor is then the forecast, times a factor that the Gaussian process learns from rewards, if
-  there are any. The price of a level is what its charge would bring later, by the best schedule
-  for the rest of the budget (:mod:`bgtplanner.planning.forecasting`), solved anew after each
-  release. Where no rewards are told nothing can be learned by drawing: the best level is taken.
-* Contexts and rewards are all there is. The predictor then learns from rewards which rounds are
-  worth more; levels are shares of the budget, the same for every class of clients, with some below
-  an even share, and one that skips the round. The price is in the unit of the rewards and is kept
-  up to date by replaying the latest contexts. The initial stage only tries each level once.
+  predictor is the forecast, times a factor that a Gaussian process learns from rewards, if there
+  are any. The price of a level is what its charge would bring later, by the best schedule for the
+  rest of the budget (:mod:`bgtplanner.planning.forecasting`), solved anew after each release.
+  Where no rewards are told nothing can be learned by drawing: the best level is taken.
+* There are contexts and rewards. The process learns from them which rounds are worth more; levels
+  are shares of the budget, with some below an even share, and one that skips the round. The price
+  is in the unit of the rewards and is kept up to date by replaying the latest contexts.
 * Nothing is known, so no round can be told from another: there is one level, an even share, or one
   that grows if the last round is what counts (noise in the last rounds of a training run remains).
 
@@ -59,21 +58,18 @@ class BGTPlanner(LevelPolicy):
 
     Args:
         levels: The number of levels, A.
-        min_rounds: The fewest rounds that the budget may be spent in: the dearest level costs an
-            even share of that many rounds. By default an eighth of `rounds`.
+        min_rounds: The fewest rounds that the budget may be spent in, which sets the dearest
+            level. By default an eighth of `rounds`.
         cheapest: The cheapest level, in even shares of `rounds`: a value below 1 leaves room to
             spend more in other rounds.
         skip: Whether there is a level that skips the round.
         initial_rounds: How often each level up to two even shares is tried at first, T0.
         gamma: How strongly the best level is preferred: a number, or None for one that grows with
             the rounds.
-        radius: The largest price of the dearest level, relative to the size of the rewards; by
-            default `rounds` over the number of rounds that the budget would last for at that
-            level. With 0 the budget is free.
+        radius: The largest price of the dearest level, over the size of the rewards; by default
+            `rounds` over the rounds that the budget lasts for at that level. 0: budget is free.
         predictor: Options of :class:`bgtplanner.planning.predictor.Predictor`.
-        objective: Plan for the error that is ``served`` over all rounds, or for the ``last``
-            round; this and what follows is for learners that make forecasts.
-        traffic: How many people are served in each round, in any unit; see
+        objective: What is planned for, and with `traffic`; see
             :class:`bgtplanner.planning.objective.Objective`.
         growth: By which factor the ratings are expected to grow over all rounds; public knowledge.
         worthwhile: The smallest relative fall of the error that is worth the budget. Where less is
@@ -116,11 +112,10 @@ class BGTPlanner(LevelPolicy):
         super().__post_init__()
         whole("initial_rounds", self.initial_rounds, 1)
         number("gamma", self.gamma or 0.0, 0.0)
-        self.growth = number("growth", self.growth, 1.0, 1e6)
-        self.worthwhile = number("worthwhile", self.worthwhile, 0.0, 1.0)
+        number("growth", self.growth, 1.0, 1e6)
+        number("worthwhile", self.worthwhile, 0.0, 1.0)
         number("cheapest", self.cheapest, 1e-9, 1.0)
-        fits = isinstance(self.skip, bool | np.bool_)
-        ConfigError.unless(fits, "skip", self.skip, "true or false")
+        ConfigError.unless(isinstance(self.skip, bool), "skip", self.skip, "true or false")
         first = int(self.skip)
         grid = self._grid(whole("levels", self.levels, 1, 1000))
         self.charges = np.hstack([np.zeros((len(grid), first)), grid])
@@ -136,9 +131,8 @@ class BGTPlanner(LevelPolicy):
         self._costs = shares / self._unit[:, None]
         # A round brings at most one unit of reward, so the budget is worth at most this.
         most = float((self.expected(self.rounds) * self._unit).max())
-        self.constrainer = Constrainer(
-            resources=len(shares), radius=most if self.radius is None else self.radius, step=0.1
-        )
+        radius = most if self.radius is None else self.radius
+        self.constrainer = Constrainer(resources=len(shares), radius=radius, step=0.1)
         self._latest: deque[Floats] = deque(maxlen=_REPLAYED)  # contexts
         self._replayed: deque[Floats] = deque(maxlen=_REPLAYED)  # what is predicted in each
 
@@ -166,16 +160,14 @@ class BGTPlanner(LevelPolicy):
 
     def _by_schedule(self) -> Choice:
         """Charge an even share, or one that grows if the last round is what counts."""
-        if self.objective == "served":
-            why = Explanation("an even share: nothing is known about the rounds")
-            return Choice(self._even, why=why)
-        why = Explanation("a growing share: nothing is known about the rounds")
-        return Choice(self._growing[self.round], why=why)
+        served = self.objective == "served"
+        share = "an even" if served else "a growing"
+        why = Explanation(f"{share} share: nothing is known about the rounds")
+        return Choice(self._even if served else self._growing[self.round], why=why)
 
     @cached_property
     def _growing(self) -> Floats:
-        past = np.arange(self.rounds) / max(self.rounds - 1, 1)
-        return fitted(self, _GROWS**past)
+        return fitted(self, _GROWS ** (np.arange(self.rounds) / max(self.rounds - 1, 1)))
 
     # ---- by rewards
 
@@ -227,8 +219,9 @@ class BGTPlanner(LevelPolicy):
 
     def _allowance(self) -> Floats:
         """Return what a round may cost from here on: remaining budget over remaining rounds."""
-        remaining = self.expected(self.rounds - self.round)
-        return np.asarray(self.share_left() / (remaining * self._unit))
+        return np.asarray(
+            self.share_left() / (self.expected(self.rounds - self.round) * self._unit)
+        )
 
     def _update_price(
         self, context: Floats, predicted: Floats, unit: float, costs: Floats, allowance: Floats
@@ -252,13 +245,9 @@ class BGTPlanner(LevelPolicy):
     # ---- by forecast
 
     def _by_forecast(self, forecast: Forecast, context: Floats, left: Floats) -> Choice | None:
-        """Pay what the best schedule for the rest of the budget says, or wait, or stop for good.
-
-        Once a payment is planned for a later round nothing is released until then, so nothing has
-        to be computed either.
-        """
+        """Pay what the best schedule for what is left says, or wait, or stop for good."""
         agenda, now, nothing = self._agenda, self.round, np.zeros(len(self._even))
-        if agenda.until <= now < agenda.next:
+        if agenda.until <= now < agenda.next:  # nothing is released until then
             return Choice(nothing, why=self._waiting())
         left = np.minimum(left, forecast.left())
         if now < agenda.until:  # a payment takes several rounds if not all clients are invited
@@ -282,8 +271,7 @@ class BGTPlanner(LevelPolicy):
         if begun or (agenda.decided and self.objective == "served") or self.rounds == 1:
             if outlook.gain < _NEGLIGIBLE * self.worthwhile:
                 agenda.next = now + max(1, self.rounds // 20)
-                why = Explanation("what is left would bring next to nothing now")
-                return Choice(nothing, why=why)
+                return Choice(nothing, why=Explanation("what is left would bring little now"))
             share, level, why = self._best_share(outlook, context, float(left.max()))
         if not share:
             return Choice(nothing, level, why=why)

@@ -65,18 +65,14 @@ class Noise(NamedTuple):
 
 
 def noise_of(
-    accountant: Accountant,
-    trust: str,
-    clip: float,
-    charges: Floats,
+    rule: Accountant, trust: str, clip: float, charges: Floats,
     neighbours: Neighbours = "replace-one",
-) -> Noise:
+) -> Noise:  # fmt: skip
     """Return the clip and the noise with which a round costs each class its charge.
 
     With trust ``local`` each upload carries its own noise: the smaller the charge, the larger the
     noise. Under ``secagg`` the noise in the sum is the same for everyone, so a class with a
-    smaller charge has a smaller clip instead, by the ratio of the noise multipliers. The
-    neighbouring relation, which the charges are for, sets the sensitivity.
+    smaller charge has a smaller clip instead, by the ratio of the noise multipliers.
 
     Example:
         >>> charges, basic = np.array([0.25, 1.0]), accountant_named("laplace/basic")
@@ -84,15 +80,13 @@ def noise_of(
         [8.0, 2.0]
         >>> noise_of(basic, "secagg", 1.0, charges).clip.round(6).tolist()
         [0.25, 1.0]
-        >>> noise_of(basic, "secagg", 1.0, charges, "replace-special").scale.round(6).tolist()
-        [1.0, 1.0]
     """
-    mechanism = mechanism_named(accountant.mechanism)
+    mechanism = mechanism_named(rule.mechanism)
     paying = charges > 0
     multipliers = np.full(len(charges), np.inf)
     bounds, scales = np.full(len(charges), float(clip)), np.full(len(charges), np.inf)
     if paying.any():
-        multipliers[paying] = accountant.noise_multiplier(charges[paying])
+        multipliers[paying] = rule.noise_multiplier(charges[paying])
         if trust == "secagg":
             least = float(multipliers.min())
             bounds[paying] = clip * (least / multipliers[paying])
@@ -108,10 +102,6 @@ def weights_of(clip: Any, scale: Any, common: bool) -> Any:
     If the sum is noised once (`common`), an upload with a smaller clip is shorter and counts by
     that. An upload that carries its own noise counts by its precision: otherwise those of clients
     who pay little would drown the others.
-
-    Example:
-        >>> weights_of(np.ones(2), np.array([8.0, 2.0]), common=False).tolist()
-        [0.0625, 1.0]
     """
     if common:
         return clip / clip.max()
@@ -126,11 +116,6 @@ def in_groups(charges: Floats, clients: Mask | None) -> tuple[Floats, NDArray[np
 
     A client pays its own charge, or the next one below it where there are too many different ones.
     The first is 0, for those who are not among `clients` or would pay next to nothing.
-
-    Example:
-        >>> charges, index = in_groups(np.array([0.5, 0.25, 0.5, 0.5]), np.arange(4) < 3)
-        >>> charges[index].tolist()
-        [0.5, 0.25, 0.5, 0.0]
     """
     asked = charges if clients is None else np.where(clients, charges, 0.0)
     index = np.zeros(len(charges), dtype=np.int32)
@@ -147,10 +132,7 @@ def in_groups(charges: Floats, clients: Mask | None) -> tuple[Floats, NDArray[np
 
 
 class ClientPlan(NamedTuple):
-    """What a plan means for one client, in plain numbers; see :class:`Plan`.
-
-    A client that does not take part has not paid, and must not upload anything.
-    """
+    """What a plan means for one client, in plain numbers; who takes no part must not upload."""
 
     takes_part: bool
     charge: float
@@ -171,17 +153,14 @@ class Plan:
 
     Attributes:
         accountant: Name of the accountant that books the charges; None without any privacy.
-        largest_clip: The clip of those who pay most.
         charge_by_class: What a client of each class pays: of each class of budgets or, where
             clients of one budget have different amounts left, of each group that pays the same.
         participants: The clients that pay, and so take part.
         trust: ``local``: each client adds its own noise. ``secagg``: the server sees a sum that
             carries the noise once, and a client that pays less has a smaller clip.
-        neighbours: The neighbouring relation that the noise is for: with ``replace-one`` the
-            sensitivity is 2 * clip, with ``replace-special`` (trust ``secagg`` only) it is clip.
-        own_clip: Each client's clip over that of its class, where a policy gives clients different
-            clips (trust ``local`` only). The noise changes by the same factor, so the charge does
-            not change.
+        neighbours: The neighbouring relation that the noise is for, which sets the sensitivity.
+        own_clip: Each client's clip over that of its class, if they differ (trust ``local`` only).
+            The noise changes by the same factor, so the charge does not change.
         level: The level that was chosen, for policies that have levels.
         reservation: The ledger's reservation; None if nothing was charged.
         token: Distinguishes this plan from all others.
@@ -237,9 +216,8 @@ class Plan:
     def noise_scale(self) -> Any:
         """The noise as the mechanism's own scale (for Laplace noise its b, not its deviation).
 
-        With the mechanism ``privunit`` there is no noise to add: pass each client's clipped
-        upload, with its `clip` and its `charge` from :meth:`of`, to
-        :func:`bgtplanner.privacy.privunit.randomise`.
+        With ``privunit`` there is none: pass each client's clipped upload, with its `clip` and
+        its `charge` from :meth:`of`, to :func:`bgtplanner.privacy.privunit.randomise`.
         """
         absent = None if self.trust == "secagg" else np.inf
         return self._each(self.noise_by_class.scale, absent, self.own_clip)
@@ -248,8 +226,7 @@ class Plan:
     def noise_std(self) -> Any:
         """Standard deviation of the noise to add to each upload clipped at `clip`.
 
-        It is the noise multiplier times the sensitivity (times sqrt(2) for Laplace noise). With
-        trust ``secagg``, it is that of the noise in the sum, one number for everyone.
+        With trust ``secagg``, it is that of the noise in the sum, one number for everyone.
         """
         absent = None if self.trust == "secagg" else np.inf
         return self._each(self.noise_by_class.std, absent, self.own_clip)
@@ -258,8 +235,7 @@ class Plan:
     def weights(self) -> Floats:
         """What each client's upload counts in the mean, ``[clients]``: 1, or less if it pays less.
 
-        With trust ``local`` average with these weights. With ``secagg``, where an upload with a
-        smaller clip is shorter already, divide the sum by the sum of the weights.
+        With ``secagg`` an upload with a smaller clip is shorter already: divide by their sum.
         """
         noise = self.noise_by_class
         each = weights_of(noise.clip, noise.scale, self.trust == "secagg")
@@ -279,8 +255,7 @@ class Plan:
     def _each(self, by_class: Floats, absent: float | None, own: Floats | None = None) -> Any:
         """Return each client's number, times its own factor; or one that is everybody's.
 
-        Clients that do not take part have the number `absent`, or that of their class if it is
-        None.
+        Those who take no part have the number `absent`, or that of their class if it is None.
         """
         each = by_class[self.class_of_client] * (1.0 if own is None else own)
         if absent is not None:
@@ -296,10 +271,9 @@ def reserved(
 ) -> Plan:
     """Reserve what a plan costs; return it for the clients that can pay, with the reservation.
 
-    This is the only way in which a charge is booked, in a run and in a loop of one's own. If no
-    one can pay, since others have spent from the ledger in the meantime, the round is skipped. For
-    the same fingerprint of the round's inputs the ledger grants the same again, at no further
-    charge.
+    If no one can pay, since others have spent from the ledger in the meantime, the round is
+    skipped. For the same fingerprint of the round's inputs the ledger grants the same again, at no
+    further charge.
     """
     if plan.accountant is None or plan.skip or ledger is None:
         return plan

@@ -7,8 +7,7 @@ Every policy is used in the same way, in the simulator, on a real federation and
         policy.tell(plan, reward=reward)
 
 A policy only says how much (:meth:`Policy.plan`). `ask` also reserves the charge in a ledger and
-`tell` settles it, by the same code with which a run does so; a plan that is never told counts as
-spent. Whatever a policy asks for, it gets no more than the ledger grants.
+`tell` settles it, as a run does; a plan that is never told counts as spent.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Choice(NamedTuple):
         own_clip: Each client's own bound over `clip`, if they differ (trust ``local`` only).
         proportional: Whether the charges are those of the invited clients with most left in their
             class, and all others pay the same share of what they have left. Otherwise all of a
-            class pay the same, and a client that has less left than that does not take part.
+            class pay the same, and a client that has less left does not take part.
     """
 
     charges: Floats
@@ -61,16 +60,14 @@ class Policy(ABC):
     """What decides how much a round may cost. Inherit from it to get the defaults of the hooks.
 
     Attributes:
-        pending: The tokens of the plans that were asked for and not told yet, by their rounds.
+        pending: The tokens of the plans that were not told yet, by their rounds.
         learns: Whether it uses contexts and rewards; if not, none are computed for it.
         follows_norms: Whether it is to be given the norms of what was released; see `saw`.
         forecasts: Whether it is to be given forecasts.
-        forecast: Set by the caller before each round: what the learner expects of more charges,
-            from releases and public constants alone; None if it makes no forecasts.
+        forecast: Set before each round: what the learner expects of more charges, if anything.
         abstained: Whether it has stopped because continuing is not worth the budget; what was
             learned is then withdrawn.
         note: What it has decided, in a sentence, for the summary.
-        ledger: The ledger that it spends from, if it spends.
         run: Set by the caller: the name of the run in the ledger.
         replays: Set by callers that reserve with fingerprints: after a crash, rounds are played
             again, so later rounds of this run that the ledger already has do not count as spent.
@@ -95,8 +92,7 @@ class Policy(ABC):
     def plan(self, context: Floats, clients: Mask | None = None) -> Plan | None:
         """Return what the next round shall cost; None: there is no further round.
 
-        Nothing is reserved by it: the caller does that, with
-        :func:`bgtplanner.planning.plan.reserved`.
+        Nothing is reserved by it: :func:`bgtplanner.planning.plan.reserved` does that.
 
         Args:
             context: What the policy may look at; empty if there is nothing.
@@ -134,13 +130,12 @@ class Policy(ABC):
 
         Args:
             plan: From :meth:`ask` of this policy, or of the one that it was restored from.
-            reward: By how much the model improved; None if that is not known. All clients that
-                were planned have paid, whether or not their uploads arrived.
+            reward: By how much the model improved; None if that is not known.
         """
         if not isinstance(plan, Plan):
             raise ConfigError(f"plan = {type(plan).__name__}: expected a Plan returned by ask")
-        expected = "one that this policy was asked for and not told yet"
         own = self.pending.get(plan.round) == plan.token
+        expected = "one that this policy was asked for and not told yet"
         ConfigError.unless(own, "plan", plan.round, expected)
         brought = reward_of(reward)
         if self.ledger is not None and plan.reservation is not None:
@@ -161,24 +156,21 @@ class LedgerPolicy(Policy):
     """The common part of all policies that spend from a ledger.
 
     A policy says in :meth:`choose` what it would like, and learns in :meth:`learn` what came of
-    it. Its options are the fields of a dataclass, so that it can be restored from its state; what
-    is derived from them is set up in ``__post_init__``. What it remembers beyond them are the
-    attributes that it names in `remembers`.
+    it. Its options are the fields of a dataclass; what it remembers beyond them are the attributes
+    that it names in `remembers`.
 
     Args:
-        budget: What every client may spend, or the budgets of all clients; may be left out if
-            `ledger` is given.
-        clients: The number of clients; may be left out if the budgets or the ledger say it.
+        budget: What every client may spend, or the budgets of all clients; may be left out, as
+            `clients`, if `ledger` is given.
         mechanism: By default the ledger's, otherwise ``gaussian``.
         accounting: By default the ledger's accountant, otherwise the mechanism's own.
         trust: ``local``: every client adds noise to its own upload. ``secagg``: secure
             aggregation shows the server only a sum, which carries the noise once; where budgets
             differ, a client that pays less has a smaller clip instead of more noise.
-        neighbours: The neighbouring relation that the budget is a promise about, and that the
-            noise of every plan is scaled for; by default the ledger's, or the one that goes with
-            the trust. ``local``: always ``replace-one``, one client's data against any other,
-            sensitivity 2 * clip. ``secagg``: ``replace-special``, one client's upload against
-            nothing in its place, sensitivity clip, as in Opacus and other DP-SGD.
+        neighbours: The neighbouring relation that the budget is a promise about; by default the
+            ledger's, or the one that goes with the trust. ``local``: always ``replace-one``, one
+            client's data against any other, sensitivity 2 * clip. ``secagg``:
+            ``replace-special``, one client's upload against nothing instead, sensitivity clip.
         participation: Share of the clients that are invited to a round. A client's budget then
             has to last for this share of the rounds only, so that its charges may be larger.
         ledger: By default a new one in memory.
@@ -205,10 +197,12 @@ class LedgerPolicy(Policy):
         cls._declares = "__init__" not in vars(cls) and cls._declares
 
     def __post_init__(self) -> None:
-        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        for name in ("budget", "clients", "ledger"):
-            del given[name]
-        self._options = {name: _plain(value) for name, value in given.items()}
+        names = (field.name for field in dataclasses.fields(self))
+        self._options = {
+            name: _plain(getattr(self, name))
+            for name in names
+            if name not in ("budget", "clients", "ledger")
+        }
         self.rounds = whole("rounds", self.rounds, 1, 10**9)
         self.seed = whole("seed", self.seed, 0)
         self.clip = number("clip", self.clip, 1e-80, 1e80)  # so that its noise is finite, too
@@ -229,30 +223,27 @@ class LedgerPolicy(Policy):
         paces = self._limits[:, 0] / self.accountant.sum_ticks(self._even[0])
         self._binding = int(paces.argmax())
 
-    def spending_from(self, ledger: Ledger, trust: Trust | None = None) -> Self:
+    def spending_from(self, ledger: Ledger, trust: Trust) -> Self:
         """Return a copy of a policy that has not begun, which spends from another ledger.
 
-        The copy plans for the ledger's neighbouring relation, and for another trust if one is
-        given. The ledger must be for as many clients, by the same accountant.
+        It must be for as many clients, by the same accountant.
         """
-        fits = self.round == 0
-        ConfigError.unless(fits, "policy", f"in round {self.round}", "one that has not begun")
+        ConfigError.unless(self.round == 0, "policy", self.round, "one that has not begun")
         theirs, wanted = (
             f"{len(of)} clients by {of.accountant.name}" for of in (self.ledger, ledger)
         )
         ConfigError.unless(theirs == wanted, "policy", f"made for {theirs}", wanted)
+        neighbours = self._options["neighbours"]
         return dataclasses.replace(
-            self, budget=None, clients=None, ledger=ledger, trust=trust or self.trust,
-            neighbours=self._options["neighbours"],
-        )  # fmt: skip
+            self, budget=None, clients=None, ledger=ledger, trust=trust, neighbours=neighbours
+        )
 
     @abstractmethod
     def choose(self, context: Floats, left: Floats) -> Choice | None:
         """Return what this round should cost; None to stop for good.
 
-        Args:
-            context: What the policy may look at; empty if nothing was given.
-            left: The largest charge that any invited client of each class can still pay.
+        The context is empty if nothing was given; `left` is the largest charge that any invited
+        client of each class can still pay.
         """
 
     def plan(self, context: Floats, clients: Mask | None = None) -> Plan | None:
@@ -309,10 +300,7 @@ class LedgerPolicy(Policy):
         return np.where(charges > 0, adds / self._limits[self._binding], 0.0)
 
     def share_left(self) -> Floats:
-        """Return the share of its budget that the mean client of each class has left.
-
-        That is the mean over the clients within reach; all of it for a class that has none.
-        """
+        """Return the share of its budget that the mean client within reach has left, per class."""
         spending = self._spending()
         # Of two sums, one may be used up: what the other has left can still be paid.
         used = (spending.sums / spending.limits).min(axis=0)
@@ -343,8 +331,7 @@ class LedgerPolicy(Policy):
     def state_dict(self) -> dict[str, Any]:
         """Return everything it is and has learned, as plain data that JSON can hold.
 
-        A ledger in memory is part of the state. Of a durable ledger only the newest row is: the
-        ledger itself must be given to :meth:`from_state`, and must still have that row.
+        A ledger in memory is part of the state; of a durable ledger only the newest row is.
         """
         kind = type(self).__name__
         expected = "none: declare its options as fields of a dataclass; its state then holds them"
@@ -379,33 +366,32 @@ def _plain(value: Any) -> Any:
 
 def _ledger_of(policy: LedgerPolicy) -> Ledger:
     """Return a new ledger in memory for a policy's budgets."""
-    budget, accountant = policy.budget, policy.accounting
+    budget = policy.budget
     if isinstance(budget, Budget):
-        clients = whole("clients", policy.clients, 1)
-        budget = Budgets.same(budget, clients)
+        budget = Budgets.same(budget, whole("clients", policy.clients, 1))
     if not isinstance(budget, Budgets):
         raise ConfigError(f"budget = {budget!r}: expected a Budget, or Budgets")
-    if accountant is None:
-        accountant = default_accountant(policy.mechanism or "gaussian")
+    accountant = policy.accounting or default_accountant(policy.mechanism or "gaussian")
     relation = neighbours_of(policy.trust, policy.neighbours)
     return Ledger.in_memory(budget, accountant, neighbours=relation)
 
 
 def _check_ledger(policy: LedgerPolicy) -> None:
     """Refuse a ledger that does not fit the arguments."""
-    ledger, accountant, budget = policy.ledger, policy.accountant, policy.budget
+    ledger, rule, budget = policy.ledger, policy.accountant, policy.budget
     if isinstance(budget, Budget):
         budget = Budgets.same(budget, len(ledger))
     named = None if policy.accounting is None else accountant_named(_plain(policy.accounting)).name
     for name, given, only in (
         ("neighbours", policy.neighbours, ledger.neighbours),
         ("clients", policy.clients, len(ledger)),
-        ("mechanism", policy.mechanism, accountant.mechanism),
-        ("accounting", named, accountant.name),
+        ("mechanism", policy.mechanism, rule.mechanism),
+        ("accounting", named, rule.name),
+        ("budget", budget, policy.budgets),
     ):
-        ConfigError.unless(given in (None, only), name, given, f"{only}, which the ledger is for")
-    fits = budget is None or budget == policy.budgets
-    ConfigError.unless(fits, "budget", budget, "the ledger's own")
-    trusts = ("local", *mechanism_named(accountant.mechanism).trusts)
-    expected = f"local, with mechanism {accountant.mechanism}"
+        fits, shown = given is None or given == only, "another" if name == "budget" else given
+        expected = "the ledger's own" if name == "budget" else f"{only}, which the ledger is for"
+        ConfigError.unless(fits, name, shown, expected)
+    trusts = ("local", *mechanism_named(rule.mechanism).trusts)
+    expected = f"local, with mechanism {rule.mechanism}"
     ConfigError.unless(policy.trust in trusts, "trust", policy.trust, expected)

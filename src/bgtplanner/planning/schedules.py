@@ -27,6 +27,11 @@ from bgtplanner.privacy.mechanisms import SENSITIVITY
 
 _LEAST = 2.0**-43  # smallest charge of a round that is not skipped
 _CLIPS = (1e-9, 1e9)  # bounds on a clip that follows a norm
+_SHAPES, _MODES = ("geometric", "saturating"), ("literal", "normalised")
+
+
+def _between(name: str, value: Any) -> float:
+    return number(name, value, 1e-9, 1 - 1e-9)
 
 
 def fitted(policy: LedgerPolicy, weights: Floats) -> Floats:
@@ -47,21 +52,19 @@ def fitted(policy: LedgerPolicy, weights: Floats) -> Floats:
 
 
 class Schedule(LedgerPolicy):
-    """A curve that is known in advance: the budget is divided in its proportions."""
+    """A curve that is known in advance: the budget is divided in the proportions of its weights.
+
+    They are relative costs of the rounds, in any unit; 0 skips a round.
+    """
 
     learns = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._charges = self.charges_of_rounds()
+        self._charges = fitted(self, self._weights())
 
     @abstractmethod
-    def weights_of_rounds(self) -> Floats:
-        """Return the relative cost of each round, in any unit; 0 skips the round."""
-
-    def charges_of_rounds(self) -> Floats:
-        """Return charges ``[rounds, classes]`` by the weights."""
-        return fitted(self, self.weights_of_rounds())
+    def _weights(self) -> Floats: ...
 
     def choose(self, context: Floats, left: Floats) -> Choice | None:
         """Charge the next entry of the schedule."""
@@ -80,11 +83,7 @@ class Uniform(LedgerPolicy):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Fixed(Schedule):
-    """Any schedule that is known in advance.
-
-    Args:
-        weights: One per round; the budget is divided in these proportions. 0 skips the round.
-        rounds: May be left out; otherwise it must be the number of weights.
+    """Any schedule that is known in advance: its weights, one per round.
 
     Example:
         >>> from bgtplanner import Budget
@@ -97,7 +96,7 @@ class Fixed(Schedule):
     rounds: int = None  # type: ignore[assignment]  # as many as there are weights
 
     def __post_init__(self) -> None:
-        shape = self.weights_of_rounds()
+        shape = self._weights()
         fits = shape.ndim == 1 and bool(shape.any())
         ConfigError.unless(fits, "weights", "these", "numbers of 0 or more, not all 0")
         agree = self.rounds is None or self.rounds == len(shape)
@@ -105,23 +104,17 @@ class Fixed(Schedule):
         self.rounds = len(shape)
         super().__post_init__()
 
-    def weights_of_rounds(self) -> Floats:
-        """Return the weights that were given."""
+    def _weights(self) -> Floats:
         return floats("weights", self.weights, low=0.0)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Early(Schedule):
-    """Equal payments at rounds that grow by a constant factor: most of the budget is spent soon.
-
-    Args:
-        payments: The number of payments.
-    """
+    """Equal payments at rounds that grow by a constant factor: most is spent soon."""
 
     payments: int = 5
 
-    def weights_of_rounds(self) -> Floats:
-        """Return 1 for each round with a payment."""
+    def _weights(self) -> Floats:
         count = min(whole("payments", self.payments, 1, 10**6), self.rounds)
         at = (np.geomspace(1, self.rounds, count + 1)[:-1] - 1).astype(np.int64)
         weights = np.zeros(self.rounds)
@@ -131,18 +124,12 @@ class Early(Schedule):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Late(Schedule):
-    """A small payment in the first round, then nothing until the last rounds.
-
-    Args:
-        payments: The number of payments in the end.
-        first: Share of the budget that the first round costs.
-    """
+    """A small payment in the first round, a share `first`, then nothing until the last rounds."""
 
     payments: int = 3
     first: float = 0.06
 
-    def weights_of_rounds(self) -> Floats:
-        """Return the share of each round."""
+    def _weights(self) -> Floats:
         count = min(whole("payments", self.payments, 1, 10**6), self.rounds)
         first = number("first", self.first, 0.0, 1 - 1e-9)
         weights = np.zeros(self.rounds)
@@ -155,42 +142,33 @@ class Late(Schedule):
 class Hong(Schedule):
     """Noise that falls as training converges (Hong, Wang and Zhou 2022).
 
-    If the error shrinks by the factor ``decay`` per round, the noise of round t counts with
-    q_t = decay^(T - t) in the end. The best charges grow like the square root of q_t for Gaussian
-    noise, and like its cube root for Laplace noise whose charges are epsilons.
-
-    Args:
-        decay: 1 - 1/condition number, below 1; 0.95 suits a condition number of 20.
+    If the error shrinks by the factor `decay` per round (1 - 1/condition number), the noise of
+    round t counts with q_t = decay^(T - t) in the end. The best charges grow like the square root
+    of q_t for Gaussian noise, and like its cube root for Laplace noise whose charges are epsilons.
     """
 
     decay: float = 0.95
 
-    def weights_of_rounds(self) -> Floats:
-        """Return weights that grow by a constant factor."""
-        ConfigError.unless(bool(0 < self.decay < 1), "decay", self.decay, "between 0 and 1")
+    def _weights(self) -> Floats:
+        decay = _between("decay", self.decay)
         power = 1 / 3 if self.accountant.sound and self.accountant.counts_epsilons else 1 / 2
         ages = np.arange(self.rounds - 1, -1, -1, dtype=np.float64)
-        return np.asarray(np.maximum(self.decay ** (power * ages), 1e-6))
+        return np.asarray(np.maximum(decay ** (power * ages), 1e-6))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class TwoPhase(Schedule):
     """Save early and spend late, with one step in between (as Kiani et al. 2025).
 
-    Args:
-        switch: Share of the rounds that belong to the first phase.
-        ratio: Charge of a late round over that of an early round.
+    After the share `switch` of the rounds, a round costs `ratio` times as much.
     """
 
     switch: float = 0.5
     ratio: float = 4.0
 
-    def weights_of_rounds(self) -> Floats:
-        """Return 1 for each early round and `ratio` for each late one."""
-        ConfigError.unless(bool(0 < self.switch < 1), "switch", self.switch, "between 0 and 1")
-        ConfigError.unless(bool(0 < self.ratio < 1e6), "ratio", self.ratio, "a positive number")
-        late = np.arange(self.rounds) >= round(self.switch * self.rounds)
-        return np.where(late, self.ratio, 1.0)
+    def _weights(self) -> Floats:
+        late = np.arange(self.rounds) >= round(_between("switch", self.switch) * self.rounds)
+        return np.where(late, number("ratio", self.ratio, 1e-9, 1e6), 1.0)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -216,19 +194,17 @@ class Adpml(Schedule):
     shape: Literal["geometric", "saturating"] = "geometric"
     mode: Literal["literal", "normalised"] = "literal"
 
-    def weights_of_rounds(self) -> Floats:
-        """Return each round's epsilon as a charge.
+    def __post_init__(self) -> None:
+        for name, known in (("shape", _SHAPES), ("mode", _MODES)):
+            value = getattr(self, name)
+            ConfigError.unless(value in known, name, value, " or ".join(known))
+        super().__post_init__()
+        if self.mode == "literal":
+            self._charges = np.tile(self._weights()[:, None], len(self.budgets.classes))
 
-        That is epsilon itself where epsilons add up, and epsilon^2 where squares add up (halved
-        under the source's zero-concentrated reading, as the paper's accountant does).
-        """
-        unless, least, most, rate = ConfigError.unless, self.smallest, self.largest, self.rate
-        unless(bool(0 < least <= most < 1e6), "smallest", least, "0 to `largest`")
-        unless(bool(0 < rate < 1), "rate", rate, "between 0 and 1")
-        fits = self.shape in ("geometric", "saturating")
-        unless(fits, "shape", self.shape, "geometric or saturating")
-        fits = self.mode in ("literal", "normalised")
-        unless(fits, "mode", self.mode, "literal or normalised")
+    def _weights(self) -> Floats:
+        most, rate = number("largest", self.largest, 1e-9, 1e6), _between("rate", self.rate)
+        least = number("smallest", self.smallest, 1e-9, most)
         steps = np.arange(self.rounds, dtype=np.float64)
         if self.shape == "geometric":
             epsilon = np.minimum(most, least * rate ** -np.minimum(steps, 5000))
@@ -236,13 +212,8 @@ class Adpml(Schedule):
             epsilon = most - (most - least) * rate**steps
         if self.accountant.counts_epsilons:
             return epsilon
+        # Squares add up, halved in the zero-concentrated reading of the source and of the paper.
         return np.asarray(epsilon**2 / (2 if self.accountant.name == "gaussian/rdp" else 1))
-
-    def charges_of_rounds(self) -> Floats:
-        """Return the curve as it is, or scaled so that it just fits the budget."""
-        if self.mode == "normalised":
-            return super().charges_of_rounds()
-        return np.tile(self.weights_of_rounds()[:, None], len(self.budgets.classes))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -309,9 +280,7 @@ class Adap(LedgerPolicy):
 class Random(LevelPolicy):
     """A level drawn uniformly at random, which is what the paper's constants amount to.
 
-    Args:
-        levels: The number of levels, evenly spaced from an even share of `rounds` to an even share
-            of `min_rounds`, by default 70 % of `rounds`.
+    Levels lie evenly from an even share of `rounds` to one of `min_rounds`, by default 70 %.
     """
 
     learns = False

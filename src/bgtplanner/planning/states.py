@@ -23,16 +23,12 @@ STATE_VERSION = 4
 
 
 class Remembers:
-    """An object with a state.
-
-    Attributes:
-        remembers: Names of the attributes that have to be kept to continue exactly from here.
-    """
+    """An object with a state: the attributes that have to be kept to continue from here."""
 
     remembers: ClassVar[tuple[str, ...]] = ()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what has to be kept to continue exactly from here, as plain data."""
+        """Return the state, as plain data."""
         return remembered(self)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -42,7 +38,9 @@ class Remembers:
 
 def remembered(thing: Any) -> dict[str, Any]:
     """Return what an object remembers, by the names of its attributes."""
-    return {name.lstrip("_"): plain(getattr(thing, name)) for name in thing.remembers}
+    own = {name.lstrip("_"): getattr(thing, name) for name in thing.remembers}
+    found: dict[str, Any] = json.loads(json.dumps(own, default=_plain))
+    return found
 
 
 def recall(thing: Any, state: Mapping[str, Any]) -> None:
@@ -54,38 +52,22 @@ def recall(thing: Any, state: Mapping[str, Any]) -> None:
         elif isinstance(now, np.random.Generator):
             now.bit_generator.state = then
         else:
-            read = _read(then)
+            read = json.loads(json.dumps(then), object_hook=_read)
             setattr(thing, name, deque(read, now.maxlen) if isinstance(now, deque) else read)
 
 
-def plain(value: Any) -> Any:
-    """Return a value as plain data.
-
-    Example:
-        >>> plain({3: np.array([0.5])})
-        {'pairs': [[3, {'shape': [1], 'values': [0.5]}]]}
-    """
-    if hasattr(value, "remembers"):
-        return remembered(value)
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return {"shape": value.shape, "values": value.ravel().tolist()}
     if isinstance(value, np.random.Generator):
         return value.bit_generator.state
-    if isinstance(value, np.ndarray):
-        return {"shape": list(value.shape), "values": value.ravel().tolist()}
-    if isinstance(value, dict):  # the keys of JSON are texts, and ours are mostly rounds
-        return {"pairs": [[key, plain(of)] for key, of in value.items()]}
-    if isinstance(value, list | tuple | deque):
-        return [plain(of) for of in value]
-    return value.item() if isinstance(value, np.generic) else value
+    return list(value) if isinstance(value, deque) else remembered(value)
 
 
-def _read(state: Any) -> Any:
-    if isinstance(state, list):
-        return [_read(of) for of in state]
-    if not isinstance(state, dict):
-        return state
-    if "pairs" in state:
-        return {key: _read(of) for key, of in state["pairs"]}
-    return np.array(state["values"], dtype=np.float64).reshape(state["shape"])
+def _read(found: dict[str, Any]) -> Any:
+    if "values" in found:
+        return np.array(found["values"], dtype=np.float64).reshape(found["shape"])
+    return {int(key) if key.isdigit() else key: value for key, value in found.items()}
 
 
 def sealed(state: dict[str, Any]) -> dict[str, Any]:
@@ -96,15 +78,15 @@ def sealed(state: dict[str, Any]) -> dict[str, Any]:
 
 def _seal(state: Mapping[str, Any]) -> str:
     # The ledger checks itself: its rows are a chain of hashes.
-    text = json.dumps({key: of for key, of in state.items() if key != "ledger"}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    own = {key: of for key, of in state.items() if key not in ("ledger", "seal")}
+    return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
 
 
 @contextmanager
 def reading_state(state: Mapping[str, Any]) -> Iterator[None]:
     """Refuse a state of another version, and one that is not as ``state_dict`` returned it."""
-    expected = "a mapping, as state_dict returns it"
-    ConfigError.unless(isinstance(state, Mapping), "state", type(state).__name__, expected)
+    fits, expected = isinstance(state, Mapping), "a mapping, as state_dict returns it"
+    ConfigError.unless(fits, "state", type(state).__name__, expected)
     version = state.get("version")
     expected = (
         f"{STATE_VERSION}, the only one that this release of bgtplanner can read; continue with "
@@ -113,7 +95,7 @@ def reading_state(state: Mapping[str, Any]) -> Iterator[None]:
     fits = type(version) is int and version == STATE_VERSION
     ConfigError.unless(fits, "state: version", version, expected)
     try:
-        if state["seal"] != _seal({key: of for key, of in state.items() if key != "seal"}):
+        if state["seal"] != _seal(state):
             raise ValueError("seal")
         yield
     except BGTPlannerError:
