@@ -166,10 +166,8 @@ def test_small_data_and_single_rows_stay_as_they_are() -> None:
     model, server = LEARNERS["factorization"]
     rows = Protection(mechanism="gaussian", unit="row")
     assert not Federation(model=model, server=server, protection=rows).adds_up
-    each = Protection(mechanism="gaussian", noise="per-client")
-    assert not Federation(model=model, server=server, protection=each).adds_up
     assert Federation(model=model, server=server, protection=LOCAL).adds_up
-    for single in (rows, each, TURNED):
+    for single in (rows, TURNED):
         alone = Federation(model=model, server=server, protection=single)
         assert alone.lay_out(large_ratings(), None).block == 1
 

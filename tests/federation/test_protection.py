@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ from scipy import stats
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.federation.chunks import Heldout
 from bgtplanner.federation.parameters import RoundParameters, round_parameters
-from bgtplanner.federation.protection import Protection, Released, Uploads, each_alone
+from bgtplanner.federation.protection import Protection, Released
 from bgtplanner.federation.randomizer import Randomizer
 from bgtplanner.federation.rounds import Federation
 from bgtplanner.models.factorization import Factorization
@@ -84,18 +84,9 @@ def whole_uploads(upload: Upload, interactions: Interactions) -> Float:
 
 class TestClip:
     @pytest.mark.parametrize(
-        ("mechanism", "clients", "noise"),
-        [
-            ("gaussian", None, "sum"),
-            ("laplace", None, "sum"),
-            ("gaussian", 3, "sum"),  # of several users each
-            ("gaussian", 3, "per-client"),
-            ("laplace", None, "per-client"),
-        ],
+        ("mechanism", "clients"), [("gaussian", None), ("laplace", None), ("gaussian", 3)]
     )
-    def test_mean_of_whole_clipped_uploads(
-        self, mechanism: Any, clients: int | None, noise: Any
-    ) -> None:
+    def test_mean_of_whole_clipped_uploads(self, mechanism: Any, clients: int | None) -> None:
         interactions = some_interactions(clients=clients)
         upload = some_upload(interactions)
         upload = upload._replace(dense=upload.dense.at[0].multiply(1e-3))
@@ -108,9 +99,8 @@ class TestClip:
         clipped = mechanism_named(mechanism).clip(uploads, 0.5)
         assert np.array_equal(clipped[0], uploads[0])  # short enough as it is
         assert not np.isclose(clipped[1:], uploads[1:]).all(axis=1).any()
-        protection = Protection(mechanism=mechanism, noise=noise)
-        tiny = 1e-9 if noise == "sum" else 1e-30  # its band must be inside the clip's
-        terms = some_terms(scale=tiny, clients=interactions.n_clients)
+        protection = Protection(mechanism=mechanism)
+        terms = some_terms(scale=1e-9, clients=interactions.n_clients)
         released = release(protection, upload, interactions, terms)
         np.testing.assert_allclose(flat(released), clipped.mean(axis=0), rtol=1e-4, atol=1e-6)
         assert released.dropped == 0
@@ -170,8 +160,7 @@ class TestClip:
             np.testing.assert_allclose(flat(released), total / number, rtol=1e-4, atol=1e-6)
             assert np.asarray(released.aggregate.usage).tolist() == [number] * interactions.n_items
 
-    @pytest.mark.parametrize("noise", ["sum", "per-client"])
-    def test_what_is_no_number_is_dropped_and_counted(self, noise: Any) -> None:
+    def test_what_is_no_number_is_dropped_and_counted(self) -> None:
         interactions = some_interactions()
         good = some_upload(interactions)
         pair = int(np.flatnonzero(np.asarray(interactions.pair_client) == 0)[0])
@@ -183,7 +172,7 @@ class TestClip:
         uploads[[0, 2, 4, 5]] = 0.0  # nothing of it, but they are there; the last is too long
         expected = mechanism_named("gaussian").clip(uploads, 0.5).mean(axis=0)
         granted = [1, 1, 1, 1, 1, 1]
-        protection = Protection(mechanism="gaussian", noise=noise)
+        protection = Protection(mechanism="gaussian")
         released = release(protection, upload, interactions, some_terms(granted=granted))
         np.testing.assert_allclose(flat(released), expected, rtol=1e-4, atol=1e-6)
         assert released.dropped == 4
@@ -195,17 +184,11 @@ class TestClip:
 
 class TestNoise:
     @pytest.mark.parametrize("answering", [6, 1])
-    @pytest.mark.parametrize(
-        ("trust", "noise"),
-        [("local", "sum"), ("secagg", "sum"), ("local", "per-client")],
-        ids=["local", "secagg", "each"],
-    )
+    @pytest.mark.parametrize("trust", ["local", "secagg"])
     @pytest.mark.parametrize("mechanism", MECHANISMS)
-    def test_distribution_of_the_sum(
-        self, mechanism: Any, trust: Any, noise: Any, answering: int
-    ) -> None:
+    def test_distribution_of_the_sum(self, mechanism: Any, trust: Any, answering: int) -> None:
         interactions = some_interactions(MANY)
-        protection = Protection(mechanism=mechanism, trust=trust, noise=noise)
+        protection = Protection(mechanism=mechanism, trust=trust)
         scale = 0.7
         granted = np.arange(N_CLIENTS) < answering
         terms = some_terms(scale=scale, granted=granted)
@@ -227,12 +210,11 @@ class TestNoise:
         assert (drawn != 0).all()  # also of items that nobody rated, and of the dense part
         assert released.dropped == 0
 
-    @pytest.mark.parametrize("noise", ["sum", "per-client"])
     @pytest.mark.parametrize("mechanism", MECHANISMS)
-    def test_classes_count_by_their_precision(self, mechanism: Any, noise: Any) -> None:
+    def test_classes_count_by_their_precision(self, mechanism: Any) -> None:
         """Of means with these weights, none has less noise; plainly it would be 4.58 / 5."""
         interactions = some_interactions(MANY)
-        protection = Protection(mechanism=mechanism, noise=noise)
+        protection = Protection(mechanism=mechanism)
         terms = some_terms(
             clip=[0.5] * 3,
             scale=[1.0, 3.0, 50.0],
@@ -318,27 +300,26 @@ class TestTurning:
 
     EPSILON, CLIP, TIMES = 4.0, 0.5, 3000
 
-    def sums(self, noise: Any, upload: Upload, interactions: Interactions, granted: Any) -> Float:
+    def sums(self, upload: Upload, interactions: Interactions, granted: Any) -> Float:
         accountant = accountant_named("privunit/either")
         classes = np.zeros(interactions.n_clients, np.int32)
         terms = round_parameters(
             accountant, "local", self.CLIP, np.array([self.EPSILON]), granted, classes
         )
-        protection = Protection(mechanism="privunit", noise=noise)
+        protection = Protection(mechanism="privunit")
         keys = jax.random.split(jax.random.key(5), self.TIMES)
         found = jax.vmap(lambda key: compiled(protection)(key, upload, interactions, terms))(keys)
         assert not np.asarray(found.dropped).any()
         parts = [np.asarray(part, float) for part in found.aggregate.gradient]
         return granted.sum() * np.concatenate([p.reshape(self.TIMES, -1) for p in parts], axis=1)
 
-    @pytest.mark.parametrize("noise", ["sum", "per-client"])
-    def test_mean_and_covariance_are_the_guards(self, noise: Any) -> None:
+    def test_mean_and_covariance_are_the_guards(self) -> None:
         interactions = some_interactions()
         upload = some_upload(interactions)
         short = jnp.where((interactions.pair_client == 0)[:, None], 0.1, 1.0)
         upload = Upload(upload.rows * short, upload.dense.at[0].multiply(0.1).at[5].set(0.0))
         granted = np.array([1, 1, 0, 1, 1, 1], bool)  # the last has nothing to send
-        found = self.sums(noise, upload, interactions, granted)
+        found = self.sums(upload, interactions, granted)
         uploads = mechanism_named("privunit").clip(whole_uploads(upload, interactions), self.CLIP)
         budgets = Budgets.same(Budget(self.EPSILON, 1e-5), N_CLIENTS * self.TIMES)
         guard = Randomizer(Ledger.in_memory(budgets, "privunit/either"), noise=SeededNoise(3))
@@ -364,26 +345,6 @@ class TestTurning:
         precision = 3 * (np.square(cap_of([1.0, 8.0]).strength) / 0.25).sum()
         assert flat(released).std() == pytest.approx(precision**-0.5, rel=0.05)
         assert float(released.noise_std) == pytest.approx(precision**-0.5, rel=1e-5)
-
-
-class TestLimits:
-    @pytest.mark.parametrize("mechanism", MECHANISMS)
-    def test_what_is_outside_is_left_out(self, mechanism: Any) -> None:
-        """A client that does not clip: its upload does not reach the sum."""
-        interactions = some_interactions(MANY)
-        protection = Protection(mechanism=mechanism, noise="per-client")
-        upload, terms = nothing(interactions), some_terms(clip=0.5, scale=0.1)
-        rows = upload.rows.at[0].set(1e4)  # client 0's
-        each = jax.jit(partial(each_alone, protection))
-        total, accepted = each(jax.random.key(0), Uploads(rows, upload.dense, interactions), terms)
-        assert accepted.tolist() == [0.0] + [1.0] * (N_CLIENTS - 1)
-        assert np.abs(np.asarray(total.items)).max() < 100
-        everybody, accepted = each(jax.random.key(0), Uploads(*upload, interactions), terms)
-        assert accepted.all()
-        # What is missing is client 0's noise, and no other's.
-        missing = np.asarray(everybody.items - total.items)
-        unit = {"gaussian": 1.0, "laplace": 2**0.5}[mechanism]
-        assert missing.std() == pytest.approx(0.1 * unit, rel=0.04)
 
 
 class TestTerms:

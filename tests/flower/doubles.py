@@ -10,15 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.federation.protection import KeyedNoise
+from bgtplanner.federation import protection
+from bgtplanner.federation.client import as_shared, flat_upload
+from bgtplanner.federation.compilation import compiled
+from bgtplanner.federation.parameters import RoundParameters
+from bgtplanner.federation.protection import KeyedNoise, Protection
 from bgtplanner.federation.rounds import Draw
 from bgtplanner.flower.client import Client, NoiseFor
 from bgtplanner.flower.clientfile import ClientFile, load_client
 from bgtplanner.flower.messages import HelloRequest, Request, SentCatalogue, SentModel
+from bgtplanner.models.interactions import Shared
 from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.privacy.mechanisms import Additive, Mechanism
+from bgtplanner.privacy.privunit import _turned
 from bgtplanner.runs.config import load_config, to_toml
 from bgtplanner.runs.deployed import catalogue_of
 from bgtplanner.runs.prepared import split_of
@@ -28,7 +37,6 @@ SETTINGS: dict[str, Any] = {
     "planning.policy": "uniform",
     "privacy.trust": "local",
     "privacy.mechanism": "gaussian",
-    "privacy.noise": "per-client",
     "privacy.epsilon": 5000.0,
     "federation.rounds": 3,
     "federation.after_budget": "stop",
@@ -138,6 +146,36 @@ class SimulatedNoise(KeyedNoise):
 
     def uniform(self, shape: tuple[int, ...]) -> Any:
         return np.asarray(super().uniform(shape), dtype=np.float64)
+
+
+def draw_one_by_one(patch: pytest.MonkeyPatch) -> None:
+    """Have simulations draw every client's own noise, on every coordinate of its upload."""
+
+    def noised(by: Protection, key: Any, uploads: Any, parameters: RoundParameters) -> Shared:
+        weighed, (rows, dense, known) = by.weighed(parameters), uploads
+        total = 0.0
+        for client in range(known.n_clients):
+            own = rows * (known.pair_client == client)[:, None]
+            vector = flat_upload(own, dense[client], known)
+            of_class, source = weighed.class_of_client[client], jax.random.fold_in(key, client)
+            drawn = released_alone(by.kind, KeyedNoise(source), vector, of_class, weighed)
+            total = total + parameters.granted[client] * drawn
+        return as_shared(total, known.n_items, rows.shape[1])
+
+    patch.setattr(protection, "_noised", noised)
+    patch.setattr(Protection, "adds_up", False)
+    compiled.cache_clear()
+
+
+def released_alone(
+    kind: Mechanism, source: KeyedNoise, vector: Any, of_class: Any, parameters: RoundParameters
+) -> Any:
+    """What one client releases of a clipped upload."""
+    scale, clip = parameters.scale[of_class], parameters.clip[of_class]
+    if isinstance(kind, Additive):
+        return vector + scale * kind.draw(source, vector[None].shape)[0]
+    share, cap = jnp.sqrt((vector**2).sum())[None] / clip, parameters.parameters[of_class]
+    return scale * _turned(source, vector[None], share, cap[0], cap[1])[0]
 
 
 def noise_of_simulation(seed: int) -> NoiseFor:

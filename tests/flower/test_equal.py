@@ -15,13 +15,14 @@ from bgtplanner.data.catalogue import read_items
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import MessageError
+from bgtplanner.federation.compilation import compiled
 from bgtplanner.flower.client import Client, client_app, make_client_app
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import Request
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.deployed import agreed_settings, carry_out
 from bgtplanner.runs.run import simulate
-from flower.doubles import SETTINGS, lists, noise_of_simulation, write_federation
+from flower.doubles import SETTINGS, draw_one_by_one, lists, noise_of_simulation, write_federation
 from flower.equality import (
     LEARNERS,
     OWN,
@@ -56,14 +57,18 @@ def ends_as_simulated(
     config, files = write_federation(home, ratings, given, pinned | (policy or {}), table)
     with pytest.MonkeyPatch.context() as patch:
         begin_as_simulated(patch, ratings, seed=7)
+        draw_one_by_one(patch)
         grid = InProcessGrid(make_client_app(noise=noise_of_simulation(7)), files)
         summary = carry_out(grid, config, home / "run", poll_seconds=0.0)
-    if titled:
-        items = read_items(home / "items.csv")
-        catalogue = replace(items, labels=ratings.item_labels.astype(str))
-        ratings = replace(ratings, catalogue=catalogue)
-    settings = {key: value for key, value in SETTINGS.items() if key != "data.dataset"} | chosen
-    simulated = simulate(ratings, seed=7, settings=settings, out=home / "simulated")
+        if titled:
+            items = read_items(home / "items.csv")
+            catalogue = replace(items, labels=ratings.item_labels.astype(str))
+            ratings = replace(ratings, catalogue=catalogue)
+        settings = {
+            key: value for key, value in SETTINGS.items() if key != "data.dataset"
+        } | chosen
+        simulated = simulate(ratings, seed=7, settings=settings, out=home / "simulated")
+    compiled.cache_clear()
     same_model(home / "run", simulated)
     same_ledgers(home / "run", home / "simulated", files)
     assert summary["epsilon_spent_max"] == simulated.summary["epsilon_spent_max"]
@@ -112,7 +117,6 @@ def test_tastes(tmp_path: Path, titled: bool) -> None:
 def test_without_a_seed_as_the_installed_client_has_it(tmp_path: Path, few: Ratings) -> None:
     chosen = {
         "privacy.mechanism": "privunit",
-        "privacy.noise": "sum",
         "privacy.epsilon": 10.0,
     }
     policy = {"rule": "privunit/zcdp", "epsilon": 10.0}

@@ -434,7 +434,7 @@ def test_what_flower_calls(
     paths = {"config": str(federation[0]), "out": str(tmp_path / "run")}
     server_app(grid, Context(1, 1, {}, RecordDict(), paths))
     assert "round 3/3: 3 asked, 3 used, 0 refused" in flower_log.text
-    set_keys(federation, privacy__trust="secagg", privacy__noise="sum")
+    set_keys(federation, privacy__trust="secagg")
     with pytest.raises(ConfigError, match="expected a roster"):
         server_app(grid, Context(1, 1, {}, RecordDict(), paths))
     assert "error: deployment.roster" in flower_log.text
@@ -476,7 +476,7 @@ def test_a_folder_of_another_run_is_left_alone(federation: Federation, tmp_path:
     ("settings", "problem"),
     [
         ({"privacy.trust": "secagg"}, "deployment.roster = None: expected a roster"),
-        ({"privacy.unit": "row", "privacy.noise": "sum"}, "privacy.unit = 'row'"),
+        ({"privacy.unit": "row"}, "privacy.unit = 'row'"),
         ({"privacy.mechanism": "none"}, "privacy.mechanism = 'none'"),
         ({"privacy.accounting": "authors"}, "privacy.accounting = 'authors'"),
         ({"privacy.budgets": "1:0.5,2:0.5"}, "privacy.budgets"),

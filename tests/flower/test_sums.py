@@ -36,7 +36,6 @@ CLIENTS = 8
 GROUP: dict[str, Any] = {"roster": "../../roster.txt", "smallest_group": 4, "colluders": 1}
 SUMMED = {
     "privacy.trust": "secagg",
-    "privacy.noise": "sum",
     "deployment.roster": "roster.txt",
     "run.seed": 7,
 }

@@ -227,17 +227,11 @@ class TestDoor:
         """Or the server could take it off."""
         interactions = Interactions.of(some_ratings(1))
         upload, own = some_upload(interactions, size=0.0)
-        draws = []
-        for noise in ("sum", "per-client"):
-            protection = Protection(mechanism="gaussian", noise=noise)  # type: ignore[arg-type]
-            terms = some_terms(interactions, 1.0, 1.0)
-            released = release(protection, 0, upload, interactions, terms, own)
-            draws.append(np.concatenate([np.ravel(part) for part in released.aggregate.gradient]))
-            assert released.own is not None
-            draws.append(np.ravel(released.own))
-        for number, one in enumerate(draws):
-            for other in draws[number % 2 + 1 :: 2]:
-                assert not np.isin(np.abs(one), np.abs(other)).any()
+        terms = some_terms(interactions, 1.0, 1.0)
+        released = release(Protection(mechanism="gaussian"), 0, upload, interactions, terms, own)
+        sums = np.concatenate([np.ravel(part) for part in released.aggregate.gradient])
+        assert released.own is not None
+        assert not np.isin(np.abs(sums), np.abs(np.ravel(released.own))).any()
 
 
 class Sent:

@@ -22,11 +22,10 @@ def test_the_units_are_these() -> None:
     "choice",
     [
         *(Choice(name, trust) for name in BOTH for trust in ("local", "secagg")),
-        *(Choice(name, "local", "row", "sum") for name in BOTH),
-        Choice("gaussian", "secagg", "row"),  # sums of blocks
-        Choice("laplace", "secagg", "client", "sum", 0.9),
-        Choice("gaussian", "local", "client", "per-client", 0.1),
-        Choice("privunit", "local", "client", "per-client"),
+        *(Choice(name, "local", "row") for name in BOTH),
+        Choice("laplace", "secagg", "client", 0.9),
+        Choice("gaussian", "local", "client", 0.1),
+        Choice("privunit", "local", "client"),
         Choice("privunit", "local", deployed=True),
         Choice("laplace", "local", deployed=True),
     ],
@@ -47,13 +46,10 @@ def test_what_goes_together(choice: Choice) -> None:
         (Choice("laplace", unit="row", validation=0.1), "validation", "0, with unit = row"),
         *((Choice("privunit", *where), "mechanism",
            "gaussian or laplace, unless trust = local and unit = client")
-          for where in (("secagg",), ("local", "row"), ("secagg", "row"))),
+          for where in (("secagg",), ("local", "row"))),
         (Choice("privunit", validation=0.1), "mechanism",
          "gaussian or laplace, unless nothing is validated"),
-        (Choice("gaussian", "secagg", "row", "sum"), "unit", "client, with trust = secagg"),
-        *((Choice("gaussian", *where, "per-client"), "noise",
-           "sum, unless trust = local, unit = client")
-          for where in (("secagg", "client"), ("local", "row"))),
+        (Choice("gaussian", "secagg", "row"), "unit", "client, with trust = secagg"),
         (Choice("none", deployed=True), "mechanism", "one that protects"),
         (Choice("gaussian", unit="row", deployed=True), "unit", "client"),
         *((Choice(mechanism, "secagg", deployed=True), "mechanism", "gaussian, with trust")

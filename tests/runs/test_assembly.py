@@ -60,15 +60,6 @@ class TestFederation:
         ("changes", "name"),
         [
             ({"privacy__unit": "row", "privacy__trust": "secagg"}, "unit"),
-            ({"privacy__noise": "per-client", "privacy__trust": "secagg"}, "noise"),
-            (
-                {
-                    "privacy__noise": "per-client",
-                    "privacy__trust": "local",
-                    "privacy__unit": "row",
-                },
-                "noise",
-            ),
         ],
     )
     def test_what_cannot_be(self, changes: dict[str, Any], name: str) -> None:

@@ -19,21 +19,13 @@ from bgtplanner.models.learner import Local
 
 
 class Heldout(NamedTuple):
-    """Ratings that no client trains on: the test set, or the clients' validation sets.
-
-    Attributes:
-        user: User of each.
-        item: Item of each.
-        value: The rating.
-        parts: How they are divided into the chunks of the training ratings, if they are.
-        arrival: First round in which each is known; None if all are from the start.
-    """
+    """Ratings that no client trains on: the test set, or the clients' validation sets."""
 
     user: Array
     item: Array
     value: Array
-    parts: Parts | None = None
-    arrival: Array | None = None
+    parts: Parts | None = None  # how they are divided into the chunks of the training ratings
+    arrival: Array | None = None  # first round in which each is known; None for the first
 
     @classmethod
     def of(

@@ -57,8 +57,8 @@ def limits_of(
 ) -> Limits:
     """Return the limits that all but `FALSE_ALARM` of honest uploads of `size` coordinates keep.
 
-    Works inside a compiled round, and on arrays with one entry per budget class; `parameters` are
-    further ones that the mechanism derives from a charge.
+    It works inside a compiled round; `parameters` are further ones that the mechanism derives from
+    a charge.
     """
     reach = jnp.asarray(clip) / jnp.maximum(scale, LEAST_SCALE)
     rare = jnp.full_like(reach, np.log(_EVENTS / FALSE_ALARM))
@@ -68,9 +68,7 @@ def limits_of(
 class OutlierTests:
     """Tests single uploads, round by round, and remembers which ones it has accepted.
 
-    Args:
-        mechanism: Name of the mechanism that made them.
-        seen: Digests of uploads that were accepted before, from :attr:`seen`.
+    `seen` are the digests of those that were accepted before, from :attr:`seen`.
     """
 
     def __init__(self, mechanism: str, seen: NDArray[np.uint8] | None = None) -> None:
@@ -93,13 +91,9 @@ class OutlierTests:
     ) -> dict[int, str]:
         """Return the reason for each upload of a round that is rejected; remember the others.
 
-        Of equal uploads the first is accepted, because one honest client may have sent it.
-
-        Args:
-            uploads: Finite numbers, by client.
-            scales: Scale of the noise on each upload.
-            limits: Limits of each upload.
-            beside: Sum of further uploads of the round that are not tested.
+        Of equal uploads the first is accepted, because one honest client may have sent it. All are
+        finite; scale and limits are those of each, and `beside` is the sum of further uploads of
+        the round, which are not tested.
         """
         found: dict[int, str] = {}
         digests: dict[bytes, int] = {}

@@ -28,13 +28,12 @@ class RoundParameters(NamedTuple):
     """Who may release in a round, and with which clip and noise.
 
     Attributes:
-        granted: 1 for a client that has paid and answers, ``[n_clients]``.
+        granted: 1 for a client that has paid and answers.
         clip: Bound on the norm, per budget class.
         scale: Scale of the noise, per budget class.
-        class_of_client: Budget class of each client, ``[n_clients]``.
         parameters: Further parameters that the mechanism derives from each class's charge, if any.
         own: Ratio of each client's own clip and noise to those of its class, if the unit allows
-            for that, ``[n_clients]``; None for 1.
+            for that; None for 1.
         share: Standard deviation of each client's share of the noise in the sum, if it is drawn in
             shares; then `scale` is that of the full noise, which the promise takes.
         step: Step of the grid on which uploads and shares lie, with it.
@@ -96,22 +95,17 @@ def round_parameters(
     if _divides(accountant, trust) and number and scales.max(initial=0.0) > 0:
         dropouts, colluders = (tolerance or Tolerance()).of(number)
         shares = Shares(
-            scale=float(scales.max()),
-            clip=float(bounds.max()),
-            invited=number,
-            most_dropouts=dropouts,
-            most_colluders=colluders,
-        )
+            scale=float(scales.max()), clip=float(bounds.max()), invited=number,
+            most_dropouts=dropouts, most_colluders=colluders,
+        )  # fmt: skip
     return RoundParameters(
-        granted=single(granted & pays),
-        clip=single(bounds),
-        scale=single(scales),
+        granted=single(granted & pays), clip=single(bounds), scale=single(scales),
         class_of_client=cast(Any, class_of_client),
         parameters=single(mechanism_named(accountant.mechanism).parameters(charges)),
         own=single(own),
-        share=None if shares is None else single(shares.std_of_share),
-        step=None if shares is None else single(shares.step),
-    )
+        share=single(shares.std_of_share if shares else None),
+        step=single(shares.step if shares else None),
+    )  # fmt: skip
 
 
 def _divides(accountant: Accountant, trust: str) -> bool:

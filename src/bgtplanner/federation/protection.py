@@ -3,9 +3,8 @@
 It does for a simulation what :mod:`bgtplanner.federation.randomizer` does for a real client. What
 a client may release was reserved before; this module clips and noises it.
 
-The server only ever uses sums of uploads, so by default the noise of the sum is drawn directly,
-with exactly its distribution. That is only a matter of speed: ``noise = per-client`` draws every
-client's own noise, on every coordinate of its upload, and lets the server test each upload.
+The server only ever uses sums of uploads, so the noise of the sum is drawn directly, with exactly
+its distribution.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.federation.client import as_shared, flat_upload
-from bgtplanner.federation.outliers import LEAST_SCALE, limits_of
+from bgtplanner.federation.outliers import limits_of
 from bgtplanner.federation.parameters import RoundParameters
 from bgtplanner.models.interactions import Interactions, Shared, Upload
 from bgtplanner.models.optimizers import Aggregate
@@ -130,22 +128,6 @@ class Uploads(NamedTuple):
         return of_items[:, None], weight.sum()
 
 
-class ClippedSum(NamedTuple):
-    """The sum of clipped uploads, for mechanisms that add noise to it.
-
-    Attributes:
-        of_all: The sum.
-        dropped: Number of uploads whose norm was not finite.
-    """
-
-    of_all: Shared
-    dropped: Array
-
-    def total(self) -> tuple[Array, Array]:
-        """Return the item rows, and the dense part."""
-        return self.of_all.items, self.of_all.dense
-
-
 @dataclass(frozen=True, kw_only=True)
 class Protection:
     """How uploads are protected, as far as it is constant over a run.
@@ -154,7 +136,6 @@ class Protection:
         mechanism: Name of the mechanism.
         trust: ``local`` or ``secagg``.
         unit: ``client``: one clip over the whole upload and noise on every coordinate; sound.
-        noise: ``sum``, or ``per-client`` (slow: clients times items).
         validation: Share of the charge that pays for the validation error, which is released once
             the server has stepped; see :meth:`validate`.
     """
@@ -162,11 +143,10 @@ class Protection:
     mechanism: str
     trust: Literal["local", "secagg"] = "local"
     unit: str = "client"
-    noise: Literal["sum", "per-client"] = "sum"
     validation: float = 0.0
 
     def __post_init__(self) -> None:
-        check(Choice(self.mechanism, self.trust, self.unit, self.noise, self.validation))
+        check(Choice(self.mechanism, self.trust, self.unit, self.validation))
 
     @property
     def kind(self) -> Mechanism:
@@ -186,15 +166,10 @@ class Protection:
         return UNITS[self.unit]
 
     @property
-    def sums(self) -> bool:
-        """Whether uploads are clipped, randomised and added up whole, all at once."""
-        whole = self.of.release == "bgtplanner.federation.protection:release_whole"
-        return whole and self.noise == "sum"
-
-    @property
     def adds_up(self) -> bool:
         """Whether it needs only the sum of clipped uploads, which is made in any order."""
-        return self.sums and isinstance(self.kind, Additive)
+        whole = self.of.release == "bgtplanner.federation.protection:release_whole"
+        return whole and isinstance(self.kind, Additive)
 
     @property
     def norm(self) -> Literal["l1", "l2"]:
@@ -329,13 +304,8 @@ def release_whole(
     upload: there is one clip over all of it, and one charge.
     """
     uploads, dropped, own = _clipped(protection, upload, interactions, parameters, own)
-    if protection.noise == "per-client":
-        total, accepted = each_alone(protection, key, uploads, parameters)
-        dropped = dropped + (parameters.granted - accepted).sum()
-        parameters = parameters._replace(granted=accepted)
-    else:
-        uploads = uploads.times(protection.weights(parameters)[parameters.class_of_client])
-        total = _noised(protection, key, uploads, parameters)
+    uploads = uploads.times(protection.weights(parameters)[parameters.class_of_client])
+    total = _noised(protection, key, uploads, parameters)
     if own is not None:
         own = own + protection.noise_of_users(key, own, interactions, parameters)
     released = protection.mean(total, parameters.granted.sum(), parameters)
@@ -347,23 +317,23 @@ def clipped_sum(
     upload: Upload,
     interactions: Interactions,
     parameters: RoundParameters,
-) -> ClippedSum:
-    """Return the sum of some clients' uploads, clipped and not yet noised.
+) -> tuple[Shared, Array]:
+    """Return the sum of some clients' clipped uploads, and how many of them were not finite.
 
     It does not leave the simulation: :func:`release_sum` adds up those of all clients, and noises.
     """
     uploads, dropped, _ = _clipped(protection, upload, interactions, parameters, None)
     weights = protection.weights(parameters)[parameters.class_of_client]
-    return ClippedSum(Shared(*uploads.times(weights).total()), dropped)
+    return Shared(*uploads.times(weights).total()), dropped
 
 
 def release_sum(
-    protection: Protection, key: Array, clipped: ClippedSum, parameters: RoundParameters
+    protection: Protection, key: Array, clipped: tuple[Shared, Array], parameters: RoundParameters
 ) -> Released:
     """Release what :func:`release_whole` does, from the clipped sum of all clients."""
-    total = _noised(protection, key, clipped, parameters)
+    total = _noised(protection, key, clipped[0], parameters)
     released = protection.mean(total, parameters.granted.sum(), parameters)
-    return released._replace(dropped=clipped.dropped)
+    return released._replace(dropped=clipped[1])
 
 
 def _clipped(
@@ -397,10 +367,12 @@ def _clipped(
 def _noised(
     protection: Protection,
     key: Array,
-    uploads: Uploads | ClippedSum,
+    uploads: Uploads | Shared,
     parameters: RoundParameters,
 ) -> Shared:
-    """Return the sum of weighed uploads with its noise."""
+    """Return the sum of weighed uploads with its noise; only added noise needs no more than it."""
+    if isinstance(protection.kind, Additive) and isinstance(uploads, Uploads):
+        uploads = Shared(*uploads.total())
     parts = protection.kind.released_sum(
         KeyedNoise(key),
         uploads,
@@ -409,43 +381,6 @@ def _noised(
         common=protection.common,
     )
     return Shared(*map(parameters.rounded, parts))
-
-
-def each_alone(
-    protection: Protection, key: Array, uploads: Uploads, parameters: RoundParameters
-) -> tuple[Shared, Array]:
-    """Add every client's own noise to its upload, test it, and sum the accepted ones by weight.
-
-    Return the sum, and 1 for each client whose upload is in it.
-    """
-    rows, dense, interactions = uploads
-    width = rows.shape[1]
-    coordinates = interactions.n_items * width + dense.shape[1]
-    limits_by_class, kind = protection.limits(parameters, coordinates), protection.kind
-    weights = protection.weights(parameters)
-
-    def one(total: Array, client: Array) -> tuple[Array, Array]:
-        own = rows * (interactions.pair_client == client)[:, None]
-        vector = flat_upload(own, dense[client], interactions)
-        of_class = parameters.class_of_client[client]
-        scale, further = parameters.scale[of_class], parameters.parameters
-        noised = kind.released_alone(
-            KeyedNoise(jax.random.fold_in(key, client)),
-            vector[None],
-            clip=parameters.clip[of_class],
-            scale=scale,
-            parameters=None if further is None else further[of_class],
-        )[0]
-        unit = jnp.maximum(scale, LEAST_SCALE)
-        limits = jax.tree.map(lambda part: unit * part[of_class], limits_by_class)
-        norm = kind.root(kind.sizes(noised).sum())
-        good = (limits.low <= norm) & (norm <= limits.high)
-        good = good & (jnp.abs(noised).max() <= limits.coordinate)
-        good = good & (parameters.granted[client] > 0)
-        return total + jnp.where(good, weights[of_class] * noised, 0.0), good
-
-    total, good = jax.lax.scan(one, jnp.zeros(coordinates), jnp.arange(interactions.n_clients))
-    return as_shared(total, interactions.n_items, width), good.astype(jnp.float32)
 
 
 def _counts(parameters: RoundParameters) -> Array:

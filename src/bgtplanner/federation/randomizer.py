@@ -45,15 +45,11 @@ class Release:
 class Randomizer:
     """Reserves, clips and noises everything that leaves the clients.
 
-    Args:
-        ledger: Says which clients can still pay; its accountant determines the mechanism, and its
-            neighbouring relation the sensitivity.
-        trust: ``local``: each upload is noised on its own. ``secagg``: the server sees sums only,
-            and each sum is noised once.
-        unit: ``client``: one clip over the whole upload, which is sound. Other units clip each
-            block of it, each at the full charge.
-        noise: Source of the noise; by default the operating system. A seeded source is for
-            simulations only.
+    The ledger's accountant determines the mechanism, and its relation the sensitivity. With trust
+    ``local`` each upload is noised on its own; under ``secagg`` the server sees sums only, and
+    each is noised once. With unit ``client`` there is one clip over the whole upload, which is
+    sound; other units clip each block of it, each at the full charge. The noise is that of the
+    operating system; a seeded source is for simulations only.
     """
 
     def __init__(
@@ -105,8 +101,7 @@ class Randomizer:
 
         Raises:
             BudgetExceeded: If no client can pay.
-            StaleRoundError: If `rising` is set and the round is not above all earlier ones of its
-                run.
+            StaleRoundError: If `rising`, and the round is not above all earlier ones of its run.
         """
         reservation = self.ledger.reserve(charge, run=run, round=round, rising=rising)
         self._paid[reservation.number] = float(charge)
@@ -122,12 +117,10 @@ class Randomizer:
     ) -> Release:
         """Clip and noise the uploads that a reservation has paid for. Each pays for one release.
 
-        Args:
-            reservation: From :meth:`reserve` of this randomizer.
-            uploads: One upload per client, ``[n_clients, size]``, over a fixed public set of
-                coordinates; if the unit is a block, ``[n_clients, blocks, size]``.
-            clip: Bound on the norm of an upload, or of a block.
-            groups: With trust ``secagg``, the group of each client; by default one for all.
+        The uploads are one per client, ``[n_clients, size]``, over a fixed public set of
+        coordinates; if the unit is a block, ``[n_clients, blocks, size]``. The clip bounds an
+        upload, or a block. With trust ``secagg``, `groups` are those of the clients; by default
+        there is one.
 
         Raises:
             ConfigError: If the reservation is not from this randomizer, or was used before.
@@ -154,9 +147,6 @@ class Randomizer:
         """Refuse shares that are too small for a charge, or that this randomizer does not add.
 
         It is called before the charge is reserved, so that a bad request costs nothing.
-
-        Raises:
-            ConfigError: If the trust, the mechanism, the clip or the shares do not fit.
         """
         unless = ConfigError.unless
         unless(self.trust == "secagg", "trust", self.trust, "secagg, for a share of the noise")
@@ -170,16 +160,11 @@ class Randomizer:
     def share(
         self, reservation: Reservation, upload: ArrayLike, *, clip: float, shares: Shares
     ) -> Release:
-        """Return one client's upload, bounded and cut to the grid, with its share of the noise.
+        """Return one client's flat upload, bounded and on the grid, with its share of the noise.
 
         The values are whole numbers below 2^bits; their sum over the clients is modulo 2^bits.
         It is not private on its own: it must not leave the client except under a mask that hides
-        it in a sum of at least ``shares.fewest`` clients. The upload is flat, over a fixed public
-        set of coordinates.
-
-        Raises:
-            ConfigError: If the shares do not fit, or the reservation is not from this randomizer
-                or was used before.
+        it in a sum of at least ``shares.fewest`` clients.
         """
         charge = self._used(reservation)
         self.check_shares(shares, charge=charge, clip=clip)

@@ -20,12 +20,7 @@ class RateLimit:
     """A token bucket: a number of requests per hour, of which one hour's worth can be saved up.
 
     A clock that is set back neither adds nor removes requests; one that jumps ahead adds at most
-    one hour's worth. After a lost or damaged file nothing is saved up.
-
-    Args:
-        path: File that stores how many requests are saved up.
-        per_hour: Requests per hour.
-        clock: Seconds since some fixed time, such as :func:`time.time`.
+    one hour's worth. What is saved up is in a file; after it is lost or damaged, that is nothing.
     """
 
     def __init__(self, path: Path, per_hour: float, clock: Callable[[], float]) -> None:

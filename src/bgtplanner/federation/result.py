@@ -30,12 +30,10 @@ class RoundResult:
     """The result of a round. Fields about a budget are None in a run without one.
 
     Attributes:
-        round: Index of the round, from 0.
         metrics: Scores on the held-out ratings after the round; empty on real machines.
         rmse_arriving: Error on the training ratings that arrive in this round, predicted before
             it, where ratings arrive in the order of their times.
         loss: Mean training loss of the participating clients, before the round.
-        clients: How many clients took part.
         ratings: How many training ratings were known; None, like the loss, on real machines.
         charge: What the round cost a client of the class that paid most.
         charges: What the round cost a client of each class of budgets; or, where clients pay by
@@ -43,26 +41,19 @@ class RoundResult:
         paid: How many clients paid.
         late: How many of them answered too late.
         dropped: How many uploads the server did not accept.
-        level: Which level the policy chose.
-        clip: The largest bound on an upload.
         noise_multiplier: The smallest ratio of noise to sensitivity.
         released_norm: Norm of the aggregate that the server used.
         noise_norm: Norm that its noise alone is expected to have.
-        reward: The reward that the policy was told.
         left: Share of its budget that each class has left.
         validation_rmse: Estimated error on the validation ratings, if it is released.
         validation_upper: An upper confidence bound on that error.
-        why: The policy's reasons.
         spent: Largest sums of each class, in the accountant's ticks.
         split: How the charge was divided between the parts of an upload, by name.
         asked: How many real machines were asked.
-        refused: How many of them refused.
-        dropped_by_kind: Number of uploads that were not accepted, by reason.
         aborted: True if more clients dropped out than was stated, so that the sum was not opened:
             the charge is spent, and nothing was learned.
         surplus: By which share the noise was above that of the promise, because fewer clients
             dropped out or collude than it allows for, where each adds a share of the noise.
-        seconds: Duration of the round.
         plan: The policy's plan; None once the budget is used up.
         seen: What the server saw.
     """

@@ -13,15 +13,10 @@ from bgtplanner.models.optimizers import Aggregate
 
 
 class ExtraRows(NamedTuple):
-    """Rows that clients upload for items they did not rate; item -1 means no row.
+    """Rows that clients upload for items they did not rate; item -1 means no row."""
 
-    Attributes:
-        item: ``[n_clients, number]``.
-        rows: ``[n_clients, number, width]``.
-    """
-
-    item: Array
-    rows: Array
+    item: Array  # [n_clients, number]
+    rows: Array  # [n_clients, number, width]
 
 
 How = Literal["item-usage", "ratings", "clients"]
@@ -31,20 +26,13 @@ while each item row is averaged over the ratings of that item (the paper's step 
 
 
 class Sums(NamedTuple):
-    """Weighted sums of uploads: those of several groups of clients can be added up.
-
-    Attributes:
-        total: Sum of the uploads, each times its weight.
-        usage: How many uploaded ratings each item row is made from.
-        weight: Sum of the weights.
-    """
+    """Weighted sums of uploads: those of several groups of clients can be added up."""
 
     total: Shared
-    usage: Array
+    usage: Array  # how many uploaded ratings each item row is made from
     weight: Array
 
     def mean(self, how: How) -> Aggregate:
-        """Return the mean."""
         total = jnp.maximum(self.weight, 1.0)
         per_row = jnp.maximum(self.usage, 1.0)[:, None] if how == "item-usage" else total
         gradient = Shared(self.total.items / per_row, self.total.dense / total)
@@ -58,15 +46,7 @@ def sums_of(
     how: How,
     extra: ExtraRows | None = None,
 ) -> Sums:
-    """Return the weighted sums of the uploads of the clients that take part.
-
-    Args:
-        upload: Every client's statistics.
-        interactions: The training ratings.
-        takes_part: 1 for a client that takes part, ``[n_clients]``.
-        how: The weighting.
-        extra: Further rows.
-    """
+    """Return the weighted sums of the uploads, and further rows, of those who take part."""
     uploaded = interactions.ratings_of_clients
     active = takes_part * (uploaded > 0)
     if extra is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -232,8 +232,7 @@ class Simulation:
 
     @cached_property
     def _pairs(self) -> NamedPairs:
-        """Pairs of client and item, sorted on first use: it takes long, and few runs need them."""
-        return self._split.pairs()
+        return self._split.pairs()  # which takes long, and few runs need them
 
     def shown_pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return client and item of all pairs that the clients will name in the coming round.
@@ -241,10 +240,10 @@ class Simulation:
         These are the items they train on, and those they only pretend to have rated. A client
         without a rating uploads nothing, and so names no item either.
         """
-        known = self._pairs.first <= self.next_round
-        client, item = self._pairs.client[known], self._pairs.item[known]
-        further, extras = None, self.federation.extras
-        if extras is not None:
+        pairs = self._pairs
+        known = pairs.first <= self.next_round
+        client, item, further = pairs.client[known], pairs.item[known], None
+        if self.federation.extras is not None:
             index = np.int32(self.next_round)
             further = self._run(_extra_items, self._known, index, self._key)
         if further is None:
@@ -258,12 +257,10 @@ class Simulation:
     def predict(self, user: ArrayLike, item: ArrayLike) -> NDArray[np.float32]:
         """Return predicted ratings in [0, 1] of user-item index pairs, as of the last round.
 
-        The pairs are padded to a power of two, so that predictions for many users, each with
-        another number of unrated items, need only a few programs.
+        The pairs are padded to a power of two, so that few programs are needed.
         """
         users, items = (np.asarray(index, dtype=np.int32) for index in (user, item))
-        missing = padding_of(len(users))
-        filled = (np.pad(index, (0, missing)) for index in (users, items))
+        filled = (np.pad(index, (0, padding_of(len(users)))) for index in (users, items))
         predicted = self._run(_of_model, *self._as_known(), *filled, method="predict")
         return np.asarray(predicted)[: len(users)]
 
@@ -278,11 +275,6 @@ class Simulation:
         """Return what the ranking for some users rests on, as NumPy arrays."""
         found: Explanation = self._of_users("explain", users)
         return found.of_users(slice(np.size(users)))
-
-    def popularity(self) -> NDArray[np.float32] | None:
-        """Return the popularity that :meth:`explain` has, which is the same for all users."""
-        found = self.explain([0]).popularity
-        return None if found is None else np.asarray(found)
 
     def _of_users(self, method: str, users: ArrayLike) -> Any:
         """Return the model's answer for some users, whose number is padded."""
@@ -318,7 +310,9 @@ class Simulation:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what it was made with, the ratings among it, and its state as plain arrays."""
-        return _made_again, (*self._made_with, self.arrays())
+        federation, split, seed, device, validation = self._made_with
+        make = partial(Simulation, seed=seed, device=device, validation=validation)
+        return _restored, (make, federation, split, self.arrays())
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the whole state as named plain arrays, enough to go on bit for bit."""
@@ -334,16 +328,9 @@ class Simulation:
         self.state, self.next_round = restored_state(arrays, self.state, self._device)
 
 
-def _made_again(
-    federation: Federation,
-    split: Split,
-    seed: int,
-    device: str,
-    validation: float,
-    arrays: Mapping[str, NDArray[Any]],
-) -> Simulation:
-    """Return a simulation that was pickled."""
-    made = Simulation(federation, split, seed=seed, device=device, validation=validation)
+def _restored(make: Callable[..., Simulation], *made_with: Any) -> Simulation:
+    *of, arrays = made_with
+    made = make(*of)
     made.restore(arrays)
     return made
 

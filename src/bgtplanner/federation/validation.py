@@ -46,12 +46,7 @@ def rmse_of(share: float) -> float:
 
 
 class Validated(NamedTuple):
-    """The estimated error so far.
-
-    Attributes:
-        rmse: The estimate.
-        upper: An upper confidence bound that accounts for the noise.
-    """
+    """The estimated error so far, and an upper confidence bound that accounts for the noise."""
 
     rmse: float
     upper: float

@@ -1,4 +1,4 @@
-"""Which mechanisms, trusts, units and kinds of noise go together: one table, checked here.
+"""Which mechanisms, trusts and units go together: one table, checked here.
 
 Everything that protects uploads calls :func:`check`: the config, the simulator, the guard, a
 deployment and a real client. What is refused depends on names alone.
@@ -51,7 +51,6 @@ class Choice(NamedTuple):
     mechanism: str
     trust: str = "local"  # each upload carries its noise; secagg: the sum does, once
     unit: str = "client"  # what one clip covers
-    noise: str | None = None  # sum or per-client, in a simulation
     validation: float = 0.0  # share of the charge that pays for a second release
     deployed: bool = False  # for real clients, and a server that sees what they send
     neighbours: str = "replace-one"
@@ -106,6 +105,7 @@ def _table(choice: Choice) -> Iterator[tuple[str, bool, str]]:
     for fits, expected in _neighbours_fit(choice.neighbours, choice.trust):
         yield "neighbours", fits, expected
     yield "unit", choice.unit in UNITS, " or ".join(UNITS)
+    yield "unit", UNITS[choice.unit].sound or local, "client, with trust = secagg"
     mechanism, unit = mechanism_named(choice.mechanism), UNITS[choice.unit]
     validates = choice.validation > 0
     yield "validation", 0 <= choice.validation < 1, "from 0 to below 1"
@@ -117,7 +117,3 @@ def _table(choice: Choice) -> Iterator[tuple[str, bool, str]]:
     yield "mechanism", fits, f"{every}, unless {where}"
     fits = mechanism.validates or not validates
     yield "mechanism", fits, f"{every}, unless nothing is validated"
-    if choice.noise is not None:
-        yield "unit", unit.sound or local, "client, with trust = secagg"
-        alone = choice.noise == "sum" or (local and unit.sound)
-        yield "noise", alone, "sum, unless trust = local, unit = client"

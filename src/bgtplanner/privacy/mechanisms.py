@@ -211,15 +211,9 @@ class Mechanism:
     ) -> Sequence[Array]:
         """Return the sum of what all clients release: the rows of items, and the dense rest.
 
-        It takes clipped :class:`~bgtplanner.federation.protection.Uploads` and the round's
-        parameters, with `counts` clients per class. If `common`, the sum carries the noise once.
+        It takes clipped :class:`~bgtplanner.federation.protection.Uploads`, or their sum if noise
+        is only added, with `counts` clients per class. If `common`, the sum carries it once.
         """
-        raise NotImplementedError
-
-    def released_alone(
-        self, source: NoiseSource, upload: Array, *, clip: Array, scale: Array, parameters: Array
-    ) -> Array:
-        """Return what one client releases of a clipped upload, ``[1, size]``."""
         raise NotImplementedError
 
     # ---- what an honest release looks like
@@ -296,15 +290,9 @@ class Additive(Mechanism):
     def released_sum(
         self, source: NoiseSource, uploads: Any, terms: Any, *, counts: Array, common: bool
     ) -> Sequence[Array]:
-        total = uploads.total()
-        shapes = [part.shape for part in total]
+        shapes = [part.shape for part in uploads]
         noise = self.noise_of_sum(source, shapes, terms.scale, counts, common)
-        return [part + own for part, own in zip(total, noise, strict=True)]
-
-    def released_alone(
-        self, source: NoiseSource, upload: Array, *, scale: Array, **_: Any
-    ) -> Array:
-        return upload + scale * self.draw(source, upload.shape)
+        return [part + own for part, own in zip(uploads, noise, strict=True)]
 
 
 class Gaussian(Additive):

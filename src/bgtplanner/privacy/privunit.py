@@ -300,12 +300,6 @@ class PrivUnit(Mechanism):
             for part, own, rest in zip(total, covered, (of_rest, of_dense_rest), strict=True)
         ]
 
-    def released_alone(
-        self, source: NoiseSource, upload: Array, *, clip: Array, scale: Array, parameters: Array
-    ) -> Array:
-        share = self.root(self.sizes(upload).sum(axis=1)) / clip
-        return scale * _turned(source, upload, share, parameters[0], parameters[1])
-
     def limits(
         self, reach: Array, rare: Array, size: int, *, parameters: Array | None = None
     ) -> Limits:

@@ -116,7 +116,6 @@ def federation_of(
             mechanism=privacy.mechanism,
             trust=privacy.trust,
             unit=privacy.unit,
-            noise=privacy.noise,
             validation=config.planning.validation_charge if config.validates else 0.0,
         )
     return Federation(

@@ -307,7 +307,6 @@ class PrivacySection(Section):
         delta: The delta of each client: the probability that epsilon does not hold.
         budgets: For unequal budgets: ``EPSILON:SHARE,...``, or a file with one epsilon per client.
         clip: Bound on the norm of an upload, C.
-        noise: Draw local noise as one ``sum``, or ``per-client``: slower, the same distribution.
     """
 
     mechanism: Annotated[str, OneOf(MECHANISMS, ("none",))] = "gaussian"
@@ -319,7 +318,6 @@ class PrivacySection(Section):
     delta: float = Field(default=1e-5, ge=0, lt=1)
     budgets: str | None = None
     clip: float = Field(default=1.0, gt=0, le=1e6)
-    noise: Literal["sum", "per-client"] = "sum"
 
     @property
     def relation(self) -> Neighbours:

@@ -243,7 +243,7 @@ def ranking_of(
 ) -> dict[str, Any]:
     """The scores of the lists that users would be shown, and of the rankings beside them."""
     found = {**ranked(simulation.rank, split.train, split.test), **beside}
-    released = simulation.popularity()
+    released = simulation.explain([0]).popularity
     if released is not None and np.ptp(released) > 0:  # nothing released ranks nothing
         found |= scores_of_lists({"popularity_released": the_same_for_all(released)}, split)
     known = {name: value if math.isfinite(value) else None for name, value in found.items()}
