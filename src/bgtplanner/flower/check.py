@@ -43,11 +43,7 @@ def finding(what: str, check: Callable[[], str]) -> Finding:
 
 
 def host_and_port(name: str, address: str) -> tuple[str, int]:
-    """Return the parts of HOST:PORT.
-
-    Raises:
-        ConfigError: If the address has another form.
-    """
+    """Return the parts of HOST:PORT, or refuse an address of another form."""
     host, _, port = address.rpartition(":")
     fits = bool(host) and port.isdigit() and 0 < int(port) < 2**16
     ConfigError.unless(fits, name, address, "HOST:PORT, such as 127.0.0.1:8443")
@@ -57,11 +53,7 @@ def host_and_port(name: str, address: str) -> tuple[str, int]:
 def check_client(
     client: Client, *, superlink: str | None = None, root_certificates: Path | None = None
 ) -> list[Finding]:
-    """Check everything that a client needs; with the server's HOST:PORT, the connection, too.
-
-    Raises:
-        ConfigError: If the address of the server is none.
-    """
+    """Check everything that a client needs; with the server's HOST:PORT, the connection, too."""
     checks: dict[str, Callable[[], str]] = {
         "programs": _programs, "file modes": partial(_modes, client),
         "models": partial(_models, client), "ratings": partial(_ratings, client),

@@ -1,10 +1,9 @@
 """Clients on a disk, and a group of them with its server, as an audit attacks them.
 
-What a server can do is played against the real :class:`~bgtplanner.flower.client.Client`: requests
-for new rounds, the same request again, others in between, ratings that come and go, and a restart
-for every request. Beside the releases, an audit looks at what carries *no* noise: whether there is
-an answer, and whether it has the bytes of an earlier one. Both may depend on the requests alone,
-so guesses from them must be right half of the time and no more.
+Beside the releases of the real :class:`~bgtplanner.flower.client.Client`, which is started again
+for every message, an audit looks at what carries *no* noise: whether there is an answer, and
+whether it has the bytes of an earlier one. Both may depend on the requests alone, so guesses from
+them must be right half of the time and no more.
 """
 
 from __future__ import annotations
@@ -45,6 +44,7 @@ from bgtplanner.models.bias import Biases
 from bgtplanner.models.interactions import Shared
 
 Floats = NDArray[np.float64]
+Words = NDArray[np.uint64]
 
 _PLENTY = 1e5  # epsilon of a policy: enough for any number of requests
 _CLIP = 0.1  # shorter than the upload of a client with one rating
@@ -83,10 +83,9 @@ class _Folder:
 
 
 class _Folders:
-    """Folders of clients, of which the first is audited, and a server that sends them requests.
+    """Folders of clients, the first of which is audited, and a server that sends them requests.
 
-    The audited client has one rating in the model ``biases``, the highest or the lowest; for
-    ``replace-special`` it has the highest, or none.
+    The audited client has one rating, the highest or the lowest; for ``replace-special``, or none.
     """
 
     def __init__(self, setting: Setting, site: Path, noise: NoiseSource | None) -> None:
@@ -212,17 +211,16 @@ class ClientTarget(_Folders):
 class GroupTarget(_Folders):
     """Every step of secure aggregation; members drop out before one of the steps `leaving`.
 
-    The attacker is the server together with as many clients as may collude: it subtracts what
-    those have sent, and it makes as many clients drop out as may. What is left is the upload of
-    the audited client, and noise that must be the full noise nevertheless. The first member is
-    audited, the next ones collude, and the last ones drop out; only the first has a rating.
+    The attacker is the server with as many clients as may collude, the first ones after the
+    audited: it subtracts what they have sent. As many as may, the last ones, drop out. What is
+    left is the upload of the audited client, and noise that must be the full noise nevertheless.
     """
 
     def __init__(
         self, setting: Setting, site: Path, noise: NoiseSource | None, leaving: tuple[str, ...]
     ) -> None:
         super().__init__(setting, site, noise)
-        self._leaving, self._like_plain, self._looked = itertools.cycle(leaving or ("",)), 0, 0
+        self._leaving, self._highest = itertools.cycle(leaving or ("",)), list[Words]()
         dropouts, colluders, members = setting.dropouts, setting.colluders, setting.members
         files = [folder.client().file for folder in self.folders]
         names = tuple(f"client {place}" for place in range(members))
@@ -268,7 +266,8 @@ class GroupTarget(_Folders):
                 if step == "upload":
                     folder.answers.add(answer)
                 if step == "upload" and place == 0:
-                    self._look(answer, agreed)
+                    words = unpack(Upload.from_bytes(answer).values, size, agreed.bits)
+                    self._highest.append(words >> np.uint64(agreed.bits - 2))
             messages = server.close_step()
         opened = server.finish()
         left = opened.values
@@ -276,20 +275,14 @@ class GroupTarget(_Folders):
             left = left - shares.encode(np.zeros(size), SeededNoise([place, request.round]))
         return shares.decode(left & shares.mask(size), len(opened.places))
 
-    def _look(self, masked: bytes, agreed: SumRequest) -> None:
-        """Count how often the two highest bits of what the server saw first are equal.
+    def games(self) -> list[Check]:
+        """Return whether masked uploads look like plain ones, or like their negatives.
 
         The bits are so many that an upload without a mask, with its noise, hardly ever reaches
         half of the range: its two highest bits are equal. Under a mask, half of them are.
         """
-        words = unpack(Upload.from_bytes(masked).values, agreed.size, agreed.bits)
-        highest = words >> np.uint64(agreed.bits - 2)
-        self._like_plain += int(((highest == 0) | (highest == 3)).sum())
-        self._looked += len(words)
-
-    def games(self) -> list[Check]:
-        """Return whether masked uploads look like plain ones, or like their negatives."""
+        alike = np.concatenate([(highest == 0) | (highest == 3) for highest in self._highest])
+        hits = max(int(alike.sum()), int((~alike).sum()))
         fault = "a masked upload is not uniform: its highest bits show what is under the mask"
-        hits = max(self._like_plain, self._looked - self._like_plain)
-        found = at_least("masked uploads", hits, self._looked, 0.5, fault)
+        found = at_least("masked uploads", hits, len(alike), 0.5, fault)
         return [found._replace(p_value=min(1.0, 2 * found.p_value)), *super().games()]

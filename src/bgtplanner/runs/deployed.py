@@ -54,8 +54,10 @@ _log = logging.getLogger("flwr")  # what `flwr run --stream` and `flwr log` show
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the server app; called by Flower."""
-    config, out = (_path(context, name) for name in ("config", "out"))
+    config, out = (str(context.run_config.get(name, "")) for name in ("config", "out"))
     try:
+        how = 'two paths; give them with flwr run -c \'config="..." out="..."\''
+        ConfigError.unless(bool(config and out), "config, out", (config, out), how)
         summary = carry_out(grid, config, out, observer=_Progress())
     except BGTPlannerError as error:
         _log.error("error: %s", error)
@@ -129,9 +131,8 @@ class _Progress(Observer):
         counts = {name: record[name] for name in ("asked", "clients", "refused", "late")}
         counts |= {kind: count for kind, count in record["dropped_by_kind"].items() if count}
         told = ", ".join(f"{count} {name}" for name, count in counts.items())
-        _log.info(
-            "round %d/%d: %s; charge %.4g", record["round"] + 1, total, told, record["charge"]
-        )
+        number, charge = record["round"] + 1, record["charge"]
+        _log.info("round %d/%d: %s; charge %.4g", number, total, told, charge)
 
 
 def names_in(roster: Roster) -> list[str]:
@@ -162,33 +163,20 @@ def _folder_of(path: Path, config: Config, mark: str, items: int) -> RunFolder:
     return folder
 
 
-def _path(context: Context, name: str) -> Path:
-    value = context.run_config.get(name)
-    if not isinstance(value, str) or not value:
-        raise ConfigError(f"{name}: expected a path; give it with flwr run -c '{name}=\"...\"'")
-    return Path(value)
-
-
 def group_of(config: Config, folder: Path) -> Group | None:
-    """Return with whom sums are made; None if every client noises its own upload.
-
-    Raises:
-        ConfigError: If the roster has another number of clients than the settings, or no sum of
-            so few can be made.
-    """
+    """Return with whom sums are made; None if every client noises its own upload."""
     settings = config.deployment
     if settings.roster is None:
         return None
     path = folder / settings.roster
-    if not path.exists():
-        advice = "collect the lines of 'bgtplanner deploy enroll' with 'bgtplanner deploy roster'"
-        raise ConfigError(f"{path}: no such file; {advice}")
-    roster = Roster.read(path)
-    expected = f"{len(roster)}, as in {settings.roster}"
-    fits = settings.clients == len(roster)
-    ConfigError.unless(fits, "deployment.clients", settings.clients, expected)
-    group = Group(roster, config.federation.tolerance, config.privacy.relation)
-    _borne_by(group, _asked(config, len(roster)))
+    advice = "collect the lines of 'bgtplanner deploy enroll' with 'bgtplanner deploy roster'"
+    ConfigError.unless(path.exists(), "deployment.roster", str(path), f"a file; {advice}")
+    group = Group(Roster.read(path), config.federation.tolerance, config.privacy.relation)
+    number, expected = len(group.roster), f"{len(group.roster)}, as in {settings.roster}"
+    ConfigError.unless(
+        settings.clients == number, "deployment.clients", settings.clients, expected
+    )
+    _borne_by(group, _asked(config, number))
     return group
 
 
@@ -209,11 +197,7 @@ def _borne_by(group: Group, members: int) -> tuple[int, int]:
 
 
 def check_deployable(config: Config) -> None:
-    """Refuse settings that make no sense on real machines, or would release something unpaid.
-
-    Raises:
-        ConfigError: Naming the key, its value, and what is possible.
-    """
+    """Refuse settings that make no sense on real machines, or would release something unpaid."""
     privacy, planning, deployment = config.privacy, config.planning, config.deployment
     choice = Choice(
         privacy.mechanism, privacy.trust, privacy.unit, deployed=True, neighbours=privacy.relation
@@ -244,11 +228,7 @@ def check_deployable(config: Config) -> None:
 
 
 def check_server(config_file: Path) -> list[Finding]:
-    """Check the server's settings, its catalogue, and with whom sums are made.
-
-    Raises:
-        ConfigError: If a setting makes no sense on real machines.
-    """
+    """Check the server's settings, its catalogue, and with whom sums are made."""
     config = load_config(file=config_file)
     check_deployable(config)
     epsilon, catalogue = config.privacy.epsilon, catalogue_of(config, config_file.parent)
@@ -314,10 +294,6 @@ def catalogue_of(config: Config, home: Path) -> SentCatalogue:
 
     The items are a table (CSV or Parquet) with their names, titles and features, or a list of
     names, one per line, in a file that ends in ``.txt``. A path may be relative to `home`.
-
-    Raises:
-        ConfigError: If the settings do not give both.
-        DataError: If the file is neither a list of different names nor a table of items.
     """
     items, scale = config.deployment.items, config.data.scale
     if items is None:

@@ -37,28 +37,16 @@ _PROGRAMS = sorted(set(TASK_TYPE_TO_COMMAND.values()))
 """What Flower starts by name to run code that a run brings along."""
 
 
-def write_example(
-    folder: Path,
-    *,
-    clients: int,
-    address: str,
-    trust: str = "secagg",
-    ratings: Ratings | None = None,
-) -> None:
-    """Write all files of a federation, with made-up ratings for the clients.
+def write_example(folder: Path, *, clients: int, address: str, trust: str = "secagg") -> None:
+    """Write all files of a federation, with made-up ratings for the clients, to an empty folder.
 
     Under secure aggregation the rosters are missing: they hold the clients' keys, which enrolling
-    makes. Clients reach the server at the `address`, HOST:PORT. The users of the ratings, by
-    default those of the demo, are divided among the clients.
-
-    Raises:
-        ConfigError: If the address, the number, the trust or the path is not usable.
-        RunFolderError: If the folder is not empty: nothing is overwritten.
-        StorageError: If the files cannot be written.
+    makes. Clients reach the server at the `address`, HOST:PORT. The users of the demo's ratings
+    are divided among the clients.
     """
     host, port = host_and_port("--address", address)
     ConfigError.unless(trust in _FEWEST, "--trust", trust, " or ".join(_FEWEST))
-    ratings = load_ratings("demo") if ratings is None else ratings
+    ratings = load_ratings("demo")
     within = _FEWEST[trust] <= clients <= ratings.n_users
     expected = f"from {_FEWEST[trust]} to {ratings.n_users}, with --trust {trust}"
     ConfigError.unless(within, "--clients", clients, expected)
