@@ -154,11 +154,8 @@ def test_members_of_a_sum_may_differ_in_their_charge_and_clip_only() -> None:
     assert context not in [SumStep.context(REQUEST, 2.0, 0.1), SumStep.context(REQUEST, 1.0, 0.2)]
 
 
-def test_a_plan_comes_with_the_upload_and_is_about_its_catalogue() -> None:
+def test_scale_and_clip_of_a_sum_are_positive_and_finite() -> None:
     for wrong in (
-        replace(STEP, step="keys"),
-        replace(STEP, request=None),
-        replace(STEP, catalogue="0" * 64),
         replace(STEP, scale=0.0),
         replace(STEP, largest_clip=float("inf")),
     ):
@@ -188,12 +185,6 @@ def test_the_digest_of_a_catalogue_is_that_of_every_version() -> None:
 def test_a_catalogue_that_is_not_as_agreed_is_not_read(changes: dict[str, Any]) -> None:
     with pytest.raises(MessageError):
         SentCatalogue.read(replace(CATALOGUE, **changes).record())
-
-
-def test_a_catalogue_of_too_many_letters_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bgtplanner.flower.messages.MOST_BYTES_OF_A_CATALOGUE", 300)
-    with pytest.raises(MessageError, match="too long"):
-        SentCatalogue.read(CATALOGUE.record())
 
 
 def test_features_that_are_of_other_items_or_not_finite_are_not_read() -> None:

@@ -212,10 +212,7 @@ class Client(ClientState):
         self._keep(sent)
 
     def lacks(self, digest: str) -> bool:
-        """Return whether a catalogue is one that the policy names and that is not here.
-
-        It depends on the policy and on earlier messages; the server sends the catalogue then.
-        """
+        """Return whether the policy names a catalogue that has not come; it is sent then."""
         return digest in self.policy.catalogues and self._find(digest) is None
 
     def hold(self, catalogue: SentCatalogue) -> None:
@@ -224,11 +221,7 @@ class Client(ClientState):
         self._store(catalogue)
 
     def recommender(self) -> Recommender:
-        """Return all that lists for this client's users are made of.
-
-        They are computed here, from the last model that arrived and the current ratings, with
-        titles and features from the catalogue. Nothing is sent.
-        """
+        """Return all that lists are made of, from the last model and the present ratings."""
         sent = self._kept()
         return self._model_of(sent).recommender(self._ratings_for(sent), self._local())
 
@@ -265,10 +258,9 @@ class Client(ClientState):
         return found
 
     def _model_of(self, sent: SentModel) -> Trainer:
-        """Return the model that was sent, if this client agrees to it.
+        """Return the model that was sent, if this client agrees to it; no rating plays a part.
 
-        Nothing is imported that the policy does not name. Parameters that no model here can have
-        are refused; no rating plays a part in it.
+        Nothing is imported that the policy does not name.
         """
         unless(sent.name in self.policy.models, "a model that the policy does not name")
         catalogue, parts = self._catalogue_of(sent), (sent.items, sent.dense)
@@ -283,9 +275,8 @@ class Client(ClientState):
     ) -> tuple[NDArray[np.float64], dict[str, NDArray[Any]] | None]:
         """Return the client's unprotected upload, and what it keeps of the round.
 
-        Returns zeros and nothing if training fails. A client that refused because of its ratings,
-        or because of an error with them, would reveal something about them, unpaid. The owner
-        finds the error in the log.
+        Returns zeros and nothing if training fails: a client that refused because of its ratings,
+        or of an error with them, would reveal something unpaid. The error is in the log.
         """
         try:
             return trainer.train(self._ratings_for(request.model), self._local(), request.run)

@@ -59,8 +59,8 @@ class ClientPolicy(_File):
         neighbours: The neighbouring relation that the budget is a promise about, and that the
             client scales its noise for. Without `secagg` it is ``replace-one``, one client's data
             against any other: the server sees each upload, and local privacy means no less.
-        largest_charge: Largest charge of one round, in the accountant's currency.
-        smallest_charge: Smallest charge of one round; it bounds the total number of answers.
+        smallest_charge: Smallest charge of one round, in the accountant's currency; it bounds the
+            total number of answers.
         smallest_noise_multiplier: Smallest ratio of the noise scale to the sensitivity, which
             is the clip, or twice the clip for ``replace-one``.
         models: Names of the models that may be computed, or ``package.module:Class`` for one that
@@ -68,7 +68,6 @@ class ClientPolicy(_File):
         settings: Settings of models, by name; a model that is not listed must have its defaults.
         catalogues: SHA-256 of every allowed catalogue: items, titles, features and scale; see
             :attr:`~bgtplanner.flower.messages.SentCatalogue.digest`.
-        answers_kept: How many of the newest answers are kept, to repeat them on request.
         secagg: For a client that adds to sums only, under secure aggregation: with whom. Others
             noise each upload on their own.
     """
@@ -176,8 +175,7 @@ class ClientFile(_File):
     def table(self) -> Table:
         """Return the client's ratings as they are in the file now.
 
-        Ratings may arrive at any time, in a new file that is renamed to this one. A file that
-        someone is still writing to is refused as far as that can be seen.
+        A file that someone is still writing to is refused as far as that can be seen.
         """
         table = read_table(self.ratings, TableFormat())
         if _is_cut_off(self.ratings):
@@ -191,11 +189,7 @@ class ClientFile(_File):
     def ratings_over(
         self, catalogue: tuple[str, ...], low: float, high: float
     ) -> tuple[Ratings, int]:
-        """Return the ratings of items in a catalogue, and how many others were left out.
-
-        Ratings of other items, or outside the scale, cannot be used in this run; their number
-        never leaves the client.
-        """
+        """Return the ratings of a catalogue, and the number of others, which never leaves here."""
         table = self.table()
         place = {name: index for index, name in enumerate(catalogue)}
         labels = table.item if table.item_labels is None else table.item_labels[table.item]

@@ -1,19 +1,9 @@
 """The messages between server and clients, in the form of :mod:`..federation.aggregation.wire`.
 
 Neither side trusts the other. Every message is one string of bytes, in which every entry is
-checked as it is read; what does not fit raises a `MessageError`.
-
-=============  ============================================  ==================================
-message        from the server                               from the client
-=============  ============================================  ==================================
-``HELLO``      the run, a nonce                              its name, its accountant, and under
-                                                             secure aggregation a proof of both
-``TRAIN``      the model, the plan of a round                its noised upload, or a refusal
-``KEEP``       the model                                     a confirmation, or a refusal
-``CATALOGUE``  items, titles, features, scale                a confirmation, or a refusal
-``SUM``        a step of secure aggregation, and in the      its answer to the step, or a refusal
-               step of the upload the model and the plan
-=============  ============================================  ==================================
+checked as it is read; what does not fit raises a `MessageError`. A client says who it is
+(``HELLO``), noises an upload (``TRAIN``), takes a step of secure aggregation (``SUM``), and stores
+a catalogue (``CATALOGUE``) or the last model (``KEEP``). It may refuse each of them.
 
 A model names its catalogue by its digest. A client that does not hold that one answers
 ``unknown``; the server then sends it, once, and asks again.
@@ -177,11 +167,6 @@ class SentModel(Sent):
     items: NDArray[np.float32] = array("<f4", 2)
     dense: NDArray[np.float32] = array("<f4", 1)
 
-    @property
-    def about(self) -> dict[str, Any]:
-        """What the model is, without its parameters."""
-        return {"name": self.name, "settings": dict(self.settings), "catalogue": self.catalogue}
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Request(Sent):
@@ -228,16 +213,6 @@ class SumStep(Sent):
     scale: float = real()
     largest_clip: float = real()
     request: Request | None = wire.optional(Request)
-
-    @classmethod
-    def decode(cls, got: Reader) -> Self:
-        """Return the step that comes next in these bytes."""
-        found = super().decode(got)
-        asked = found.request
-        unless((asked is None) == (found.step != "upload"), "a plan in another step")
-        same = asked is None or asked.model.catalogue == found.catalogue
-        unless(same, "two catalogues")
-        return found
 
     @staticmethod
     def context(request: Request, scale: float, largest_clip: float) -> bytes:

@@ -85,8 +85,7 @@ class Group(NamedTuple):
 class Deployment:
     """A federation on real machines, stepped round by round.
 
-    Its `run` has the same name when the server is restarted, and the seed is that of the initial
-    parameters. Sums are made with a `group`, if the trust is ``secagg``.
+    Its `run` has the same name when the server is restarted; sums are made with a `group`.
     """
 
     def __init__(

@@ -57,7 +57,8 @@ class Trainer:
             raise MessageError("settings that the model does not have") from error
         if not same:
             raise MessageError("other settings of the model than the policy's")
-        self._sent, self._catalogue = sent, catalogue
+        self._about = {"name": sent.name, "settings": sent.settings, "catalogue": sent.catalogue}
+        self._catalogue = catalogue
         self._features = jnp.asarray(catalogue.features)
         own = Shared(jnp.asarray(sent.items), jnp.asarray(sent.dense))
         self.shared = with_features(self.learner, own, self._features)
@@ -76,7 +77,7 @@ class Trainer:
         """
         local = self.local(ratings, stored, run)
         upload, local = train_client(self.learner, self.shared, ratings, local)
-        text = json.dumps({"users": _users_of(ratings), "run": run, **self._sent.about})
+        text = json.dumps({"users": _users_of(ratings), "run": run, **self._about})
         leaves = {f"leaf{n}": np.asarray(leaf) for n, leaf in enumerate(jax.tree.leaves(local))}
         return upload, {"about": np.frombuffer(text.encode(), dtype=np.uint8)} | leaves
 
@@ -93,7 +94,7 @@ class Trainer:
         try:
             about = json.loads(bytes(stored["about"]))
             place = {user: row for row, user in enumerate(about.pop("users"))}
-            if run not in (None, about.pop("run")) or about != self._sent.about:
+            if run not in (None, about.pop("run")) or about != self._about:
                 return first
             rows = [(row, place[u]) for row, u in enumerate(_users_of(ratings)) if u in place]
             new, old = np.array(rows, dtype=np.int64).reshape(-1, 2).T
