@@ -1,4 +1,4 @@
-"""Take the two pictures of the report that the documentation shows.
+"""Take the picture of the report that the documentation shows.
 
 python docs/screenshots.py [NAME]   from the repository; needs Debian's chromium, takes minutes
 """
@@ -19,14 +19,6 @@ COMMAND = Path(sys.executable).parent / "bgtplanner"
 MOST_BYTES = 200_000
 SHOTS = {
     "report-run": (["run"], "light", 2780),
-    "report-grid": (
-        [
-            *("compare", "--mechanism", "gaussian,laplace", "--seeds", "0-3"),
-            *("--policy", "bgt,uniform,late,unlimited"),
-        ],
-        "dark",
-        1330,
-    ),
 }
 
 

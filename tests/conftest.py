@@ -165,7 +165,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports without their pictures, which take most of the time, for tests of anything else."""
     from bgtplanner.report import page
 
-    monkeypatch.setattr(page, "as_page", lambda _: "")
+    monkeypatch.setattr(page, "as_file", lambda *_, **__: "")
 
 
 @pytest.fixture(scope="session")

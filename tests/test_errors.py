@@ -97,8 +97,6 @@ REFUSED: list[tuple[str, str]] = [
     ("report {tmp}/plain", "{tmp}/plain/config.toml: has no [folder] schema"),
     ("report {tmp}/torn", "{tmp}/torn/config.toml: cannot be read"),
     ("report {tmp}/half", "{tmp}/half: the run is not finished"),
-    ("report {tmp}/done --figures {tmp}/file", "--figures {tmp}/file: is not a folder"),
-    ("report {tmp}/done --figures x --live", "--figures writes no page"),
     ("report {tmp}/old-grid", "{tmp}/old-grid/study.json: written by another version (schema 0)"),
     ("report {tmp}/torn-grid", "{tmp}/torn-grid/study.json: cannot be read"),
     ("compare --policy nonsense", "--policy: policy = 'nonsense'"),

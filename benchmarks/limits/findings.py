@@ -90,7 +90,7 @@ def _text(found: Estimate | None) -> str:
 
 def write_picture(rows: Rows, path: Path) -> None:
     """Draw the picture of all gains."""
-    from bgtplanner.report.style import Picture, as_file
+    from bgtplanner.report.pictures import Picture, as_file
 
     picture = Picture(
         name=path.stem,
@@ -112,7 +112,7 @@ def draw(rows: Rows, figure: Figure) -> None:
     """Fill a figure: one panel for each gain, one line for each epsilon."""
     from matplotlib.ticker import FuncFormatter
 
-    from bgtplanner.report.style import BLUE, GREY, shades
+    from bgtplanner.report.pictures import BLUE, GREY, shades
 
     marks: Sequence[str] = ("o", "s", "^", "D", "v")
     panels = figure.subplots(1, len(GAINS))

@@ -29,7 +29,7 @@ from benchmarks.paper.plan import DATASETS, FIGURES, RUNS, SEEDS, TEN_USERS, Job
 from benchmarks.paper.results import Results, finished, write_halves
 from benchmarks.paper.table import commands, deviations, how_to_run, table2
 from bgtplanner.errors import BGTPlannerError, InterruptedRunError
-from bgtplanner.report.screen import duration
+from bgtplanner.report.terminal import duration
 from bgtplanner.runs.compare import check_settings, run_cells
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import write_whole

@@ -14,12 +14,13 @@ from benchmarks.paper.results import Results
 from benchmarks.paper.table import NOTHING, not_run, short, table
 from bgtplanner.models.metrics import METRICS
 from bgtplanner.paper.table2 import EPSILON
-from bgtplanner.report.style import ABOVE, Picture, as_file, look_of
+from bgtplanner.report.pictures import ABOVE, BLUE, GREEN, YELLOW, Picture, as_file
 from bgtplanner.runs.folder import write_whole
 from bgtplanner.runs.statistics import Comparison, Estimate, Row, metric_of
 from bgtplanner.runs.study import folder_name, in_words
 
 Lines = dict[tuple[str, str, str], dict[str, Estimate]]
+_COLOURS = {"bgt": BLUE, "uniform": GREEN, "adpml": "#CC79A7", "adap": YELLOW}
 _SHOWN = "ml-100k"  # the picture that is on the page itself, if it is there
 
 
@@ -216,8 +217,8 @@ def _over(
             [place for place, _ in points],
             [of.mean for _, of in points],
             yerr=[of.std or 0.0 for _, of in points],
-            color=look_of(policy).colour,
-            marker="os^DvPX"[number % 7] if several else look_of(policy).mark,
+            color=_COLOURS[policy],
+            marker="os^DvPX"[number % 7],
             ls=("-", "--", "-.", ":")[number % 4],
             capsize=3,
             label=", ".join((policy, *settings)),

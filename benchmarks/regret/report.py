@@ -14,7 +14,7 @@ from scipy.stats import t as student
 
 from benchmarks.regret.environments import KINDS, SEEDS
 from benchmarks.regret.play import POLICIES, Cell, Results
-from bgtplanner.report.style import look_of
+from bgtplanner.report.pictures import BLUE, GREEN
 
 TARGET_SLOPE, TARGET_RATIO = 0.75, 0.90
 RIVALS = ("random", "uniform", "greedy")
@@ -26,10 +26,10 @@ NAMES = {
     "greedy": "greedy",
 }
 COLOURS = {  # of policies as everywhere; markers tell them apart without colour
-    "planner": (look_of("bgt").colour, "o"),
+    "planner": (BLUE, "o"),
     "paper": ("#0072B2", "s"),
-    "uniform": (look_of("uniform").colour, "^"),
-    "random": (look_of("random").colour, "v"),
+    "uniform": (GREEN, "^"),
+    "random": ("#AA4499", "v"),
     "greedy": ("#000000", "x"),
 }
 _LATE = 1000  # rounds from which on a second slope is given: does learning level off?

@@ -28,7 +28,7 @@ from benchmarks.results.play import SECONDS, Failure, estimate, pieces_of, play_
 from benchmarks.results.store import Store
 from benchmarks.results.tables import TABLES, TITLES, how_to_run
 from bgtplanner.errors import BGTPlannerError
-from bgtplanner.report.screen import duration
+from bgtplanner.report.terminal import duration
 from bgtplanner.runs.folder import write_whole
 
 _TITLE = "# The preset `recommended`, measured"

@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter
 
 from bgtplanner import Budget
 from bgtplanner.privacy.accountants import quotes
-from bgtplanner.report.style import BLUE, VERMILLION, Picture, as_file, shades
+from bgtplanner.report.pictures import BLUE, VERMILLION, Picture, as_file, shades
 from writing.blocks import DOCS
 
 if TYPE_CHECKING:

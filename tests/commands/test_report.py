@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import typer
 
-from bgtplanner.report.page import pictures_of
 from command_line import Call
 from made_runs import make_run
 
@@ -41,14 +40,3 @@ def test_open(call: Call, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(typer, "launch", opened.append)
     assert call(run, "--open").code == 0
     assert opened == [f"{run}/report.html"]
-
-
-def test_figures(call: Call, run: Path, tmp_path: Path) -> None:
-    done = call(run, "--figures", tmp_path / "figures", "--json")
-    written = json.loads(done.out)["figures"]
-    assert sorted(written) == sorted(str(path) for path in (tmp_path / "figures").iterdir())
-    names = {picture.name for picture in pictures_of(run)}
-    assert {Path(path).name for path in written} == {
-        f"{name}.{kind}" for name in names for kind in ("svg", "png")
-    }
-    assert call(run, "--figures", tmp_path / "figures", "--live").code == 2

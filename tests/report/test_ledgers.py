@@ -10,7 +10,7 @@ import pytest
 from bgtplanner import Budget, Budgets, Ledger
 from bgtplanner.privacy.accountants import quotes
 from bgtplanner.report.ledgers import ledger_facts, ledger_view, quotes_view
-from bgtplanner.report.screen import Screen
+from bgtplanner.report.terminal import Screen
 
 
 def printed(view: Any, *arguments: Any) -> str:

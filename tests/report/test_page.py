@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import threading
@@ -14,19 +15,18 @@ from xml.etree import ElementTree
 import pytest
 from matplotlib.figure import Figure
 
-from bgtplanner.errors import ConfigError, RunFolderError
+from bgtplanner.errors import RunFolderError
 from bgtplanner.report import page as page_module
-from bgtplanner.report import plots
+from bgtplanner.report import pictures
 from bgtplanner.report.facts import Facts
-from bgtplanner.report.page import facts_of, follow, pictures_of, render, write_report
-from bgtplanner.report.style import Picture, as_file, as_page, look_of, shades, write_pictures
+from bgtplanner.report.page import facts_of, follow, render, write_report
+from bgtplanner.report.pictures import Picture, as_file, shades
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.run import simulate
 from bgtplanner.text import visible
 from made_runs import make_run
 
 SHORT: dict[str, Any] = {"federation.rounds": 12}
-GRADIENTS = SHORT | {"planning.policy": "bgt", "model.name": "factorization"}
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 words_alone = pytest.mark.usefixtures("undrawn")
@@ -34,23 +34,20 @@ words_alone = pytest.mark.usefixtures("undrawn")
 
 
 class Outline(HTMLParser):
-    """Collects tags, what would be loaded from elsewhere, and the visible text."""
+    """Collects tags, the addresses of what is loaded, and the visible text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[str] = []
         self.loaded: list[str] = []
-        self.labels: list[str] = []
+        self.alts: list[str] = []
         self.text = ""
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
-        for name, value in attrs:
-            if name in ("src", "href", "xlink:href") and not str(value).startswith("#"):
-                self.loaded.append(str(value))
-            if name == "aria-label" and ("role", "img") in attrs:
-                self.labels.append(str(value))
+        self.loaded += [str(value) for name, value in attrs if name in ("src", "href")]
+        self.alts += [str(value) for name, value in attrs if name == "alt"]
 
     def handle_data(self, data: str) -> None:
         self.text += data
@@ -71,15 +68,26 @@ def heading(facts: Facts, name: str) -> Any:
     return next(section for section in facts.sections if section.heading == name)
 
 
+def drawn(folder: Path) -> dict[str, tuple[Picture, Figure]]:
+    found = {}
+    for picture in [of for section in facts_of(folder).sections for of in section.pictures]:
+        picture.draw(figure := Figure())
+        found[picture.name] = picture, figure
+    return found
+
+
 class TestPage:
     def test_of_a_real_run(self, tmp_path: Path) -> None:
         simulate("demo", rounds=3, out=tmp_path / "run")
         text = write_report(tmp_path / "run").read_text(encoding="utf-8")
         assert text == render(tmp_path / "run"), "the same run gives the same page"
         outline, summary = Outline(text), json.loads((tmp_path / "run/summary.json").read_text())
-        assert outline.loaded == []
         assert "script" not in outline.tags
-        assert outline.tags.count("svg") == len(outline.labels) == 3
+        assert outline.tags.count("img") == len(outline.alts) == 3
+        for address in outline.loaded:
+            kind, content = address.split(",")
+            assert kind == "data:image/svg+xml;base64", "nothing comes from elsewhere"
+            ElementTree.fromstring(base64.b64decode(content))
         for key in ("rmse_final", "rmse_constant", "rmse_client_alone", "rmse_served"):
             assert f"{summary[key]:.4f}" in outline.text
         for key in ("ndcg_at_10_served", "ndcg_at_10_popularity"):
@@ -88,19 +96,18 @@ class TestPage:
         assert "(replace-special); if a client's data are exchanged" in outline.text
         assert "bgtplanner run --config config.toml --out" in outline.text
         assert "[federation]" in outline.text, "all settings are there"
-        found = re.findall(r'\bid="([^"]*)"', text)
-        assert len(found) == len(set(found)) > 50
 
-    def test_only_our_script_may_run(self, tmp_path: Path) -> None:
-        for state, script in (("finished", "'none'"), ("running", r"'sha256-[A-Za-z0-9+/]{43}='")):
-            done = None if state == "finished" else 3
-            folder = make_run(tmp_path / state, SHORT, rounds_done=done)
-            text = render(folder, state=state)
-            policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
-            assert policy is not None
-            allowed = policy[1].replace("&#39;", "'")
-            assert "default-src 'none'" in allowed
-            assert re.search(f"script-src {script};", allowed)
+    @words_alone
+    @pytest.mark.parametrize("state", ["finished", "running"])
+    def test_only_our_script_may_run(self, tmp_path: Path, state: str) -> None:
+        done = None if state == "finished" else 3
+        text = render(make_run(tmp_path / "run", SHORT, rounds_done=done), state=state)
+        policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
+        assert policy is not None
+        allowed = policy[1].replace("&#39;", "'")
+        assert "default-src 'none'" in allowed
+        script = "'none'" if state == "finished" else r"'sha256-[A-Za-z0-9+/]{43}='"
+        assert re.search(f"script-src {script};", allowed)
 
     @words_alone
     def test_names_are_text_not_markup(self, tmp_path: Path) -> None:
@@ -125,37 +132,8 @@ class TestPage:
             write_report(folder)
 
 
-class TestFigures:
-    """Numbers of a run, whose figures tell themselves apart."""
-
-    def facts(self, folder: Path, **changes: Any) -> Facts:
-        made = make_run(folder / "run", SHORT)
-        own = {
-            "rmse_final": 0.15,
-            "rmse_served": 0.16,
-            "rmse_client_alone": 0.2,
-            "rmse_client_alone_served": 0.25,
-            "ndcg_at_10": 0.31,
-            "ndcg_at_10_popularity": 0.29,
-            "epsilon_spent_max": 7.25,
-            "rounds_paid": 5,
-            "scale": [1, 5],
-        }
-        return facts_of(changed(made, **own | changes))
-
-    def test_headline_and_lead(self, tmp_path: Path) -> None:
-        facts = self.facts(tmp_path)
-        assert "an error 36.0% lower" in facts.headline
-        assert "(0.64 instead of 1.00 stars)" in facts.headline
-        assert facts.lead == [
-            "Their lists had NDCG@10 0.310 (popularity reaches 0.290).",
-            "Better off: 62 % of the clients.",
-        ]
-        worse = facts_of(changed(tmp_path / "run", rmse_served=0.26, gains={"better": 0.4}))
-        assert "4.0% higher" in worse.headline
-        assert worse.lead[-1] == "Better off: 40 % of the clients."
-        nothing = facts_of(changed(tmp_path / "run", learned=False))
-        assert nothing.headline == "Nothing was learned from others."
+class TestSections:
+    """Of a run whose figures tell themselves apart."""
 
     @pytest.mark.parametrize(
         ("changes", "words"),
@@ -167,15 +145,14 @@ class TestFigures:
     )
     def test_promised(self, tmp_path: Path, changes: dict[str, Any], words: str) -> None:
         own = {"epsilon_client_level_median": 1000.0, "epsilon_client_level_pure": None}
-        facts = self.facts(tmp_path, **own | changes)
+        facts = facts_of(changed(make_run(tmp_path / "run", SHORT), **own | changes))
         section = heading(facts, "What is guaranteed, and what is not")
         assert section.promise is words.startswith("Guarantee")
         assert words in " ".join(section.words)
 
     def test_who_gains(self, tmp_path: Path) -> None:
         folder = make_run(tmp_path / "run", SHORT | {"privacy.budgets": "3:0.4,10:0.6"})
-        facts = facts_of(folder)
-        (table,) = heading(facts, "Who gains and who loses").tables
+        (table,) = heading(facts_of(folder), "Who gains and who loses").tables
         assert table.rows[0] == (
             "by number of ratings",
             ["up to 20 ratings", "30", "0.2100", "0.2000", "-5.0%", "-8.0% to -2.0%", "60%"],
@@ -205,7 +182,8 @@ class TestFigures:
         file.write_text(file.read_text().replace("[folder]", "[folder]\ndeployed = true"))
         found = facts_of(deployed)
         assert "What people would be shown" not in [of.heading for of in found.sections]
-        used, late = (sum(of[key] for of in found.rounds) for key in ("clients", "late"))
+        rounds = RunFolder(deployed).rounds()
+        used, late = (sum(of[key] for of in rounds) for key in ("clients", "late"))
         assert f"Uploads used: {used:,}, {late:,} late." in words_of(found)
 
 
@@ -213,73 +191,42 @@ class TestPictures:
     @pytest.mark.parametrize(
         ("settings", "expected"),
         [
-            (SHORT, {"spent", "forecast"}),
-            (GRADIENTS, {"spent", "forecast"}),
-            (SHORT | {"planning.policy": "uniform", "privacy.mechanism": "laplace"}, {"spent"}),
-            (SHORT | {"privacy.mechanism": "none"}, set()),
+            ({}, {"spent", "forecast"}),
+            ({"planning.policy": "uniform", "privacy.mechanism": "laplace"}, {"spent"}),
+            ({"privacy.mechanism": "none"}, set()),
         ],
     )
     def test_of_a_kind(self, tmp_path: Path, settings: Any, expected: set[str]) -> None:
-        names = {picture.name for picture in pictures_of(make_run(tmp_path / "run", settings))}
-        assert names == {"rmse"} | expected
-
-    def drawn(self, folder: Path) -> dict[str, tuple[Picture, Figure]]:
-        found = {}
-        for picture in pictures_of(folder):
-            picture.draw(figure := Figure())
-            found[picture.name] = picture, figure
-        return found
+        assert set(drawn(make_run(tmp_path / "run", SHORT | settings))) == {"rmse"} | expected
 
     def test_what_is_drawn_is_what_was_recorded(self, tmp_path: Path) -> None:
         folder = make_run(tmp_path / "run", SHORT | {"privacy.budgets": "3:0.4,10:0.6"})
-        facts = facts_of(folder)
-        drawn = self.drawn(folder)
-        curve = drawn["rmse"][1].axes[0].lines[0]
-        assert list(curve.get_ydata()) == [record["rmse"] for record in facts.rounds]
-        beside = [float(line.get_ydata()[0]) for line in drawn["rmse"][1].axes[0].lines[2:]]
+        rounds, summary = RunFolder(folder).rounds(), RunFolder(folder).summary()
+        assert summary is not None
+        made, alone = drawn(folder), summary["rmse_client_alone"]
+        axes = made["rmse"][1].axes[0]
+        assert list(axes.lines[0].get_ydata()) == [record["rmse"] for record in rounds]
+        beside = [float(line.get_ydata()[0]) for line in axes.lines[2:]]
         known = ("served", "constant", "user_mean", "client_alone")
-        assert beside == [facts.summary[f"rmse_{key}"] for key in known]
-        total, rounds = drawn["spent"][1].axes
-        spent = [f"{of['epsilon_spent_max']:.3g}" for of in facts.summary["classes"]]
-        assert f"{spent[0]} of 3, {spent[1]} of 10" in drawn["spent"][0].alt
-        last = [float(line.get_ydata()[-1]) for line in total.lines if len(line.get_ydata()) > 2]
-        assert last == pytest.approx([of["epsilon_spent_max"] for of in facts.summary["classes"]])
-        heights = [bar.get_height() for bar in rounds.patches]
-        left = [min(record["left"]) for record in facts.rounds]
-        assert sum(heights) >= 1 - left[-1] - 1e-9
-        assert [height > 0 for height in heights] == [of["charge"] > 0 for of in facts.rounds]
-        forecast = [of["why"]["forecast"][0] for of in facts.rounds if of["why"].get("forecast")]
-        assert list(drawn["forecast"][1].axes[0].lines[0].get_ydata()) == forecast
-        came = drawn["forecast"][1].axes[0].lines[1].get_ydata()
-        alone = facts.summary["rmse_client_alone"]
-        assert float(came[-1]) == pytest.approx(1 - facts.rounds[-1]["rmse"] / alone)
-
-    def test_axes_do_not_dramatise(self, tmp_path: Path) -> None:
-        """Small changes look small: around a client alone, or with zero, and the page says so."""
-        folder = make_run(tmp_path / "run", SHORT)
-        alone = json.loads((folder / "summary.json").read_text())["rmse_client_alone"]
-        drawn = self.drawn(folder)
-        low, high = drawn["rmse"][1].axes[0].get_ylim()
-        assert low <= 0.8 * alone < 1.1 * alone <= high
-        picture, figure = drawn["forecast"]
-        low, high = figure.axes[0].get_ylim()
-        assert low < 0.05 <= high
-        assert low <= 0
-        assert "The axis includes zero" in picture.note
-
-    def test_rewards_of_the_level_that_was_chosen(self, tmp_path: Path) -> None:
-        folder = make_run(tmp_path / "run", GRADIENTS)
-        picture, figure = self.drawn(folder)["forecast"]
-        records = [of for of in facts_of(folder).rounds if of["why"].get("predicted")]
-        expected = [of["why"]["predicted"][of["level"]] for of in records]
-        assert list(figure.axes[0].lines[0].get_ydata()) == expected
-        assert "reward" in picture.title
+        assert beside == [summary[f"rmse_{key}"] for key in known]
+        low, high = axes.get_ylim()
+        assert low <= 0.8 * alone < 1.1 * alone <= high, "a small change looks small"
+        last = [float(line.get_ydata()[-1]) for line in made["spent"][1].axes[0].lines]
+        assert last == pytest.approx([1 - share for share in rounds[-1]["left"]])
+        paid = sum(record["charge"] > 0 for record in rounds)
+        assert f"{last[1]:.1%} of ε 10. {paid} of 12 rounds were paid" in made["spent"][0].alt
+        axes = made["forecast"][1].axes[0]
+        expected = [of["why"]["forecast"][0] for of in rounds if of["why"].get("forecast")]
+        assert list(axes.lines[0].get_ydata()) == expected
+        came = float(axes.lines[1].get_ydata()[-1])
+        assert came == pytest.approx(1 - rounds[-1]["rmse"] / alone)
+        assert axes.get_ylim()[0] <= 0 < 0.05 <= axes.get_ylim()[1]
 
     def test_one_user_a_client_needs_no_line_for_its_mean(self, tmp_path: Path) -> None:
         folder = make_run(tmp_path / "run", SHORT)
-        assert "each user's own mean" in pictures_of(folder)[0].alt
+        assert "each user's own mean" in drawn(folder)["rmse"][0].alt
         changed(folder, rmse_user_mean=0.206, rmse_client_alone=0.206)
-        alt = pictures_of(folder)[0].alt
+        alt = drawn(folder)["rmse"][0].alt
         assert "each client alone" in alt
         assert "each user's own mean" not in alt
 
@@ -294,40 +241,26 @@ class TestPictures:
             del record["spent"], record["why"]
             lines.append(json.dumps(record))
         (folder / "rounds.jsonl").write_text("\n".join(lines) + "\n")
-        names = {picture.name for picture in pictures_of(folder)}
-        assert names == {"rmse", "spent"}
+        assert set(drawn(folder)) == {"rmse", "spent"}
         assert "bgtplanner unknown" in render(folder)
-
-    def test_written_to_files(self, tmp_path: Path) -> None:
-        made = Picture(name="a", title="b", alt="c", draw=lambda figure: figure.text(0, 0, "$x$"))
-        written = write_pictures([made], tmp_path / "figures")
-        assert [path.name for path in written] == ["a.svg", "a.png"]
-        assert all(path.stat().st_size > 500 for path in written)
-        assert "$x$" in as_file(made)
-        assert "currentColor" in as_page(made)
-        (tmp_path / "file").touch()
-        with pytest.raises(ConfigError, match="is not a folder"):
-            write_pictures([made], tmp_path / "file")
 
     @pytest.mark.filterwarnings("ignore:constrained_layout not applied")  # too long a name
     def test_hostile_names_are_text(self) -> None:
         """What stands in a picture is no formula, no tag, and no damage to the file."""
         name = "<script>\x1b[2J$\\frac{1}{0}$\u202e-->]]>&amp;"
-        picture = plots.quality({"policy": name, "model": name}, "rmse", [0.3, 0.2], 12)
-        for text in (as_file(picture), as_page(picture)):
-            assert "<script" not in text
-            assert not re.search("[\x00-\x09\x0b-\x1f\u202e]", text)
-        tree = ElementTree.fromstring(as_file(picture))
+        text = as_file(pictures.quality({"model": name}, "rmse", [0.3, 0.2], 12))
+        assert "<script" not in text
+        assert not re.search("[\x00-\x09\x0b-\x1f\u202e]", text)
+        tree = ElementTree.fromstring(text)
         assert visible(name) in ["".join(of.itertext()).strip() for of in tree.iter()]
 
-    def test_looks(self) -> None:
-        assert len({look_of(name) for name in ("bgt", "uniform", "early", "late", "adap")}) == 5
+    def test_shades(self) -> None:
         assert shades("#0072B2", 1) == ["#0072b2"]
         assert len(set(shades("#0072B2", 5))) == 5
 
 
 class TestLive:
-    @pytest.mark.parametrize("done", [0, 1, 7])
+    @pytest.mark.parametrize("done", [0, 7])
     def test_unfinished(self, tmp_path: Path, done: int) -> None:
         folder = make_run(tmp_path / "run", SHORT, rounds_done=done)
         facts = facts_of(folder, state="running")

@@ -13,8 +13,7 @@ from rich.console import Console
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import split_ratings
-from bgtplanner.report.screen import Screen
-from bgtplanner.report.terminal import RunProgress, StudyProgress
+from bgtplanner.report.terminal import RunProgress, Screen, StudyProgress
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.result import Result
 from bgtplanner.runs.run import simulate

@@ -8,12 +8,10 @@ import pytest
 
 from bgtplanner.report.verdict import (
     about_scores,
-    gained,
-    headline,
-    lead,
     nothing_learned,
     scores,
     target_in_words,
+    verdict,
 )
 
 LAST: dict[str, Any] = {
@@ -38,19 +36,28 @@ SERVED = LAST | {
 
 def test_last_round() -> None:
     error = "an error 10.0% lower than each could reach alone (RMSE 0.1800 against 0.2000)"
-    assert headline(LAST) == f"Learning together, 300 clients end with {error}."
-    assert lead(LAST) == ["Their lists have NDCG@10 0.276 (popularity reaches 0.291)."]
+    assert verdict(LAST) == [
+        f"Learning together, 300 clients end with {error}.",
+        "Their lists have NDCG@10 0.276 (popularity reaches 0.291).",
+    ]
 
 
-def test_as_people_were_served() -> None:
-    error = "an error 24.0% lower than each could reach alone (RMSE 0.1900 against 0.2500)"
-    begun = "Over 30 rounds of learning together, 300 clients were served with"
-    assert headline(SERVED) == f"{begun} {error}."
-    assert lead(SERVED) == ["Their lists had NDCG@10 0.250 (popularity reaches 0.291)."]
-    assert gained(SERVED) == (0.19, 0.25)
-    assert gained(SERVED | {"rmse_client_alone_served": None}) == (0.19, 0.2)
-    assert gained(SERVED | {"objective": "last"}) == (0.18, 0.2)
-    assert gained({"rmse_final": 0.1}) is None
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "24.0% lower than each could reach alone (RMSE 0.1900 against 0.2500)"),
+        ({"rmse_client_alone_served": None}, "RMSE 0.1900 against 0.2000"),
+        ({"objective": "last"}, "Learning together, 300 clients end with an error 10.0% lower"),
+        ({"rmse_served": 0.3}, "20.0% higher than each could reach alone"),
+    ],
+)
+def test_as_people_were_served(changes: dict[str, Any], words: str) -> None:
+    headline, lists, better = verdict(SERVED | changes | {"gains": {"better": 0.6}})
+    assert words in headline
+    if "objective" not in changes:
+        assert headline.startswith("Over 30 rounds of learning together, 300 clients were served")
+        assert lists == "Their lists had NDCG@10 0.250 (popularity reaches 0.291)."
+    assert better == "Better off: 60 % of the clients."
 
 
 @pytest.mark.parametrize(
@@ -59,54 +66,41 @@ def test_as_people_were_served() -> None:
         ([1, 5], "0.72 instead of 0.80 stars"),
         ([0, 100], "18 instead of 20 on 0 to 100"),
         ([0, 1], "RMSE 0.1800 against 0.2000"),
-        (None, "RMSE 0.1800 against 0.2000"),
     ],
 )
 def test_on_the_scale_of_the_data(scale: list[int] | None, words: str) -> None:
-    assert headline(LAST | {"scale": scale}).endswith(f"alone ({words}).")
-
-
-@pytest.mark.parametrize(
-    ("together", "alone", "words"),
-    [(0.3, 0.2, "50.0% higher"), (0.2, 0.2, "0.0% lower")],
-)
-def test_higher_or_lower(together: float, alone: float, words: str) -> None:
-    changes = {"rmse_final": together, "rmse_client_alone": alone}
-    assert f"with an error {words} than" in headline(LAST | changes)
+    assert verdict(LAST | {"scale": scale})[0].endswith(f"alone ({words}).")
 
 
 @pytest.mark.parametrize("missing", ["ndcg_at_10", "ndcg_at_10_popularity"])
 def test_lists_are_not_judged_without_popularity(missing: str) -> None:
-    assert lead(LAST | {missing: None}) == []
-    assert lead(LAST | {"preset": "paper"}) == []
+    assert len(verdict(LAST | {missing: None})) == len(verdict(LAST | {"preset": "paper"})) == 1
     alone = LAST | {"rmse_client_alone": 0.0}  # clicks: there are no ratings to predict
-    assert headline(alone).endswith("get lists with NDCG@10 0.276 (popularity reaches 0.291).")
-    assert headline(alone | {missing: None}) == "RMSE 0.1800 after 30 rounds."
+    (said,) = verdict(alone)
+    assert said.endswith("get lists with NDCG@10 0.276 (popularity reaches 0.291).")
+    assert verdict(alone | {missing: None}) == ["RMSE 0.1800 after 30 rounds."]
 
 
 @pytest.mark.parametrize("changes", [{"learned": False}, {"mechanism": "x", "rounds_paid": 0}])
 def test_nothing_learned(changes: dict[str, Any]) -> None:
     known = LAST | changes | {"epsilon": 0.05, "trust": "local", "scale": [1, 5]}
-    assert nothing_learned(known)
-    assert headline(known) == "Nothing was learned from others."
-    error, helps = lead(known)
+    headline, error, helps = verdict(known)
+    assert headline == "Nothing was learned from others."
     assert "an error of 0.72 stars" in error
     assert "--epsilon than 0.05, more clients or --trust secagg" in helps
     assert not nothing_learned(LAST | {"mechanism": "x", "rounds_paid": 1})
 
 
 def test_nobody_looked_at_the_ratings() -> None:
-    known = {"clients": 1200, "rmse_final": None}
-    assert headline(known).startswith("1,200 clients learned together on their own machines.")
-    assert lead(known) == []
+    (said,) = verdict({"clients": 1200, "rmse_final": None})
+    assert said.startswith("1,200 clients learned together on their own machines.")
 
 
 class TestScores:
     def test_all(self) -> None:
-        labels, rows, best = scores(SERVED | {"scale": [1, 5]})
-        assert labels[:3] == ["RMSE", "stars", "NDCG@10"]
-        found = {name: figures[:3] for name, figures in rows}
-        assert found == {
+        table = scores(SERVED | {"scale": [1, 5]})
+        assert table.columns[:4] == ["predictor", "RMSE", "stars", "NDCG@10"]
+        assert {name: figures[:3] for _, (name, *figures) in table.rows} == {
             "one constant for all": ["0.2300", "0.92", "–"],
             "each client alone": ["0.2000", "0.80", "–"],
             "each client alone, as served": ["0.2500", "1.00", "–"],
@@ -115,13 +109,13 @@ class TestScores:
             "tastes, as served": ["0.1900", "0.76", "0.250"],
             "tastes, last round": ["0.1800", "0.72", "0.276"],
         }
-        assert best == "tastes, as served"
-        assert scores(SERVED | {"objective": "last"})[2] == "tastes, last round"
+        assert table.bold == "tastes, as served"
+        assert scores(SERVED | {"objective": "last"}).bold == "tastes, last round"
 
     def test_what_it_is_judged_by(self) -> None:
-        labels, rows, _ = scores(SERVED, judged=True)
-        assert labels == ["RMSE", "NDCG@10"]
-        assert [name for name, _ in rows] == [
+        table = scores(SERVED, judged=True)
+        assert table.columns == ["predictor", "RMSE", "NDCG@10"]
+        assert [row[0] for _, row in table.rows] == [
             "each client alone, as served",
             "popularity, not private",
             "tastes, as served",
@@ -130,10 +124,11 @@ class TestScores:
 
     def test_the_papers(self) -> None:
         paper = LAST | {"preset": "paper", "rmse_best": 0.17, "f1_best": 0.9, "f1_final": 0.8}
-        labels, rows, best = scores(paper, judged=True)
-        assert labels == ["RMSE", "F1"]
-        assert rows[-1] == ("best round on the test set, as in the paper", ["0.1700", "0.900"])
-        assert best == "tastes, last round"
+        table = scores(paper, judged=True)
+        assert table.columns == ["predictor", "RMSE", "F1"]
+        best = ["best round on the test set, as in the paper", "0.1700", "0.900"]
+        assert table.rows[-1] == ("", best)
+        assert table.bold == "tastes, last round"
 
 
 def test_about_scores() -> None:

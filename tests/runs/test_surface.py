@@ -204,7 +204,7 @@ class TestCompare:
         found = compare(made, ["late", "uniform"], model="biases", seeds=[0], rounds=2, epsilon=30)
         assert repr(found) == "Comparison(synthetic: late, uniform; 2 of 2 runs finished)"
         page = found._repr_html_()
-        assert page.count("<table>") == page.count("<img ") == 1
+        assert page.count("<table>") == 1
         assert "uniform" in page
         again = pickle.loads(pickle.dumps(found))
         assert (again.rows, repr(again)) == (found.rows, repr(found))

@@ -30,7 +30,7 @@ from bgtplanner.errors import (
 from bgtplanner.privacy.ledger import Head, Ledger
 from bgtplanner.privacy.mechanisms import MECHANISMS
 from bgtplanner.privacy.witness import Witness
-from bgtplanner.report.screen import Screen
+from bgtplanner.report.terminal import Screen
 from bgtplanner.text import csv_text
 
 ledger_app = typer.Typer(

@@ -22,7 +22,7 @@ from bgtplanner.commands.options import (
 )
 from bgtplanner.commands.train import new_folder
 from bgtplanner.errors import ConfigError
-from bgtplanner.report.screen import Screen, print_table, words
+from bgtplanner.report.terminal import Screen, print_table, words
 
 if TYPE_CHECKING:
     from bgtplanner.runs.study import Study

@@ -24,9 +24,8 @@ from bgtplanner.commands.options import (
     say,
     settings_options,
 )
-from bgtplanner.commands.report import report_writer
 from bgtplanner.errors import ConfigError, MissingExtraError
-from bgtplanner.report.screen import Screen
+from bgtplanner.report.terminal import Screen
 from bgtplanner.runs.settings import FLAGS
 
 if TYPE_CHECKING:
@@ -143,8 +142,10 @@ def _show_result(result: Result, as_json: bool, view: RunProgress) -> None:
     elif view.verbosity < 0:
         say(str(result.folder))
     elif result.folder is not None:
+        from bgtplanner.report.page import write_report
+
         try:
-            page = report_writer()(result.folder)
+            page = write_report(result.folder)
             say(f"Report: {page}")
         except MissingExtraError as error:
             say(f"Results: {result.folder}/summary.json ({error})")

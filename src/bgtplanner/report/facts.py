@@ -6,11 +6,11 @@ notebook only lay it out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from bgtplanner.report.style import Picture
+from bgtplanner.report.pictures import Picture
 from bgtplanner.text import Table
 
 
@@ -41,8 +41,6 @@ class Facts:
         about: What was run, in a line.
         state: ``finished``, ``running`` or ``stopped``.
         progress: How many rounds or cells are done, and how many there will be.
-        summary: The figures of a run, or those of an unfinished one so far.
-        rounds: The records of its rounds.
     """
 
     kind: str
@@ -52,15 +50,3 @@ class Facts:
     sections: Sequence[Section]
     state: str
     progress: tuple[int, int]
-    summary: Mapping[str, Any] = field(default_factory=dict)
-    rounds: Sequence[Mapping[str, Any]] = ()
-
-    @property
-    def pictures(self) -> list[Picture]:
-        """Every picture, in order."""
-        return [picture for section in self.sections for picture in section.pictures]
-
-    @property
-    def tables(self) -> list[Table]:
-        """Every table, in order."""
-        return [table for section in self.sections for table in section.tables]

@@ -55,19 +55,16 @@ def not_covered(summary: Mapping[str, Any]) -> list[str]:
     return [f"Not covered, so that no finite epsilon holds: {named}."]
 
 
-def relation_in_words(summary: Mapping[str, Any]) -> list[str]:
-    """Return what the promised epsilon is about, and how large it is about the other relation.
-
-    Nothing if a summary names no relation.
-    """
+def _relation(summary: Mapping[str, Any]) -> list[str]:
+    """Return what epsilon is about, and how large it is about the other relation, if known."""
     neighbours, other = summary.get("neighbours"), summary.get("epsilon_other_reading")
     if not neighbours:
         return []
     said = f"Epsilon {summary['epsilon']:g} bounds what can be told if {_ABOUT[neighbours]} "
     if other is None:
         return [f"{said}({neighbours})."]
-    name, means = next((name, of) for name, of in _ABOUT.items() if name != neighbours)
-    return [f"{said}({neighbours}); if {means} ({name}), it is {rounded_up(other)}."]
+    (name,) = _ABOUT.keys() - {neighbours}
+    return [f"{said}({neighbours}); if {_ABOUT[name]} ({name}), it is {rounded_up(other)}."]
 
 
 def shared_noise(summary: Mapping[str, Any]) -> list[str]:
@@ -80,13 +77,14 @@ def shared_noise(summary: Mapping[str, Any]) -> list[str]:
             "No real federation can add this noise under secure aggregation, since someone would "
             "have to be trusted with all of it: use mechanism gaussian, or trust local."
         ]
-    dropouts, colluders = summary.get("most_dropouts"), summary.get("most_colluders")
-    if dropouts is None or colluders is None:  # an older run
+    tolerated = summary.get("most_dropouts"), summary.get("most_colluders")
+    if None in tolerated:  # an older run
         return []
+    dropouts, colluders = map(_of_clients, tolerated)
     said = (
-        "Each client adds a share of the noise. The promise holds with at most "
-        f"{_of_clients(dropouts)} dropping out of a round and at most {_of_clients(colluders)} "
-        "colluding with the server; if more drop out, the sum is not opened."
+        f"Each client adds a share of the noise. The promise holds with at most {dropouts} "
+        f"dropping out of a round and at most {colluders} colluding with the server; if more drop "
+        "out, the sum is not opened."
     )
     if surplus := summary.get("noise_surplus"):
         said += f" The noise was {100 * surplus:.2g} % above what that takes."
@@ -95,7 +93,7 @@ def shared_noise(summary: Mapping[str, Any]) -> list[str]:
     return [said]
 
 
-def _of_clients(number: float) -> str:
+def _of_clients(number: Any) -> str:
     """Return a share of the clients, or a number of them, in words."""
     if 0 < number < 1:
         return f"{100 * number:g} % of the clients"
@@ -105,49 +103,40 @@ def _of_clients(number: float) -> str:
 def guarantee(summary: Mapping[str, Any], *, short: bool = False) -> list[str]:
     """Return sentences on the guarantee, on what was spent, and on what is not covered.
 
-    Args:
-        summary: The figures of the run.
-        short: Whether to leave out how a guarantee that holds is to be read.
+    If it is to be `short`, how a guarantee that holds is to be read is left out.
     """
     if summary.get("mechanism", "none") == "none":
         return ["Guarantee: none. Uploads were neither clipped nor noised."]
-    epsilon, delta = summary["epsilon"], summary["delta"]
+    epsilon, delta, rule = summary["epsilon"], summary["delta"], summary["accounting"]
     drawn = ", if the noise were secret; this run is simulated, and its noise comes from a seed"
     drawn *= bool(summary.get("simulated_noise", True))
-    unpaid = not_covered(summary)
-    rest = relation_in_words(summary) + shared_noise(summary) + unpaid
+    rest = _relation(summary) + shared_noise(summary) + not_covered(summary)
     if is_sound(summary):
         seen = "only the sum of all uploads" if summary["trust"] == "secagg" else "every upload"
         known = summary.get("epsilon_spent_max")
-        spent = (
-            f"Spent at most {'an unknown part' if known is None else f'{known:.3g}'} of this "
-            f"epsilon, in {summary['rounds_paid']} rounds."
-        )
+        most = "an unknown part" if known is None else f"{known:.3g}"
+        spent = f"Spent at most {most} of this epsilon, in {summary['rounds_paid']} rounds."
         promise = f"Guarantee: ({epsilon:g}, {delta:g})-differential privacy for each whole client"
+        seen = f"against a server that sees {seen}"
         if short:
-            return [f"{promise}, against a server that sees {seen}{drawn}. {spent}", *unpaid]
-        return [
-            f"{promise}, over the whole run, against a server that sees {seen} "
-            f"({summary['accounting']}){drawn}.",
-            *rest,
-            spent,
-            "Who takes part, and when, is not hidden.",
-        ]
+            return [f"{promise}, {seen}{drawn}. {spent}", *not_covered(summary)]
+        promise = f"{promise}, over the whole run, {seen} ({rule}){drawn}."
+        return [promise, *rest, spent, "Who takes part, and when, is not hidden."]
     if summary["unit"] == "row":
         pure = summary.get("epsilon_client_level_pure")
         without = "" if pure is None else f" ({pure:,.0f} as pure epsilon)"
         said = (
-            f"Guarantee: epsilon {epsilon:g} is booked, but for each tensor and item row on its "
-            f"own. For the whole client it is {summary['epsilon_client_level_median']:,.0f}"
-            f"{without} at delta 1e-5 for the median client, "
-            f"{summary['epsilon_client_level']:,.0f} for the most exposed one"
+            f"epsilon {epsilon:g} is booked, but for each tensor and item row on its own. For the "
+            f"whole client it is {summary['epsilon_client_level_median']:,.0f}{without} at delta "
+            f"1e-5 for the median client, {summary['epsilon_client_level']:,.0f} for the most "
+            "exposed one"
         )
     elif not _adds_up(summary):
         said = (
-            f"Guarantee: epsilon {epsilon:g} is booked by {summary['accounting']}, which does not "
-            f"bound it. It amounts to {summary['epsilon_client_level']:.3g} at delta 1e-5 for "
-            "the uploads of the most exposed client"
+            f"epsilon {epsilon:g} is booked by {rule}, which does not bound it. It amounts to "
+            f"{summary['epsilon_client_level']:.3g} at delta 1e-5 for the uploads of the most "
+            "exposed client"
         )
     else:
-        said = f"Guarantee: ({epsilon:g}, {delta:g})-differential privacy of the uploads alone"
-    return [f"{said}{drawn}.", *rest]
+        said = f"({epsilon:g}, {delta:g})-differential privacy of the uploads alone"
+    return [f"Guarantee: {said}{drawn}.", *rest]

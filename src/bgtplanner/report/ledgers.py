@@ -10,7 +10,7 @@ from rich.console import Console
 
 from bgtplanner.privacy.accountants import both_readings, from_ticks
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.report.screen import print_table
+from bgtplanner.report.terminal import print_table
 from bgtplanner.text import Table
 
 
@@ -18,26 +18,25 @@ def quotes_view(console: Console, rounds: int, quotes: Mapping[str, Mapping[str,
     """Print the noise of a round under every accountant, and what it amounts to."""
     keys = ("noise_multiplier", "charge", "capacity", "epsilon", "epsilon_other_reading")
     heads = ["accountant", "noise", "charge", "capacity", "epsilon", "other"]
-    given = any("at_noise_multiplier" in quote for quote in quotes.values())
-    rows = []
-    for name, quote in quotes.items():
-        texts = ["–" if quote[key] is None else f"{quote[key]:.4g}" for key in keys]
-        if given:
-            at = quote["at_noise_multiplier"]
-            texts += [f"{at['rounds_affordable']:,}", f"{at['epsilon']:.4g}"]
-        rows.append(("", [name + ("" if quote["sound"] else " (!)"), *texts]))
-    print_table(console, Table("", heads + ["rounds", "epsilon"] * given, rows))
-    lines = [
+    note = [
         "noise: its scale over the sensitivity of a round, which is the clip",
         "  (replace-special: against nothing) or twice it (replace-one: another's data).",
         f"epsilon: of {rounds:,} rounds; other: under the other relation, at most.",
     ]
-    if given:
-        lines.append("rounds, epsilon: how many rounds the budget pays for with your noise,")
-        lines.append(f"and what {rounds:,} of them amount to.")
+    rows = []
+    for name, quote in quotes.items():
+        texts = ["–" if quote[key] is None else f"{quote[key]:.4g}" for key in keys]
+        if (at := quote.get("at_noise_multiplier")) is not None:
+            texts += [f"{at['rounds_affordable']:,}", f"{at['epsilon']:.4g}"]
+        rows.append(("", [name + ("" if quote["sound"] else " (!)"), *texts]))
+    if rows and len(rows[0][1]) > len(heads):
+        heads += ["rounds", "epsilon"]
+        note.append("rounds, epsilon: how many rounds the budget pays for with your noise,")
+        note.append(f"and what {rounds:,} of them amount to.")
     if any(not quote["sound"] for quote in quotes.values()):
-        lines.append("(!) promises nothing: what the authors booked, for comparison only.")
-    console.print("\n".join(lines), highlight=False, markup=False)
+        note.append("(!) promises nothing: what the authors booked, for comparison only.")
+    print_table(console, Table("", heads, rows))
+    console.print("\n".join(note), highlight=False, markup=False)
 
 
 def ledger_facts(ledger: Ledger) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The page of a run or a study: one self-contained file that opens offline.
+"""The page of a run or a study, one self-contained file that opens offline; and its notebook form.
 
 While a run goes on, :func:`follow` writes the page again and again, and the page reloads itself.
 """
@@ -6,26 +6,29 @@ While a run goes on, :func:`follow` writes the page again and again, and the pag
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import hashlib
-import shlex
+import importlib.util
 import time
 from collections.abc import Callable
+from html import escape
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
-from markupsafe import Markup
-
-from bgtplanner.errors import RunFolderError
+from bgtplanner.errors import MissingExtraError
 from bgtplanner.report.facts import Facts
-from bgtplanner.report.run import read_facts
-from bgtplanner.report.study import study_facts
-from bgtplanner.report.style import Picture, as_page
+from bgtplanner.report.pictures import INK, Picture, as_file
+from bgtplanner.report.run import facts_of_result, read_facts
+from bgtplanner.report.study import facts_of_comparison, study_facts
 from bgtplanner.runs.folder import RunFolder, write_whole
+from bgtplanner.runs.result import Result
 from bgtplanner.runs.study import Study
 from bgtplanner.text import visible
+
+if TYPE_CHECKING:  # a notebook does without
+    from jinja2 import Template
 
 _POLL = 1.0  # seconds between looks at the folder
 _BREATHE = 4.0  # pause after a drawing, as a multiple of its time: training needs the processor
@@ -37,6 +40,7 @@ def write_report(path: Path | str) -> Path:
     Raises:
         RunFolderError: If the folder holds no finished run and no study.
         StorageError: If it cannot be written.
+        MissingExtraError: If what it needs is not installed.
     """
     page = Path(path) / "report.html"
     write_whole(page, render(Path(path)))
@@ -49,46 +53,53 @@ def facts_of(folder: Path, *, state: str = "finished") -> Facts:
     return read_facts(folder, state=state) if study is None else study_facts(folder, study, state)
 
 
-def pictures_of(path: Path | str) -> list[Picture]:
-    """Return every picture of the page, for writing to files.
-
-    Raises:
-        RunFolderError: If no cell of a study is finished.
-    """
-    folder, study = Path(path), Study.read(Path(path))
-    if study is not None and study.variations:
-        raise RunFolderError(f"{folder}: a sweep has tables and no pictures")
-    pictures = facts_of(folder).pictures
-    if study is not None and not pictures:
-        raise RunFolderError(
-            f"{folder}: no cell is finished; continue with: bgtplanner {study.command} "
-            f"--out {shlex.quote(str(folder))}"
-        )
-    return pictures
-
-
 def render(folder: Path, *, state: str = "finished") -> str:
     """Return the page of a run or a study as text; that of an unfinished one reloads itself."""
     return _page(facts_of(folder, state=state))
 
 
 def _page(facts: Facts) -> str:
+    if None in map(importlib.util.find_spec, ("jinja2", "matplotlib")):
+        raise MissingExtraError("report", "A report")
     script = _own_file("reload.js") if facts.state != "finished" else ""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    drawn = {of.name: Markup(as_page(of)) for of in facts.pictures}  # noqa: S704 - escaped there
     return _template().render(
         facts=facts,
-        drawn=drawn,
+        image=functools.partial(image, ink=INK),
         style=_own_file("style.css"),
         script=script,
         allowed=f"'sha256-{digest}'" if script else "'none'",
     )
 
 
+def image(picture: Picture, **how: Any) -> str:
+    """Return the address of an image that holds the picture itself."""
+    return (
+        f"data:image/svg+xml;base64,{base64.b64encode(as_file(picture, **how).encode()).decode()}"
+    )
+
+
+def as_html(shown: Any) -> str:
+    """Return what a notebook shows of a result or a comparison: a sentence, a table, a picture."""
+    facts = facts_of_result(shown) if isinstance(shown, Result) else facts_of_comparison(shown)
+
+    def text(plain: str) -> str:
+        return escape(visible(plain))
+
+    parts = [f"<p>{text(facts.headline)}</p>"]
+    for table in [table for section in facts.sections for table in section.tables][:1]:
+        rows = [["", *table.columns], *([group, *cells] for group, cells in table.rows)]
+        lines = ("".join(f"<td>{text(cell)}</td>" for cell in row) for row in rows)
+        body = "".join(f"<tr>{line}</tr>" for line in lines)
+        parts.append(f"<table><caption>{text(table.title)}</caption>{body}</table>")
+    with contextlib.suppress(ModuleNotFoundError):  # without the extra `report`: no picture
+        drawn = [picture for section in facts.sections for picture in section.pictures][:1]
+        parts += [f'<img alt="{text(of.alt)}" src="{image(of)}">' for of in drawn]
+    return f"<div>{''.join(parts)}</div>"
+
+
 def _state(folder: Path) -> str:
     """Return whether an unfinished run is going on, or was stopped; of a study any of its runs."""
-    if (folder / "config.toml").exists():
-        return "running" if RunFolder(folder).in_use() else "stopped"
     runs = [file.parent for file in folder.rglob("config.toml")]
     unfinished = [RunFolder(run) for run in runs if not (run / "summary.json").exists()]
     going = not unfinished or any(run.in_use() for run in unfinished)
@@ -99,11 +110,7 @@ def follow(folder: Path, written: Callable[[Path], None]) -> None:
     """Write the page while a run or a study goes on, until it is finished.
 
     A folder that is not there yet is waited for. Whoever interrupts it leaves a page that does
-    not reload itself any more.
-
-    Args:
-        folder: The folder.
-        written: Is told the path of the page when it is there.
+    not reload itself any more. `written` is told the path of the page when it is there.
     """
     page, seen = folder / "report.html", None
     while not (folder / "config.toml").exists() and Study.read(folder) is None:
@@ -124,27 +131,28 @@ def follow(folder: Path, written: Callable[[Path], None]) -> None:
             write_whole(page, page.read_text(encoding="utf-8").replace(" checked>", ">"))
 
 
-def _shown_text(value: Any) -> Any:
-    """Write out invisible characters in a value; the template then escapes tags."""
-    plain = isinstance(value, str) and not isinstance(value, Markup)
-    return visible(value, keep="\n") if plain else value
-
-
 @functools.cache
 def _template() -> Template:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    def shown(value: Any) -> Any:
+        """Write out invisible characters in a value; the template then escapes tags."""
+        plain = isinstance(value, str) and not isinstance(value, Markup)
+        return visible(value, keep="\n") if plain else value
+
     environment = Environment(
         loader=PackageLoader("bgtplanner.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_shown_text,
+        finalize=shown,
     )
     return environment.get_template("page.html.j2")
 
 
-@functools.cache
-def _own_file(name: str) -> Markup:
+def _own_file(name: str) -> str:
     """Return the page's style or script, which needs no escaping."""
     file = resources.files("bgtplanner.report") / "templates" / name
-    return Markup(file.read_text(encoding="utf-8"))  # noqa: S704
+    return file.read_text(encoding="utf-8")

@@ -1,19 +1,24 @@
-"""A run or a study on a terminal of 80 columns: a live line, and a small table at the end."""
+"""A terminal of 80 columns: a safe console, tables, and how a run or a study is going.
+
+Text from outside cannot set colours or erase lines here.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table as Grid
+from rich.text import Text
 
 from bgtplanner.models.metrics import shown
 from bgtplanner.report import verdict
 from bgtplanner.report.guarantee import guarantee
-from bgtplanner.report.screen import duration, print_table, words
-from bgtplanner.text import Table
+from bgtplanner.text import Table, visible
 
 if TYPE_CHECKING:  # for annotations only: this file must work without the simulator
     from bgtplanner.data.split import Split
@@ -21,9 +26,82 @@ if TYPE_CHECKING:  # for annotations only: this file must work without the simul
     from bgtplanner.runs.result import Result
     from bgtplanner.runs.statistics import Outcome
 
+_WIDEST = 27  # room for a name in 80 columns
+
+
+class Screen(Console):
+    """A console that prints every string literally: no markup, no emoji, no control codes."""
+
+    def __init__(self, *, stderr: bool = False, **options: Any) -> None:
+        plain = {"markup": False, "emoji": False, "highlight": False}
+        super().__init__(stderr=stderr, **(plain | options))
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Make a string safe; every string passes through here, also those in table cells."""
+        return super().render_str(visible(text, keep="\n"), **options)
+
+
+def words(*parts: str | tuple[str, str], keep: str = "") -> Text:
+    r"""Return a line of text from plain strings and from pairs of a string and its style.
+
+    Characters in `keep` are not escaped: pass ``\n`` for several lines.
+
+    Example:
+        >>> str(words(("[/]", "bold"), ": done"))
+        '[/]: done'
+    """
+    pairs = ((part, "") if isinstance(part, str) else part for part in parts)
+    return Text.assemble(*((visible(text, keep=keep), style) for text, style in pairs))
+
+
+def print_table(console: Console, table: Table, gap: int = 2) -> None:
+    """Print a table in at most 80 columns: long headings are broken, long names cut.
+
+    `gap` is how far its columns are apart.
+    """
+    grid = Grid(box=None, pad_edge=False, header_style="bold", padding=(0, gap, 0, 0))
+    for number, head in enumerate(table.columns):
+        justify: Any = "right" if number else "left"
+        heading = words(head.replace("_", "_\n"), keep="\n")
+        grid.add_column(heading, justify=justify, no_wrap=True, overflow="ellipsis")
+    for group, rows in groupby(table.rows, key=lambda row: row[0]):
+        if group:
+            grid.add_row(words((_cut(group, _WIDEST), "bold")))
+        for _, (name, *cells) in rows:
+            first = f"  {_cut(name, _WIDEST - 2)}" if group else name
+            style = "bold" if name == table.bold else ""
+            grid.add_row(words(first), *map(words, cells), style=style)
+    if table.title:
+        console.print(words((table.title, "italic")))
+    console.print(grid)
+    if table.note:
+        console.print(words((table.note, "dim italic")))
+
+
+def _cut(name: str, most: int) -> str:
+    """Shorten a long name to its end, which says most: a file in a path, a class in a module."""
+    name = visible(name)
+    return name if len(name) <= most else f"…{name[1 - most :]}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in words.
+
+    Example:
+        >>> duration(42), duration(400), duration(9000)
+        ('42 s', '7 min', '2.5 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def _left(seconds: float | None) -> str:
+    return "" if seconds is None else f", about {duration(seconds)} left"
+
 
 class _View:
-    """What both kinds of progress share: a console, and at most one live line."""
+    """A console, and at most one live line at its bottom; it prints nothing if verbosity is -1."""
 
     def __init__(self, console: Console, verbosity: int = 0) -> None:
         self.console, self.verbosity = console, verbosity
@@ -34,7 +112,7 @@ class _View:
             self.console.print(words(*parts), highlight=False)
 
     def _open(self, total: int, done: int) -> None:
-        """Show a line at the bottom of a terminal; elsewhere nothing."""
+        """Show a live line on a terminal; elsewhere nothing."""
         if self.console.is_terminal and self.verbosity == 0 and done < total:
             text = TextColumn("{task.description}", markup=False)
             left = TimeRemainingColumn(compact=True)
@@ -43,7 +121,7 @@ class _View:
             self._live.add_task("", total=total, completed=done)
             self._live.start()
 
-    def _show(self, state: str, done: int | None = None) -> None:
+    def _show(self, state: str, done: int) -> None:
         if self._live is not None:
             self._live.update(self._live.task_ids[0], description=state, completed=done)
 
@@ -55,19 +133,16 @@ class _View:
 
 
 class RunProgress(_View):
-    """Observer that shows the user how a run is going.
+    """Observer that shows how a run is going.
 
-    On a terminal it is a live line; elsewhere a plain line after every quarter of the rounds.
-
-    Args:
-        console: Where to write, and nowhere else: standard output can be kept for data.
-        verbosity: -1 for nothing at all, 0 as described, 1 for a line per round and all details.
+    On a terminal it is a live line; elsewhere a plain line after every quarter of the rounds. With
+    a verbosity of 1 it is a line per round and all details.
     """
 
     def started(self, config: Config, split: Split, first: int) -> None:
         """Print the data and the settings."""
         self._first, self._preset, train = first, config.preset, split.train
-        self._begun = 0.0
+        self._begun = time.perf_counter()
         self._say(
             (train.name, "bold"),
             f": {train.n_clients:,} clients, {train.n_items:,} items, {len(train):,} ratings to "
@@ -80,15 +155,15 @@ class RunProgress(_View):
             how = f"{budget}, {privacy.mechanism}, {privacy.trust}, {privacy.relation}, "
             how += config.planning.policy
         self._say(f"{config.model.name}, {total} rounds, seed {config.run.seed}, {how}")
-        again = f"continuing after round {first}" if first else ""
-        for note in filter(None, [*train.notes, again]):
+        for note in [*train.notes, *([f"continuing after round {first}"] if first else [])]:
             self._say(note)
         self._open(total, first)
 
     def round(self, record: Mapping[str, Any], total: int) -> None:
         """Move the bar, or print a line when one is due."""
         done = record["round"] + 1
-        if done == self._first + 1:  # compilation is over: from here on the pace is steady
+        steady = done - self._first - 1
+        if not steady:  # compilation is over: from here on the pace is steady
             self._begun = time.perf_counter()
         said = "  ".join(
             f"{metric.label} {metric.in_words(record.get(name))}"
@@ -99,10 +174,8 @@ class RunProgress(_View):
             left = record.get("left") or []
             self._show(said + (f"  budget left {max(left):.0%}" if left else ""), done)
         elif self.verbosity > 0 or 4 * done // total != 4 * (done - 1) // total:
-            steady, rest = done - self._first - 1, ""
-            if steady > 0 and done < total:
-                pace = (time.perf_counter() - self._begun) / steady
-                rest = _left(pace * (total - done))
+            pace = (time.perf_counter() - self._begun) / max(steady, 1)
+            rest = _left(pace * (total - done)) if steady and done < total else ""
             self._say(f"round {done}/{total}  {said}{rest}")
 
     def finished(self, result: Result) -> None:
@@ -112,17 +185,14 @@ class RunProgress(_View):
             return
         summary, whole = result.summary, self.verbosity > 0
         self._say()
-        labels, rows, best = verdict.scores(summary, judged=not whole)
-        cells = [("", [name, *figures]) for name, figures in rows]
-        table = Table("", ["predictor", *labels], cells, bold=best)
-        print_table(self.console, table, gap=1 if whole else 2)
+        print_table(self.console, verdict.scores(summary, judged=not whole), 1 if whole else 2)
         said = verdict.about_scores(summary) if whole else [verdict.target_in_words(summary) or ""]
         if any(said):
             self._say(" ".join(said))
         # The most important lines come last: the gain, the guarantee, what was spent.
+        headline, *rest = verdict.verdict(summary)
         took = f"{summary['rounds_run']} rounds in {summary['seconds_total']:.1f} s."
-        rest = " ".join([*verdict.lead(summary), took])
-        self._say((verdict.headline(summary), "bold"), f" {rest}")
+        self._say((headline, "bold"), f" {' '.join([*rest, took])}")
         if summary.get("planner_note") and (whole or verdict.nothing_learned(summary)):
             self._say(f"Planner {summary['planner_note']}.")
         for line in guarantee(summary, short=not whole):
@@ -148,7 +218,3 @@ class StudyProgress(_View):
         rest = _left(left) if done < total else ""
         self._show(rest.removeprefix(", "), done)
         self._say(*said, rest)
-
-
-def _left(seconds: float | None) -> str:
-    return "" if seconds is None else f", about {duration(seconds)} left"

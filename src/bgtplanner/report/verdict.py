@@ -10,6 +10,7 @@ from typing import Any
 
 from bgtplanner.models.metrics import METRICS, of_lists, of_ratings, shown
 from bgtplanner.models.references import REFERENCES
+from bgtplanner.text import Table
 
 Summary = Mapping[str, Any]
 ERROR = next(name for name, metric in of_ratings().items() if metric.unit == "ratings")
@@ -48,33 +49,24 @@ def unit_of(summary: Summary) -> str:
     return "stars" if tuple(map(float, scale)) in _STARS else f"on {scale[0]:g} to {scale[1]:g}"
 
 
-def on_the_scale(summary: Summary, error: float | None, unit: bool = True) -> str | None:
-    """Return an error on the scale of the data; None if that is not known, or nothing else.
+def on_the_scale(summary: Summary, error: float) -> str:
+    """Return an error on the scale of the data; on that from 0 to 1 if the other is not known.
 
     Example:
-        >>> on_the_scale({"scale": [0, 5]}, 0.1864)
-        '0.93 stars'
+        >>> on_the_scale({"scale": [0, 5]}, 0.1864), on_the_scale({}, 0.1864)
+        ('0.93', '0.1864')
     """
-    name = unit_of(summary)
-    if error is None or not name:
-        return None
+    if not unit_of(summary):
+        return f"{error:.4f}"
     raw = error * (summary["scale"][1] - summary["scale"][0])
-    figure = f"{raw:.2f}" if raw < 10 else f"{raw:.3g}"
-    return f"{figure} {name}" if unit else figure
+    return f"{raw:.2f}" if raw < 10 else f"{raw:.3g}"
 
 
-def error_in_words(summary: Summary, error: float) -> str:
-    """Return an error on the scale of the data, or else on that from 0 to 1."""
-    return on_the_scale(summary, error) or f"{METRICS[ERROR].label} {error:.4f}"
-
-
-def gained(summary: Summary) -> tuple[float, float] | None:
-    """Return the error that was planned for and that of a client alone over the same rounds."""
-    alone = summary.get(f"{ERROR}_client_alone")
-    if is_served(summary) and summary.get(f"{ERROR}_client_alone_served") is not None:
-        alone = summary[f"{ERROR}_client_alone_served"]
-    together = summary.get(planned_key(summary))
-    return None if together is None or alone is None else (together, alone)
+def in_words(summary: Summary, error: float) -> str:
+    """Return an error with its name or its unit."""
+    if unit := unit_of(summary):
+        return f"{on_the_scale(summary, error)} {unit}"
+    return f"{METRICS[ERROR].label} {error:.4f}"
 
 
 def nothing_learned(summary: Summary) -> bool:
@@ -87,70 +79,63 @@ def nothing_learned(summary: Summary) -> bool:
     return summary.get("mechanism", "none") != "none" and summary.get("rounds_paid") == 0
 
 
-def lists_in_words(summary: Summary) -> str | None:
-    """Return how good the lists are, beside popularity; None if that is not known or shown."""
-    keys = planned_key(summary, LISTS), f"{LISTS}_popularity"
-    ours, popular = (summary.get(key) for key in keys)
-    if ours is None or popular is None or LISTS not in (metrics := shown(summary["preset"])):
-        return None
-    metric = metrics[LISTS]
-    return (
-        f"{metric.label} {metric.in_words(ours)} (popularity reaches {metric.in_words(popular)})"
-    )
-
-
-def headline(summary: Summary) -> str:
-    """Return the result of a finished run in one sentence."""
+def verdict(summary: Summary) -> list[str]:
+    """Return the result of a finished run: the headline, then what has to be said right after."""
     if summary.get(f"{ERROR}_final") is None:
-        return (
+        return [
             f"{summary['clients']:,} clients learned together on their own machines. They did not "
             "report how good the model is: no budget was set aside for that."
-        )
-    if nothing_learned(summary):
-        return "Nothing was learned from others."
-    served, known, lists = is_served(summary), gained(summary), lists_in_words(summary)
-    begun = f"Over {summary.get('rounds_run')} rounds of learning" if served else "Learning"
-    begun = f"{begun} together, {summary['clients']:,} clients {'were ' * served}"
-    if known is not None and known[1]:
-        together, alone = known
-        side = "lower" if together <= alone else "higher"
-        gain = f"{100 * abs(1 - together / alone):.1f}% {side}"
-        both = f"{METRICS[ERROR].label} {together:.4f} against {alone:.4f}"
-        if unit := unit_of(summary):
-            figures = [on_the_scale(summary, error, unit=False) for error in known]
-            both = f"{figures[0]} instead of {figures[1]} {unit}"
-        how = f"{'served' if served else 'end'} with an error {gain}"
-        return f"{begun}{how} than each could reach alone ({both})."
-    if lists is not None:
-        return f"{begun}{'served' if served else 'get'} lists with {lists}."
-    over = "as served over" if served else "after"
-    error = f"{METRICS[ERROR].label} {summary[planned_key(summary)]:.4f}"
-    return f"{error} {over} {summary['rounds_run']} rounds."
-
-
-def lead(summary: Summary) -> list[str]:
-    """Return what has to be said right after the headline: lists, or what helps."""
-    if summary.get(f"{ERROR}_final") is None:
-        return []
-    lists, known = lists_in_words(summary), gained(summary)
-    if nothing_learned(summary):
-        error = error_in_words(summary, summary[planned_key(summary)])
-        ways = ["more clients"]
-        if summary.get("epsilon") is not None:
-            ways.insert(0, f"a larger --epsilon than {summary['epsilon']:g}")
-        if summary.get("trust") == "local":
-            ways.append("--trust secagg, which needs far less noise")
-        help_with = " or ".join(filter(None, [", ".join(ways[:-1]), ways[-1]]))
-        return [
-            f"Each client is served as if it were alone, with an error of {error}.",
-            f"What helps: {help_with}.",
         ]
-    said, better = [], (summary.get("gains") or {}).get("better")
-    if lists is not None and known is not None and known[1]:
-        said.append(f"Their lists {'had' if is_served(summary) else 'have'} {lists}.")
-    if better is not None:
-        said.append(f"Better off: {100 * better:.0f} % of the clients.")
-    return said
+    error, label = summary[planned_key(summary)], METRICS[ERROR].label
+    if nothing_learned(summary):
+        return [
+            "Nothing was learned from others.",
+            "Each client is served as if it were alone, with an error of "
+            f"{in_words(summary, error)}.",
+            f"What helps: {_what_helps(summary)}.",
+        ]
+    served, lists = is_served(summary), _lists(summary)
+    alone = summary.get(f"{ERROR}_client_alone")
+    if served:
+        alone = summary.get(f"{ERROR}_client_alone_served") or alone
+    begun = f"Over {summary.get('rounds_run')} rounds of learning" if served else "Learning"
+    begun = f"{begun} together, {summary['clients']:,} clients"
+    if alone:
+        gain = f"{100 * abs(1 - error / alone):.1f}% {'lower' if error <= alone else 'higher'}"
+        both = f"{label} {error:.4f} against {alone:.4f}"
+        if unit_of(summary):
+            both = f"{on_the_scale(summary, error)} instead of {in_words(summary, alone)}"
+        how = f"{'were served' if served else 'end'} with an error {gain}"
+        said = [f"{begun} {how} than each could reach alone ({both})."]
+        said += [f"Their lists {'had' if served else 'have'} {lists}."] if lists else []
+    elif lists:
+        said = [f"{begun} {'were served' if served else 'get'} lists with {lists}."]
+    else:
+        over = "as served over" if served else "after"
+        said = [f"{label} {error:.4f} {over} {summary['rounds_run']} rounds."]
+    better = (summary.get("gains") or {}).get("better")
+    return said + ([] if better is None else [f"Better off: {100 * better:.0f} % of the clients."])
+
+
+def _what_helps(summary: Summary) -> str:
+    """Return what to change if nothing was learned."""
+    ways = ["more clients"]
+    if summary.get("epsilon") is not None:
+        ways.insert(0, f"a larger --epsilon than {summary['epsilon']:g}")
+    if summary.get("trust") == "local":
+        ways.append("--trust secagg, which needs far less noise")
+    return " or ".join(filter(None, [", ".join(ways[:-1]), ways[-1]]))
+
+
+def _lists(summary: Summary) -> str:
+    """Return how good the lists are, beside popularity; empty if that is not known or shown."""
+    keys = planned_key(summary, LISTS), f"{LISTS}_popularity"
+    ours, popular = (summary.get(key) for key in keys)
+    if ours is None or popular is None or LISTS not in shown(summary["preset"]):
+        return ""
+    metric = METRICS[LISTS]
+    beside = f"(popularity reaches {metric.in_words(popular)})"
+    return f"{metric.label} {metric.in_words(ours)} {beside}"
 
 
 def target_in_words(summary: Summary) -> str | None:
@@ -165,65 +150,60 @@ def target_in_words(summary: Summary) -> str | None:
     return f"{said}: reached{'' if when is None else f' in round {when + 1}'}{kept}."
 
 
-def scores(
-    summary: Summary, *, judged: bool = False
-) -> tuple[list[str], list[tuple[str, list[str]]], str]:
-    """Return the results beside the references: headings, named rows, and what was planned for.
+def scores(summary: Summary, *, judged: bool = False) -> Table:
+    """Return the scores of the model below those of the references; bold is what was planned for.
 
     Args:
         summary: The figures of the run.
         judged: Whether to leave out all but the error and the lists, and of the references all
             but a client alone and popularity.
     """
+    served, paper, unit = is_served(summary), summary["preset"] == "paper", unit_of(summary)
     metrics = dict(sorted(shown(summary["preset"]).items(), key=lambda of: not of[1].sums))
-    if judged and summary["preset"] != "paper":
+    references = REFERENCES
+    if judged and not paper:
         metrics = {name: of for name, of in metrics.items() if name in (ERROR, LISTS)}
-    unit = unit_of(summary)
+        references = {key: REFERENCES[key] for key in ("client_alone", "popularity")}
+    labels, rows = ["predictor"], []
+    for metric in metrics.values():
+        labels += [metric.label, unit] if metric.unit == "ratings" and unit else [metric.label]
 
-    def figures(when: str) -> list[str]:
+    def add(name: str, when: str) -> None:
         found = []
-        for name, metric in metrics.items():
+        for key, metric in metrics.items():
             last = when in ("final", "best") and not metric.sums
-            value = summary.get(name if last else f"{name}_{when}")
+            value = summary.get(key if last else f"{key}_{when}")
             found.append(metric.in_words(value))
             if metric.unit == "ratings" and unit:
-                found.append(on_the_scale(summary, value, unit=False) or "–")
-        return found
+                found.append("–" if value is None else on_the_scale(summary, value))
+        if set(found) != {"–"}:
+            rows.append(("", [name, *found]))
 
-    labels = []
-    for metric in metrics.values():
-        labels += [metric.label, *[unit] * bool(metric.unit == "ratings" and unit)]
-    served, paper, rows = is_served(summary), summary["preset"] == "paper", []
-    for key, name in REFERENCES.items():
-        if judged and not paper and key not in ("client_alone", "popularity"):
-            continue
-        too = served and summary.get(f"{ERROR}_{key}_served") is not None
-        if not (too and judged):
-            rows.append((name, figures(key)))
-        if too:
-            rows.append((f"{name}, as served", figures(f"{key}_served")))
-    rows = [row for row in rows if set(row[1]) != {"–"}]
-    model, best = summary["model"], f"{summary['model']}, last round"
-    ours = [(best, figures("final"))]
-    if not paper and summary.get(f"{ERROR}_served") is not None:
-        ours.insert(0 if served else 1, (f"{model}, as served", figures("served")))
-        best = ours[0][0]
+    for key, name in references.items():
+        by_round = served and summary.get(f"{ERROR}_{key}_served") is not None
+        if not (by_round and judged):
+            add(name, key)
+        if by_round:
+            add(f"{name}, as served", f"{key}_served")
+    model = summary["model"]
+    if summary.get(f"{ERROR}_served") is not None and not paper:
+        add(f"{model}, as served", "served")
+    add(f"{model}, last round", "final")
     if paper:
-        ours.append(("best round on the test set, as in the paper", figures("best")))
-    return labels, rows + ours, best
+        add("best round on the test set, as in the paper", "best")
+    bold = f"{model}, {'as served' if served and not paper else 'last round'}"
+    return Table("", labels, rows, bold=bold)
 
 
 def about_scores(summary: Summary) -> list[str]:
     """Return sentences on what counts, on ratings that arrived, and on the lists."""
-    said, label = [], METRICS[ERROR].label
+    said, drawn = [], summary.get("users_ranked")
     if is_served(summary):
         said.append("What counts is the error that people were served with, over all rounds.")
-    if (arriving := summary.get(f"{ERROR}_arriving")) is not None:
+    if (new := summary.get(f"{ERROR}_arriving")) is not None:
+        said.append(f"New ratings were predicted before they were learned, with RMSE {new:.4f}.")
+    if drawn is not None and drawn < (summary.get("users") or 0):
         said.append(
-            "Ratings that arrived were predicted, before they were learned, with "
-            f"{label} {arriving:.4f}."
+            f"Lists are those of {drawn:,} of {summary['users']:,} users, drawn at random."
         )
-    drawn, users = summary.get("users_ranked"), summary.get("users")
-    if drawn is not None and users is not None and drawn < users:
-        said.append(f"The lists are those of {drawn:,} of {users:,} users, drawn at random.")
     return [*said, *filter(None, [target_in_words(summary)])]

@@ -67,9 +67,9 @@ class Result:
         return f"Result({visible(known.get('dataset', '?'))}: {', '.join(parts)})"
 
     def _repr_html_(self) -> str:
-        from bgtplanner.report.notebook import run_as_html
+        from bgtplanner.report.page import as_html
 
-        return run_as_html(self)
+        return as_html(self)
 
     def save(self, path: Path | str, *, overwrite: bool = False) -> Path:
         """Write the result to a new or empty folder, from which ``bgtplanner.load`` reads it.

@@ -175,9 +175,9 @@ class Comparison:
         return visible(f"{kind}({': '.join(names)}; {cells}{where})")
 
     def _repr_html_(self) -> str:
-        from bgtplanner.report.notebook import study_as_html
+        from bgtplanner.report.page import as_html
 
-        return study_as_html(self)
+        return as_html(self)
 
     @property
     def failed(self) -> list[Outcome]:

@@ -1,0 +1,202 @@
+"""The pictures of a run, as SVG. What they show is decided elsewhere."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bgtplanner.models.metrics import METRICS
+from bgtplanner.models.references import REFERENCES
+from bgtplanner.text import visible
+
+if TYPE_CHECKING:  # facts can be computed where Matplotlib is not installed
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# The colours of Okabe and Ito, then of Tol: colour-blind readers can tell them apart.
+BLUE, VERMILLION, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#808080"
+YELLOW, INK = "#E69F00", "#1A1C20"
+
+ABOVE: Mapping[str, Any] = {"loc": "outside upper left", "ncols": 2, "fontsize": 9}
+"""Legends stand above the axes, where they hide nothing."""
+
+_BESIDE: Mapping[str, Mapping[str, Any]] = {  # colour and dashes of the references
+    "constant": {"color": YELLOW, "ls": "--"},
+    "user_mean": {"color": GREEN, "ls": ":"},
+    "client_alone": {"color": GREY, "ls": "-."},
+    "features_alone": {"color": VERMILLION, "ls": (0, (5, 1, 1, 1, 1, 1))},
+}
+_MOST_CLASSES = 5
+_LEAST_GAIN = 0.05  # what an axis of gains covers at least
+_LOWEST, _HIGHEST = 0.8, 1.1  # what an axis of errors covers at least, in errors of clients alone
+_AROUND = (
+    f"The axis does not start at zero. It always has room from {1 - _LOWEST:.0%} below a client "
+    f"alone to {_HIGHEST - 1:.0%} above, so that a small change looks small."
+)
+
+
+def shades(colour: str, number: int) -> list[str]:
+    """Return shades of a colour, from light to dark, for one policy under several settings.
+
+    Example:
+        >>> shades("#808080", 2)
+        ['#b9b9b9', '#5a5a5a']
+    """
+    rgb = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)])
+    steps = np.linspace(0.45, -0.3, number) if number > 1 else [0.0]
+    mixed = [np.rint(rgb + abs(step) * ((255 if step > 0 else 0) - rgb)) for step in steps]
+    return ["#" + "".join(f"{int(part):02x}" for part in one) for one in mixed]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A figure with its title and its description.
+
+    Attributes:
+        name: Name of its file, without a suffix.
+        title: What it shows, in a few words.
+        alt: The same in words and figures, for screen readers.
+        draw: Fills a figure; Matplotlib lays it out.
+        note: What to know about its axes.
+    """
+
+    name: str
+    title: str
+    alt: str
+    draw: Callable[[Figure], None]
+    size: tuple[float, float] = (4.8, 3.0)
+    note: str = ""
+
+
+def as_file(picture: Picture, ink: str = GREY) -> str:
+    """Return the picture as SVG, laid out by Matplotlib, with text and axes of the colour `ink`.
+
+    By default it is legible on a light and on a dark background.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    inked = ("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "text.color")
+    style: dict[Any, Any] = dict.fromkeys(inked, ink) | {
+        "svg.fonttype": "none",  # text stays text
+        "svg.hashsalt": "bgtplanner",  # the same run gives the same file
+        "text.parse_math": False,  # a name between two dollar signs is not a formula
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.axisbelow": True,
+        "grid.alpha": 0.4,
+        "legend.frameon": False,
+    }
+    buffer, metadata = io.StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    with mpl.rc_context(style):
+        figure = Figure(figsize=picture.size, layout="constrained")
+        picture.draw(figure)
+        figure.savefig(buffer, format="svg", transparent=True, metadata=metadata)
+    text = visible(buffer.getvalue(), keep="\n")
+    return text[text.index("<svg") :]
+
+
+def _around(values: Sequence[float], alone: float | None) -> tuple[float, float] | None:
+    """Return the limits of an axis of errors; None if that of a client alone is not known."""
+    if not alone:
+        return None
+    return 0.99 * min(*values, _LOWEST * alone), 1.01 * max(*values, _HIGHEST * alone)
+
+
+def _by_round(axes: Axes, total: int, label: str) -> None:
+    """Label axes over all planned rounds of a run."""
+    axes.set(xlabel="round", ylabel=label, xlim=(0, total + 1))
+    axes.locator_params(axis="x", integer=True, nbins=6)
+    axes.grid(axis="y")
+
+
+def quality(summary: Mapping[str, Any], name: str, values: Sequence[float], total: int) -> Picture:
+    """Draw a metric by round, with the references and the mean that people were served."""
+    metric, served = METRICS[name], summary.get(f"{name}_served")
+    known = {key: summary.get(f"{name}_{key}") for key in _BESIDE}
+    beside = {key: value for key, value in known.items() if value is not None}
+    if known["user_mean"] == known["client_alone"]:
+        beside.pop("user_mean", None)  # with one user per client the two are the same
+    span = _around([*values, *beside.values()], known["client_alone"])
+
+    def draw(figure: Figure) -> None:
+        axes, steps = figure.subplots(), range(1, len(values) + 1)
+        axes.plot(steps, values, color=BLUE, lw=2.2, label=visible(summary["model"]))
+        axes.plot(steps[-1:], values[-1:], "o", ms=4, color=BLUE)  # a single round shows, too
+        if served is not None:
+            axes.axhline(served, color=BLUE, ls=(0, (6, 2)), lw=1.3, label="mean, as served")
+        for key, value in beside.items():
+            axes.axhline(value, lw=1.5, label=REFERENCES[key], **_BESIDE[key])
+        _by_round(axes, total, metric.label)
+        axes.set_ylim(span)
+        figure.legend(**ABOVE)
+
+    said = [] if served is None else [f"mean over all rounds, as served, {served:.4f}"]
+    said += [f"{REFERENCES[key]} {value:.4f}" for key, value in beside.items()]
+    return Picture(
+        name=name,
+        title=f"{metric.label} on the held-out ratings ({metric.better} is better)",
+        alt=f"{metric.label} by round: from {values[0]:.4f} to {values[-1]:.4f}; "
+        f"{', '.join(said) or 'no references'}.",
+        draw=draw,
+        note=_AROUND if span is not None else "",
+    )
+
+
+def spent(total: int, taken: NDArray[np.float64], promised: Sequence[float]) -> Picture:
+    """Draw which share of its budget each class of clients has spent, ``[rounds, classes]``."""
+    columns = np.linspace(0, len(promised) - 1, min(len(promised), _MOST_CLASSES)).round()
+    tints = shades(BLUE, len(columns))
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for column, tint in zip(columns.astype(int), tints, strict=True):
+            share, name = [0.0, *taken[:, column]], f"budget ε {promised[column]:g}"
+            axes.step(range(len(share)), share, where="post", color=tint, lw=2, label=name)
+        _by_round(axes, total, "share spent so far")
+        axes.set_ylim(0, 1.03)
+        axes.yaxis.set_major_formatter("{x:.0%}")
+        figure.legend(**ABOVE)
+
+    each = np.diff(taken, axis=0, prepend=0.0).max(axis=1)
+    ends = ", ".join(
+        f"{of:.1%} of ε {most:g}" for of, most in zip(taken[-1], promised, strict=True)
+    )
+    return Picture(
+        name="spent",
+        title="How much of the budget was spent, by round",
+        alt=f"Spent in the end: {ends}. {int((each > 0).sum())} of {len(each)} rounds were paid "
+        f"for, the most expensive with {each.max():.1%} of the budget.",
+        draw=draw,
+        note="Shares of what a client may be charged; ε grows faster at first.",
+    )
+
+
+def forecast(total: int, planned: Mapping[int, float], came: Mapping[int, float]) -> Picture:
+    """Draw the gain over a client alone that was expected of each payment, and the actual one."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        # Dots, because a line would claim something about the rounds between payments.
+        label = "forecast, if the plan is followed"
+        axes.plot(list(planned), list(planned.values()), "o", ms=5, color=BLUE, label=label)
+        axes.plot(list(came), list(came.values()), color=GREEN, label="actual", zorder=1)
+        axes.plot([1, 1], [0, _LEAST_GAIN], alpha=0)
+        _by_round(axes, total, "error below a client alone")
+        axes.yaxis.set_major_formatter("{x:.0%}")
+        figure.legend(**ABOVE)
+
+    first, *_, last = [*planned.values()] * 2
+    end = f"{[*came.values()][-1]:.1%} came at the end" if came else "what came is not known"
+    return Picture(
+        name="forecast",
+        title="Why: the gain that was expected of each payment, and the actual one",
+        alt=f"Expected gain: {first:.1%} at first, {last:.1%} at the last payment; {end}.",
+        draw=draw,
+        note=f"The axis includes zero, a client alone, and at least {_LEAST_GAIN:.0%}.",
+    )
