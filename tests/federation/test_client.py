@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -35,6 +36,7 @@ from bgtplanner.models.learner import Learner
 from bgtplanner.models.optimizers import Server
 from bgtplanner.models.tastes import Tastes
 from bgtplanner.privacy.accountants import accountant_named
+from one_round import one_round
 
 
 def alone(ratings: Ratings, client: int) -> Ratings:
@@ -141,7 +143,7 @@ def test_round_after_round_a_client_uploads_what_the_simulation_has(
     members = [np.flatnonzero(ratings.client_of_user == client) for client in range(4)]
     kept = [jax.tree.map(lambda part, of=of: part[of], state.local) for of in members]
     nobody = Heldout(*(jax.numpy.zeros(1, dtype=kind) for kind in (int, int, float)))
-    play = jax.jit(federation.round)
+    play = jax.jit(partial(one_round, federation))
 
     @jax.jit
     def train(shared: Shared, local: Any) -> Any:

@@ -25,6 +25,7 @@ from bgtplanner.models.interactions import Interactions, laid_out
 from bgtplanner.models.optimizers import Server
 from bgtplanner.models.tastes import Tastes
 from bgtplanner.privacy.privunit import PRIVUNIT
+from one_round import one_round
 
 USERS, ITEMS = 40, 30
 POSTERIOR = Server(optimizer="posterior", aggregation="clients")
@@ -95,7 +96,7 @@ class Play:
         heldout, aside = Heldout(user, item, value, parts), None
         if federation.protection is not None and federation.protection.validation:
             aside = Heldout(user, item, value, parts, jnp.zeros(2 * USERS, jnp.int32))
-        play = jax.jit(partial(federation.round), compiler_options=QUICK)
+        play = jax.jit(partial(one_round, federation), compiler_options=QUICK)
         state, key = federation.initial(jax.random.key(0), interactions), jax.random.key(1)
         for index in range(number):
             shared = federation.model.asking(state.shared, {"tastes": 0.5})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -25,6 +25,7 @@ from bgtplanner.models.metrics import Metrics, metrics
 from bgtplanner.models.optimizers import Server
 from bgtplanner.paper import extras, rows
 from bgtplanner.paper.extras import PaperExtras
+from one_round import one_round
 
 # These programs run once: most of the time would go into optimising them.
 QUICK = {"xla_backend_optimization_level": 0}
@@ -74,7 +75,7 @@ HELDOUT = Heldout(jnp.array([0, 1, 2]), jnp.array([0, 1, 2]), jnp.array([0.2, 0.
 
 @cache
 def compiled(federation: Federation) -> Any:
-    return jax.jit(federation.round, compiler_options=QUICK)
+    return jax.jit(partial(one_round, federation), compiler_options=QUICK)
 
 
 class Runner:
@@ -266,7 +267,7 @@ def test_every_draw_has_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Non
 
     @jax.jit
     def played(key: Array) -> list[Array]:
-        federation.round(state, interactions, HELDOUT, jnp.int32(1), key, terms)
+        one_round(federation, state, interactions, HELDOUT, jnp.int32(1), key, terms)
         seeds = jax.random.fold_in(key, 1)
         drawn = [jax.random.key_data(jax.random.fold_in(seeds, draw)) for draw in Draw]
         return used + drawn

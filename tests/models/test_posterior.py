@@ -22,6 +22,7 @@ from bgtplanner.models.bias import Biases
 from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.optimizers import NO_NOISE, Noise, Server
 from bgtplanner.models.posterior import COUNT_WEIGHT, Posterior
+from one_round import one_round
 
 Float = NDArray[np.float64]
 CLIP, CLIENTS, RATINGS, ITEMS = 0.1, 1000, 40, 40
@@ -445,7 +446,7 @@ def step(
     terms: RoundParameters | None,
 ) -> State:
     nobody = Heldout(*(jnp.zeros(1, kind) for kind in (jnp.int32, jnp.int32, jnp.float32)))
-    return federation.round(state, interactions, nobody, index, jax.random.key(1), terms)[0]
+    return one_round(federation, state, interactions, nobody, index, jax.random.key(1), terms)[0]
 
 
 class TestFederation:

@@ -61,19 +61,12 @@ class State(NamedTuple):
 
 
 class Uploaded(NamedTuple):
-    """A round after the clients have uploaded, before the server steps.
+    """A round after the clients have uploaded, before the server steps."""
 
-    Attributes:
-        local: What clients keep.
-        losses: The loss of each client.
-        takes_part: 1 for each client that takes part.
-        released: What the server sees.
-    """
-
-    local: Local
-    losses: Array
-    takes_part: Array
-    released: Released
+    local: Local  # what clients keep
+    losses: Array  # of each client
+    takes_part: Array  # 1 for each client that does
+    released: Released  # what the server sees
 
 
 class Outcome(NamedTuple):
@@ -177,29 +170,6 @@ class Federation:
             local = self.extras.begin(self.model, local, interactions)
         return State(shared, local, self.model.server_initial(shared, self.server))
 
-    def round(
-        self,
-        state: State,
-        interactions: Interactions,
-        heldout: Heldout,
-        index: Array,
-        key: Array,
-        parameters: RoundParameters | None = None,
-        validation: Heldout | None = None,
-    ) -> tuple[State, Uploaded, Outcome]:
-        """Compute one round, a pure function: the same arguments give the same bits.
-
-        `key` is that of the run, and `parameters` are required with a protection. The server may
-        ask for the error on the ratings in `validation`, once it has stepped: that is a second
-        release.
-        """
-        sent = self.uploaded(state, interactions, index, key, parameters)
-        after = self.stepped(state, sent, parameters)
-        after, outcome = self.served(
-            after, sent, interactions, heldout, index, key, parameters, validation
-        )
-        return after, sent, outcome
-
     def uploaded(
         self,
         state: State,
@@ -279,11 +249,28 @@ class Federation:
         return local, losses, collected
 
     def stepped(
-        self, state: State, sent: Uploaded, parameters: RoundParameters | None = None
+        self,
+        state: State,
+        released: Released,
+        answered: Array,
+        parameters: RoundParameters | None = None,
     ) -> State:
-        """Compute the second part of a round: the server steps."""
-        after = self._stepped(state, sent.released, sent.takes_part.sum(), parameters)
-        return after._replace(local=sent.local)
+        """Compute the second part of a round: the server steps, by what is known of the noise."""
+        noise = Noise(
+            std=jnp.where(answered > 0, released.noise_std, jnp.inf),  # without answers: all noise
+            clip=jnp.inf if parameters is None else parameters.clip.max(),
+            clients=jnp.maximum(answered, 1.0),
+            norm=None if self._sound is None else self._sound.norm,
+        )
+        mean = released.aggregate
+        if self._sound is not None and parameters is not None:
+            size = sum(part.size for part in mean.gradient)
+            reach = self._sound.reach(parameters, size) / self._sound.count(parameters)
+            noise = noise._replace(reach=reach)
+        shared, memory = self.model.server_update(
+            state.shared, state.memory, mean, noise, self.server
+        )
+        return State(shared, state.local, memory)
 
     def served(
         self,
@@ -343,9 +330,6 @@ class Federation:
         """Compute the server's part of a round from the flat sum of uploads made elsewhere.
 
         In the parameters, those clients are granted whose upload is in the sum.
-
-        Raises:
-            ConfigError: If uploads are not protected client by client.
         """
         protection = self._sound
         if protection is None or protection.unit != "client":
@@ -353,27 +337,7 @@ class Federation:
         n_items, number = state.shared.items.shape[0], parameters.granted.sum()
         width = (total.shape[0] - state.shared.dense.shape[0]) // n_items
         released = protection.mean(as_shared(total, n_items, width), number, parameters)
-        return self._stepped(state, released, number, parameters), released
-
-    def _stepped(
-        self, state: State, sent: Released, answered: Array, parameters: RoundParameters | None
-    ) -> State:
-        """Return the result of the server's step, which uses what is known about the noise."""
-        noise = Noise(
-            std=jnp.where(answered > 0, sent.noise_std, jnp.inf),  # without answers: all noise
-            clip=jnp.inf if parameters is None else parameters.clip.max(),
-            clients=jnp.maximum(answered, 1.0),
-            norm=None if self._sound is None else self._sound.norm,
-        )
-        mean = sent.aggregate
-        if self._sound is not None and parameters is not None:
-            size = sum(part.size for part in mean.gradient)
-            reach = self._sound.reach(parameters, size) / self._sound.count(parameters)
-            noise = noise._replace(reach=reach)
-        shared, memory = self.model.server_update(
-            state.shared, state.memory, mean, noise, self.server
-        )
-        return State(shared, state.local, memory)
+        return self.stepped(state, released, number, parameters), released
 
     def _takes_part(self, key: Array, n_clients: int) -> Array:
         if self.participation >= 1:

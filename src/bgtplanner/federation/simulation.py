@@ -29,19 +29,12 @@ from bgtplanner.planning.plan import Plan
 
 
 class Seen(NamedTuple):
-    """What the server saw in a round.
+    """What the server saw in a round."""
 
-    Attributes:
-        aggregate: The released mean, flat; empty if there was none.
-        noise_std: Standard deviation of the noise on each of its coordinates; NaN if it differs.
-        validation: The released validation error, and the standard deviation of its noise.
-        norms: Norm of each client's own noisy gradient, if each has a clip of its own.
-    """
-
-    aggregate: NDArray[np.float32]
-    noise_std: float
-    validation: tuple[float, float] | None
-    norms: NDArray[np.float32] | None = None
+    aggregate: NDArray[np.float32]  # the released mean, flat; empty if there was none
+    noise_std: float  # of the noise on each of its coordinates; NaN if it differs
+    validation: tuple[float, float] | None  # the released error, and the deviation of its noise
+    norms: NDArray[np.float32] | None = None  # of each client's own gradient, with its own clip
 
 
 _NOTHING_SEEN = Seen(np.zeros(0, dtype=np.float32), 0.0, None)
@@ -156,7 +149,10 @@ class Simulation:
         sent = self._run(
             Federation.uploaded, self.state, known, index, key, parameters, shows=shows
         )
-        after = self._run(Federation.stepped, self.state, sent, parameters)
+        after = self._run(
+            Federation.stepped, self.state._replace(local=sent.local), sent.released,
+            sent.takes_part.sum(), parameters,
+        )  # fmt: skip
         validates = () if self._validation is None else (parameters, self._validation)
         self.state, outcome = self._run(
             Federation.served, after, sent, known, self._heldout, index, key, *validates

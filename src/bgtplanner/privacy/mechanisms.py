@@ -77,8 +77,6 @@ class Mechanism:
         >>> gaussian = mechanism_named("gaussian")
         >>> gaussian.clip(np.array([[30.0, 40.0], [0.3, 0.4]]), bound=1.0).round(3).tolist()
         [[0.6, 0.8], [0.3, 0.4]]
-        >>> float(gaussian.scale(noise_multiplier=5.0, bound=0.5))
-        5.0
     """
 
     __slots__ = ()
@@ -207,7 +205,7 @@ class Mechanism:
     # ---- randomise, in a simulation
 
     def released_sum(
-        self, source: NoiseSource, uploads: Any, terms: Any, *, counts: Array, common: bool
+        self, source: Any, uploads: Any, terms: Any, *, counts: Array, common: bool
     ) -> Sequence[Array]:
         """Return the sum of what all clients release: the rows of items, and the dense rest.
 
@@ -288,7 +286,7 @@ class Additive(Mechanism):
         return [self.draw_sum(own, shape, counts, scales) for own, shape in parts]
 
     def released_sum(
-        self, source: NoiseSource, uploads: Any, terms: Any, *, counts: Array, common: bool
+        self, source: Any, uploads: Any, terms: Any, *, counts: Array, common: bool
     ) -> Sequence[Array]:
         shapes = [part.shape for part in uploads]
         noise = self.noise_of_sum(source, shapes, terms.scale, counts, common)

@@ -134,9 +134,7 @@ def randomise(clipped: ArrayLike, source: NoiseSource, *, bound: float, epsilon:
     return np.asarray(scale * _turned(source, direction, share, cap.threshold, cap.chance))
 
 
-def _turned(
-    source: NoiseSource, toward: Array, share: Array, threshold: Array, chance: Array
-) -> Array:
+def _turned(source: Any, toward: Array, share: Array, threshold: Array, chance: Array) -> Array:
     """Return releases over their scale, ``[n, size]``; one of length zero goes anywhere."""
     xp = toward.__array_namespace__()
     of_noise, of_direction, of_along = source.split(3)
@@ -148,7 +146,7 @@ def _turned(
     return normal + part[:, None] * direction
 
 
-def _along(source: NoiseSource, threshold: Array, chance: Array, share: Array) -> Array:
+def _along(source: Any, threshold: Array, chance: Array, share: Array) -> Array:
     """Return the part of each release along its upload; shorter uploads are reversed at times."""
     xp, special = share.__array_namespace__(), special_of(share)
     turn, inside, where = source.uniform((3, *share.shape))
@@ -272,9 +270,7 @@ class PrivUnit(Mechanism):
     ) -> Floats:
         return self.rounded(randomise(clipped, source, bound=bound, epsilon=charge), scale)
 
-    def released_sum(
-        self, source: NoiseSource, uploads: Any, terms: Any, **_: Any
-    ) -> Sequence[Array]:
+    def released_sum(self, source: Any, uploads: Any, terms: Any, **_: Any) -> Sequence[Array]:
         """Return the sum of what all clients release.
 
         The direction is randomised within the coordinates of an upload; the others carry plain

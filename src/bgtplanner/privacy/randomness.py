@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,34 +31,17 @@ Big = NDArray[np.object_]
 Shape = tuple[int, ...]
 T = TypeVar("T", bound=np.generic)
 
-_FINE = 2**48  # steps per unit of exact draws that are returned as doubles, which hold 53 bits
+_FINE = 2**48  # steps per unit of fine variates, before a word is added to each
 
 FINE_BITS = 112
 """Bits of a fine variate below the point: those of its digit, and one word."""
 
 
-class NoiseSource(Protocol):
-    """A source of independent standard variates, each drawn in the given shape."""
-
-    def split(self, number: int) -> Sequence[NoiseSource]:
-        """Return `number` sources to use instead of this one; one with a key is for one draw."""
-        ...
-
-    def normal(self, shape: Shape) -> Floats:
-        """Draw normal variates: mean 0, standard deviation 1."""
-        ...
-
-    def laplace(self, shape: Shape) -> Floats:
-        """Draw Laplace variates: mean 0, scale 1, standard deviation sqrt(2)."""
-        ...
-
-    def uniform(self, shape: Shape) -> Floats:
-        """Draw uniform variates between 0 and 1."""
-        ...
-
-
 class SeededNoise:
-    """Noise from a seed: fast and repeatable, for simulations only."""
+    """Standard variates from a seed: fast and repeatable, for simulations only.
+
+    What draws from it splits it first, so that sources with a key for one draw can take its place.
+    """
 
     def __init__(self, seed: int | list[int]) -> None:
         self._generator = np.random.default_rng(seed)
@@ -86,9 +69,6 @@ class ExactNoise:
     def __init__(self, randomness: Callable[[int], bytes], *, bits: int = 64) -> None:
         self._randomness = randomness
         self._bits = bits
-
-    def split(self, number: int) -> Sequence[ExactNoise]:
-        return [self] * number
 
     # ---- uniform
 
@@ -125,10 +105,6 @@ class ExactNoise:
         numerators = np.asarray(chances, dtype=np.uint64)
         return np.asarray(self.words(numerators.size).reshape(numerators.shape) < numerators)
 
-    def uniform(self, shape: Shape) -> Floats:
-        words = self.words(math.prod(shape)).reshape(shape)
-        return np.asarray((words + 0.5) * 2.0**-self._bits, dtype=np.float64)
-
     # ---- noise
 
     def laplace_steps(self, scale: int, shape: Shape) -> Steps:
@@ -152,12 +128,6 @@ class ExactNoise:
             return np.asarray((size.astype(object) << 64) + fraction.astype(object))
 
         return self.accepted(lambda tries: self._try_normal(_FINE, tries, joined), 0.48, shape)
-
-    def laplace(self, shape: Shape) -> Floats:
-        return np.asarray(self.laplace_steps(_FINE, shape) / _FINE)
-
-    def normal(self, shape: Shape) -> Floats:
-        return np.asarray(self.normal_steps(_FINE, shape) / _FINE)
 
     def accepted(
         self, tried: Callable[[int], NDArray[T]], rate: float, shape: Shape
@@ -302,6 +272,9 @@ class SystemNoise(ExactNoise):
 
     def __init__(self) -> None:
         super().__init__(lambda number: os.urandom(number))
+
+
+NoiseSource = SeededNoise | ExactNoise
 
 
 def sure(at: Steps) -> Bools:
