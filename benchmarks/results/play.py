@@ -21,8 +21,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from benchmarks.results.plan import Run
 from benchmarks.results.store import fingerprint
+from bgtplanner.data.ratings import Ratings
 from bgtplanner.runs.config import Config
-from bgtplanner.runs.prepared import Prepared
+from bgtplanner.runs.prepared import ratings_of
 from bgtplanner.runs.run import execute
 
 FIGURES = (
@@ -50,7 +51,7 @@ FIGURES = (
 SECONDS = {"filmtrust": 4.0, "ml-100k": 10.0, "ml-1m": 120.0, "ml-1m-users": 120.0}
 """Of one run on one core, to guess by until some have been seen."""
 COMPILING = 8.0
-_latest: dict[str, Prepared] = {}
+_latest: dict[str, Ratings] = {}
 T = TypeVar("T")
 
 
@@ -67,19 +68,19 @@ def data_of(config: Config) -> str:
     return json.dumps([*settings, config.run.seed, config.federation.rounds], sort_keys=True)
 
 
-def _shared(config: Config) -> Prepared:
-    """The data of a run: most often those of the one before."""
+def _shared(config: Config) -> Ratings:
+    """The ratings of a run: most often those of the one before."""
     key = data_of(config)
     if key not in _latest:
         _latest.clear()  # first of all: two large data sets may not fit
-        _latest[key] = Prepared(config)
+        _latest[key] = ratings_of(config)
     return _latest[key]
 
 
 def play(run: Run) -> dict[str, Any]:
     """Carry out one run."""
     begun = time.perf_counter()
-    summary = execute(run.config, data=_shared).summary
+    summary = execute(run.config, ratings=_shared(run.config)).summary
     return {
         "key": run.key,
         "mark": run.mark,

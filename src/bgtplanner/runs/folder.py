@@ -89,13 +89,10 @@ class RunFolder:
         overwrite: bool = False,
         **noted: bool | list[str],
     ) -> Self:
-        """Start a new run folder and lock it.
+        """Start a new run folder, lock it, and note the facts, and what else is to be `noted`.
 
-        What is `noted`, too: whether it is ``deployed`` to real machines, or ``saved`` without a
-        ledger, and what was ``given`` as objects in Python.
-
-        Raises:
-            RunFolderError: If the folder is in use for something else, or cannot be written.
+        That is whether it is ``deployed`` to real machines, or ``saved`` without a ledger, and
+        what was ``given`` as objects in Python.
         """
         folder = cls(Path(path))
         folder.check_free(overwrite)  # before anything is written there
@@ -123,11 +120,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path | str) -> Self:
-        """Open an existing run folder to resume the run, and lock it.
-
-        Raises:
-            RunFolderError: If it is not a run folder, is of another version, or is locked.
-        """
+        """Open an existing run folder to resume the run, and lock it."""
         folder = cls(Path(path))
         folder.notes()
         folder._acquire()
@@ -167,11 +160,7 @@ class RunFolder:
         return False
 
     def check_free(self, overwrite: bool) -> list[str]:
-        """Return the names of the files of an old run, which may be replaced.
-
-        Raises:
-            RunFolderError: If there are other files, or a run that may not be overwritten.
-        """
+        """Return the names of the files of an old run; refuse to replace any others."""
         with _disk_errors(self.path):
             there = self.path.iterdir() if self.path.exists() else ()
             names = sorted(entry.name for entry in there)
@@ -251,11 +240,7 @@ class RunFolder:
             lines.write(json.dumps(record) + "\n")
 
     def rounds(self, first: int | None = None) -> list[dict[str, Any]]:
-        """Return the first records in ``rounds.jsonl``, or all but an incomplete last line.
-
-        Raises:
-            RunFolderError: If a line is not the whole record of its round; names the line.
-        """
+        """Return the first records in ``rounds.jsonl``, or all but an incomplete last line."""
         file, config = self.path / "rounds.jsonl", self.config()
         try:
             lines = read_bytes(file, MOST_BYTES_OF_ROUNDS).split(b"\n")[:-1]
@@ -316,12 +301,7 @@ class RunFolder:
         return arrays
 
     def summary(self) -> dict[str, Any] | None:
-        """Return the whole result of a finished run, or None while it is not done.
-
-        Raises:
-            RunFolderError: If a key is missing or has the wrong type, or if this is the summary
-                of another run.
-        """
+        """Return the whole result of a finished run, or None while it is not done."""
         if not (self.path / "summary.json").exists():
             return None
         file, config = self.path / "summary.json", self.config()
@@ -374,11 +354,7 @@ class RunFolder:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace a text file atomically.
-
-    Raises:
-        StorageError: If it cannot be written.
-    """
+    """Replace a text file atomically."""
     try:
         replace_file(path, text.encode())
     except OSError as error:

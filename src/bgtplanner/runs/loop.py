@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -36,11 +35,9 @@ class Run:
         config: Config,
         simulation: Engine,
         observer: Observer | None,
-        stop: Callable[[], bool] | None = None,
     ) -> None:
         begin_run()
         self.config, self.simulation, self.observer = config, simulation, observer
-        self.stop = stop  # asked after every round, besides signals
         self.checkpoint_every = config.run.checkpoint_every
         self.records: list[dict[str, Any]] = []
         self.seconds_before = 0.0
@@ -131,7 +128,7 @@ class Run:
                 self.records.append(record)
                 self.reached |= reaches_target(self.config, record)
                 # Read once: a later request is for the next round.
-                stopping = asked.is_set() or (self.stop is not None and self.stop())
+                stopping = asked.is_set()
                 done = self.simulation.next_round
                 if folder is not None:
                     folder.append_round(record)

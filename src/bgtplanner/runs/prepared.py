@@ -1,9 +1,8 @@
-"""The data of a run: its ratings, how they are split, and what can be said without training."""
+"""The data of a run: its ratings, and how they are split."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 from typing import Any
 
@@ -15,37 +14,16 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split, deal_users, split_ratings
 from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import ConfigError, DataError
-from bgtplanner.models.references import References, rankings, references
 from bgtplanner.runs.config import Config
-from bgtplanner.runs.summary import alone_by_round, scores_of_lists
 
 
 class Prepared:
-    """Ratings, by default those that the config names, and what needs no training.
-
-    Runs whose settings differ in the model, the mechanism or the policy can share it: it only
-    depends on the data, the seed and the number of rounds.
-    """
+    """Ratings, by default those that the config names, how they are split, and their hash."""
 
     def __init__(self, config: Config, ratings: Ratings | None = None) -> None:
         self.ratings = ratings_of(config) if ratings is None else ratings
         self.split = split_of(config, self.ratings)
-        self.alone = functools.cache(functools.partial(alone_by_round, self.split))
-
-    @functools.cached_property
-    def mark(self) -> str:
-        """A hash of all that a run is trained and tested on."""
-        return fingerprint_of(self.split)
-
-    @functools.cached_property
-    def references(self) -> References:
-        """The scores of the predictors that share nothing."""
-        return references(self.split.train, self.split.test)
-
-    @functools.cached_property
-    def rankings(self) -> dict[str, float]:
-        """The scores of the rankings that need no model."""
-        return scores_of_lists(rankings(self.split.train), self.split)
+        self.mark = fingerprint_of(self.split)
 
 
 def ratings_of(config: Config) -> Ratings:

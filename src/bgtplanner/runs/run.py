@@ -7,7 +7,7 @@ import functools
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.learner import Learner
 from bgtplanner.models.metrics import HEADLINE, METRICS, lists_of, shown
+from bgtplanner.models.references import references
 from bgtplanner.planning.policy import Policy
 from bgtplanner.planning.registry import POLICIES
 from bgtplanner.runs.assembly import (
@@ -44,6 +45,7 @@ from bgtplanner.runs.recommending import example_users, examples_of, number_of_e
 from bgtplanner.runs.result import Result
 from bgtplanner.runs.summary import (
     about_ratings,
+    alone_by_round,
     as_served,
     classes_of,
     facts_of,
@@ -126,24 +128,17 @@ def execute(
     config: Config,
     *,
     ratings: Ratings | None = None,
-    data: Callable[[Config], Prepared] | None = None,
     given: Given | None = None,
     out: Path | str | None = None,
     overwrite: bool = False,
     observer: Observer | None = None,
-    stop: Callable[[], bool] | None = None,
 ) -> Result:
-    """Run what the config says, from the first round; see :func:`simulate`.
-
-    `data` returns what runs with the same data, seed and rounds share; `stop` is asked after every
-    round whether to stop, besides Ctrl-C.
-    """
+    """Run what the config says, from the first round; see :func:`simulate`."""
     if out is not None:
         RunFolder(Path(out)).check_free(overwrite)  # before minutes are spent on loading
     use_compilation_cache()
-    prepared = Prepared(config, ratings) if data is None else data(config)
-    given = given or Given()
-    run = _Run(config, prepared, given, observer, stop)
+    prepared, given = Prepared(config, ratings), given or Given()
+    run = _Run(config, prepared, given, observer)
     if out is None:
         return run.train()
     if config.privacy.mechanism != "none" and given.policy is None:  # refuse before writing
@@ -162,7 +157,6 @@ def resume(
     model: Learner | None = None,
     policy: Policy | None = None,
     observer: Observer | None = None,
-    stop: Callable[[], bool] | None = None,
 ) -> Result:
     """Resume a run; it ends as if it had never been interrupted, bit for bit.
 
@@ -172,7 +166,6 @@ def resume(
         model: The learner, likewise.
         policy: The policy, likewise, in its state before the first round.
         observer: Is told about every round.
-        stop: Asked after every round whether to stop, besides Ctrl-C.
 
     Raises:
         RunFolderError: If the folder, its checkpoint or the ratings do not fit together, or if
@@ -191,7 +184,7 @@ def resume(
         except ConfigError as error:
             why = f"cannot be resumed; start a new run ({error})"
             raise RunFolderError(f"{path}: {why}") from error
-        return _Run(config, prepared, given, observer, stop).train(folder, go_on=True)
+        return _Run(config, prepared, given, observer).train(folder, go_on=True)
 
 
 def load(
@@ -253,7 +246,7 @@ def _opened(
             f"{folder.path}: its {' and '.join(missing)} was given in Python; continue there: "
             f"{call}(path, {arguments})"
         )
-    policy_named(given.policy)  # registers its class
+    policy_named(given.policy)  # refuses what is none
     tree: dict[str, Any] = config.model_dump()
     for key, value in (described(given.model)[0] if given.model is not None else {}).items():
         section, _, name = key.partition(".")
@@ -293,7 +286,6 @@ class _Run(Run):
         prepared: Prepared,
         given: Given,
         observer: Observer | None = None,
-        stop: Callable[[], bool] | None = None,
     ) -> None:
         self.prepared, self.given, ratings = prepared, given, prepared.ratings
         simulation = Simulation(
@@ -309,15 +301,15 @@ class _Run(Run):
             device=config.run.device,
             validation=config.planning.validation_share if config.validates else 0.0,
         )
-        super().__init__(config, simulation, observer, stop)
+        super().__init__(config, simulation, observer)
         ranks = HEADLINE in shown(config.preset)
         self._ranked_in = rounds_to_rank(config.federation.rounds) if ranks else []
 
     @functools.cached_property
     def facts(self) -> dict[str, Any]:
         """What is known before the first round; computed only if it is needed."""
-        about = about_ratings(self.prepared.ratings)
-        return facts_of(self.config, about, self.prepared.references)
+        about, split = about_ratings(self.prepared.ratings), self.prepared.split
+        return facts_of(self.config, about, references(split.train, split.test))
 
     def step(self) -> RoundResult | None:
         if self.planned is not None:
@@ -375,12 +367,11 @@ class _Run(Run):
                 spending["classes"] = classes_of(ledger, split.test, predicted)
         found = summarise(self.config, self.facts, self.records, seconds, spending)
         found["learned"] = self.simulation.learned
-        found |= ranking_of(self.simulation, split, self.prepared.rankings)
+        found |= ranking_of(self.simulation, split)
         found["gains"] = gains_of(split, predicted, number - 1, budgets)
         found[f"{HEADLINE}_served"] = lists_served(goal, self.records, found.get(HEADLINE))
-        alone = self.prepared.alone(number, found["rmse_client_alone"])
-        found["rmse_client_alone_served"] = None if alone is None else as_served(goal, alone)
-        return found
+        alone = alone_by_round(split, number, found["rmse_client_alone"])
+        return found | {"rmse_client_alone_served": as_served(goal, alone or [])}
 
     def inspected(self, index: int) -> dict[str, float]:
         """The NDCG@10 of the lists after some of the rounds, if it is shown.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -16,7 +16,7 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.metrics import HEADLINE, drawn_users, of_ratings, ranked
-from bgtplanner.models.references import References, references, the_same_for_all
+from bgtplanner.models.references import References, rankings, references, the_same_for_all
 from bgtplanner.paper.accounting import client_level
 from bgtplanner.planning.objective import Objective
 from bgtplanner.privacy.accountants import ACCOUNTANTS
@@ -229,23 +229,16 @@ def alone_by_round(split: Split, rounds: int, last: float | None) -> list[float]
     return [float(value) for value in np.interp(range(rounds), places, values)]
 
 
-def scores_of_lists(every: Mapping[str, Callable[[Any], Any]], split: Split) -> dict[str, float]:
-    """The scores of rankings that the model is compared with, each under its name."""
-    return {
+def ranking_of(simulation: Simulation, split: Split) -> dict[str, Any]:
+    """The scores of the lists that users would be shown, and of the rankings beside them."""
+    every, released = rankings(split.train), simulation.explain([0]).popularity
+    if released is not None and np.ptp(released) > 0:  # nothing released ranks nothing
+        every = {**every, "popularity_released": the_same_for_all(released)}
+    found = ranked(simulation.rank, split.train, split.test) | {
         f"{figure}_{name}": value
         for name, rank in every.items()
         for figure, value in ranked(rank, split.train, split.test, beside=True).items()
     }
-
-
-def ranking_of(
-    simulation: Simulation, split: Split, beside: Mapping[str, float]
-) -> dict[str, Any]:
-    """The scores of the lists that users would be shown, and of the rankings beside them."""
-    found = {**ranked(simulation.rank, split.train, split.test), **beside}
-    released = simulation.explain([0]).popularity
-    if released is not None and np.ptp(released) > 0:  # nothing released ranks nothing
-        found |= scores_of_lists({"popularity_released": the_same_for_all(released)}, split)
     known = {name: value if math.isfinite(value) else None for name, value in found.items()}
     return {**known, "users_ranked": len(drawn_users(split.test.n_users))}
 
