@@ -135,7 +135,7 @@ class TestAttention:
         shared, local = some_point(model, scale)
         drawn = np.random.default_rng(2).normal(0, scale, (N_USERS, 2, 4))
         present = jnp.asarray([[1, 1], [0, 1], [0, 0], [1, 0]], jnp.float32)
-        among = model.attach(local, Neighbours(jnp.asarray(drawn, jnp.float32), present))
+        among = local._replace(neighbours=Neighbours(jnp.asarray(drawn, jnp.float32), present))
         interactions = some_edges([0, 0, 1, 0, 0, 0, 1, 0, 0])
         kept = step(model, (shared, among), interactions, jnp.zeros((N_USERS, 4)))
         expected = attention(model, shared, among, interactions)

@@ -94,7 +94,7 @@ class Extras(Protocol):
 
     def check(self, model: Learner, protection: Protection | None) -> None: ...
 
-    def begin(self, model: Learner, local: Local, interactions: Interactions) -> Local: ...
+    def begin(self, local: Local, interactions: Interactions) -> Local: ...
 
     def items(self, key: Array, index: Array, interactions: Interactions) -> Array | None: ...
 
@@ -103,9 +103,9 @@ class Extras(Protocol):
 
     def shows(self, index: int) -> bool: ...
 
-    def own(self, model: Learner, local: Local) -> Array: ...
+    def own(self, local: Local) -> Array: ...
 
-    def told(self, model: Learner, local: Local, own: Array, sends: Array, known: Ratings,
+    def told(self, local: Local, own: Array, sends: Array, known: Ratings,
              bound: float | None) -> Local: ...  # fmt: skip
 
 
@@ -167,7 +167,7 @@ class Federation:
             self.model, key, interactions.n_users, interactions.features
         )
         if self.extras is not None:
-            local = self.extras.begin(self.model, local, interactions)
+            local = self.extras.begin(local, interactions)
         return State(shared, local, self.model.server_initial(shared, self.server))
 
     def uploaded(
@@ -198,7 +198,7 @@ class Federation:
         (upload, fitted), extra, own = collected, None, None
         if self.extras is not None:
             extra = self.extras.rows(key, index, upload, interactions)
-            own = self.extras.own(self.model, fitted) if shows else None
+            own = self.extras.own(fitted) if shows else None
 
         def combine(upload: Upload) -> Aggregate:
             sums = sums_of(upload, interactions, takes_part, self._how, extra)

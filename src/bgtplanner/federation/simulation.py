@@ -162,9 +162,7 @@ class Simulation:
             arrived = self._split.train.take(self._split.arrival <= self.next_round)
             sends, own = sent.takes_part[known.client_of_user] > 0, sent.released.own
             with jax.default_device(self._device):
-                local = extras.told(
-                    self.federation.model, self.state.local, own, sends, arrived, bound
-                )
+                local = extras.told(self.state.local, own, sends, arrived, bound)
             self.state = self.state._replace(local=local)
         return self._record(outcome, before, sent.released)
 

@@ -5,28 +5,26 @@ A rating is predicted as
     mean + q_i + b_u + s_u p_i + t_u q_i + d_ci
 
 The server holds three numbers per item: its quality ``q_i``, its popularity ``p_i``, and how sure
-the server is of the quality, from 0 (next to nothing is known) to 1. Everything else stays on the
-clients and costs no privacy: a user's own level ``b_u``, how strongly the user follows popularity
-``s_u`` and quality ``t_u`` (all three by ridge regression on the user's own ratings), and, where a
-client has several users, their shared deviation for an item, ``d_ci``, which counts the more, the
-less the server knows about the item.
+the server is of the quality, from 0 to 1. Everything else stays on the clients and costs no
+privacy: a user's own level ``b_u``, how strongly the user follows popularity ``s_u`` and quality
+``t_u`` (all three by ridge regression on the user's own ratings), and, where a client has several
+users, their shared deviation for an item, ``d_ci``, which counts the more, the less the server
+knows about the item.
 
-A client does not upload a gradient. For each item it uploads the sum of the residuals of its
-ratings, and their number. Uploads are always longer than the clip, so that every client's upload
-counts the same. For each item, the mean over clients holds
+A client does not upload a gradient but, for each item, the sum of the residuals of its ratings,
+and their number. Uploads are always longer than the clip, so that every client's upload counts the
+same. For each item, the mean over clients holds
 
     count      A = M + noise                   M: weighted number of ratings behind it
     residual   B = M (theta - q) + noise       theta: its quality as the ratings have it,
                                                q: what was sent out before the round
 
-with the same weights in both, so that they cancel. The noise is Gaussian or nearly so (it is a sum
-of many terms) and its size is known. What the server makes of all rounds is in
+with the same weights in both, so that they cancel. What the server makes of all rounds is in
 :mod:`bgtplanner.models.posterior`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -89,17 +87,13 @@ class Biases(Learner):
         solved = ridge(table, self.shrinkage(table.shape[1]), interactions)
         target = interactions.value - self.mean - table[:, _QUALITY][interactions.item]
         users = solved(target)
-        if not interactions.one_user_each:
-            view = self._view(shared, interactions)
-            for _ in range(_SWEEPS - 1):
-                users = solved(target - view(users)[interactions.pair])
+        for _ in range(0 if interactions.one_user_each else _SWEEPS - 1):
+            view = self.own_view(shared, users, interactions)
+            users = solved(target - view[interactions.pair])
         return users
 
     def train(self, shared: Shared, local: Local, interactions: Interactions) -> Statistics:
-        """Return residuals and counts, summed by item.
-
-        A client's own view of an item is not subtracted: it is estimated from these residuals.
-        """
+        """Return residuals and counts, summed by item, without a client's own view of it."""
         residual = self._residual(shared, local, interactions)
         rows = jnp.stack([residual, jnp.full_like(residual, self.count_weight)], axis=1)
         rows = interactions.sum_by_pair(rows * interactions.present[:, None])
@@ -111,7 +105,8 @@ class Biases(Learner):
         self, shared: Shared, local: Local, interactions: Interactions, user: Array, item: Array
     ) -> Array:
         """Predictions clipped to the scale of the ratings."""
-        score = self._score(shared, local, user, item)
+        rows = self.table(shared)[item]
+        score = self.mean + rows[:, _QUALITY] + (rows * local[user]).sum(1)
         if not interactions.one_user_each:
             pair = interactions.find_pair(interactions.client_of_user[user], item)
             view = jnp.append(self.own_view(shared, local, interactions), 0.0)
@@ -119,11 +114,7 @@ class Biases(Learner):
         return jnp.clip(score, 0.0, 1.0)
 
     def server_initial(self, shared: Shared, server: Server) -> Posterior:
-        """Return the posterior before the first round.
-
-        Raises:
-            ConfigError: If an optimizer is configured, because this model would ignore it.
-        """
+        """Return the posterior before the first round; refuse an optimizer, which is not used."""
         fits = server.optimizer == "posterior"
         expected = "posterior, for the model biases"
         ConfigError.unless(fits, "server.optimizer", server.optimizer, expected)
@@ -157,23 +148,11 @@ class Biases(Learner):
 
     def own_view(self, shared: Shared, users: Array, interactions: Interactions) -> Array:
         """Return the shrunk mean residual of each client-item pair."""
-        return self._view(shared, interactions)(users)
-
-    def _view(self, shared: Shared, interactions: Interactions) -> Callable[[Array], Array]:
-        """Return what gives :meth:`own_view` for some users: ratings are counted only once."""
         sure = jnp.clip(shared.items[interactions.pair_item, 2], 0.0, 1.0)
         doubt = (1.0 - sure) / self.item_shrinkage + sure / self.known_item_shrinkage
         number = interactions.sum_by_pair(interactions.present) + 1.0 / doubt
-
-        def view(users: Array) -> Array:
-            error = self._residual(shared, users, interactions)
-            return interactions.sum_by_pair(interactions.present * error) / number
-
-        return view
-
-    def _score(self, shared: Shared, users: Array, user: Array, item: Array) -> Array:
-        rows = self.table(shared)[item]
-        return self.mean + rows[:, _QUALITY] + (rows * users[user]).sum(1)
+        error = interactions.present * self._residual(shared, users, interactions)
+        return interactions.sum_by_pair(error) / number
 
     def _residual(self, shared: Shared, users: Array, interactions: Interactions) -> Array:
         """Return how far each rating is from what is predicted without the client's own view."""

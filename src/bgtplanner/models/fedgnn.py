@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from bgtplanner.errors import ConfigError
@@ -30,12 +31,7 @@ _SLOPE = 0.2  # of leaky_relu, as in the graph-attention paper and in DGL
 
 
 class Neighbours(NamedTuple):
-    """Embeddings of other users who rated the same items, as far as a user was told of them.
-
-    Attributes:
-        embedding: ``[n_users, max_neighbours, dim]``, including noise.
-        present: 1 where there is a neighbour, else 0, ``[n_users, max_neighbours]``.
-    """
+    """Noisy embeddings, ``[n_users, most, dim]``, of who rated the same; 1 where there is one."""
 
     embedding: Array
     present: Array
@@ -56,15 +52,6 @@ class FedGNNLocal(NamedTuple):
     moments: tuple[Array, Array, Array]
     graph_embedding: Array
     neighbours: Neighbours | None = None
-
-
-class _Layer(NamedTuple):
-    """The attention layer's parameters, one copy per user, heads first."""
-
-    weight: Array  # [n_users, heads, dim / heads, dim]
-    item_query: Array  # [n_users, heads, dim]: W'a_item
-    user_query: Array  # [n_users, heads, dim]: W'a_user
-    bias: Array  # [n_users, dim]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,27 +131,23 @@ class FedGNN(Learner):
 
     def loss(self, copies: Upload, local: Local, interactions: Interactions) -> Array:
         """Return half of each client's mean squared error, or its root as the authors do."""
-        rows = interactions.rows_of(copies.rows)
-        layer = self._layer(copies.dense[interactions.client_of_user])
-        embedding = self._graph_embedding(rows, layer, local, interactions)
+        rows, present = interactions.rows_of(copies.rows), interactions.present
+        embedding = self._graph_embedding(rows, copies.dense, local, interactions)
         score = self._raw_score(interactions.of_users(embedding), rows)
         if self.bias:
             user_bias = self._user_bias(score, interactions)
             score = score + interactions.of_users(jax.lax.stop_gradient(user_bias))
         error = interactions.value - self._link(score)
         ratings = jnp.maximum(interactions.ratings_of_clients, 1.0)
-        mse = interactions.sum_by_client(interactions.present * error**2) / ratings
+        value = 0.5 * interactions.sum_by_client(present * error**2) / ratings
         if self.loss_kind == "rmse":
+            mse = 2.0 * value
             positive = mse > 1e-12  # the root has no gradient at zero: such a client does not move
             value = jnp.where(positive, jnp.sqrt(jnp.where(positive, mse, 1.0)), 0.0)
-        else:
-            value = 0.5 * mse
         if self.decay:
-            squares = interactions.sum_by_client(interactions.present * (rows**2).sum(1))
+            squares = interactions.sum_by_client(present * (rows**2).sum(1))
             if self.bias:  # once per user, not once per edge
-                of_users = interactions.sum_by_user(interactions.present) * (
-                    local.embedding**2
-                ).sum(1)
+                of_users = interactions.sum_by_user(present) * (local.embedding**2).sum(1)
                 squares += jax.ops.segment_sum(
                     of_users, interactions.client_of_user, interactions.n_clients
                 )
@@ -179,45 +162,39 @@ class FedGNN(Learner):
         """
         if not self.stale_predictions:
             return local
-
-        def first(kept: FedGNNLocal) -> FedGNNLocal:
-            return kept._replace(graph_embedding=self._embed(shared, kept, interactions))
-
-        trained = jnp.any(local.graph_embedding != 0)
-        found: FedGNNLocal = jax.lax.cond(trained, lambda kept: kept, first, local)
+        found: FedGNNLocal = jax.lax.cond(
+            jnp.any(local.graph_embedding != 0),
+            lambda kept: kept,
+            lambda kept: kept._replace(graph_embedding=self._embed(shared, kept, interactions)),
+            local,
+        )
         return found
 
     def train(self, shared: Shared, local: Local, interactions: Interactions) -> Statistics:
         """Return shared gradients, and take one local step of every user embedding."""
-        upload, losses, gradient = client_gradients(self, shared, local, interactions)
-        kept = self._moved(gradient.embedding, local, interactions)
+        found = client_gradients(self, shared, local, interactions)
+        kept = self._moved(found.local.embedding, local, interactions)
         if self.stale_predictions:
             kept = kept._replace(graph_embedding=self._embed(shared, local, interactions))
-        return Statistics(upload, losses, kept)
+        return found._replace(local=kept)
 
     def _moved(self, slope: Array, local: FedGNNLocal, interactions: Interactions) -> FedGNNLocal:
         slope = slope + self.local_weight_decay * local.embedding
-        if self.local_optimizer == "sign":
-            step, moments = slope / (jnp.abs(slope) + 1e-8), local.moments
-        else:
-            step, moments = _adam_step(slope, local.moments)
-        embedding = local.embedding - self.local_learning_rate * step
+        step, moments = slope / (jnp.abs(slope) + 1e-8), local.moments
+        if self.local_optimizer == "adam":  # with the usual constants; steps are counted per user
+            count, first, second = moments[0] + 1, *moments[1:]
+            first = 0.9 * first + 0.1 * slope
+            second = 0.999 * second + 0.001 * slope**2
+            corrected = first / (1 - 0.9**count)[:, None]
+            step = corrected / (jnp.sqrt(second / (1 - 0.999**count)[:, None]) + 1e-8)
+            moments = count, first, second
         # A user without a rating has nothing to learn from and must not drift.
         embedding, moments = where_users(
             interactions.sum_by_user(interactions.present) > 0,
-            (embedding, moments),
+            (local.embedding - self.local_learning_rate * step, moments),
             (local.embedding, local.moments),
         )
         return local._replace(embedding=embedding, moments=moments)
-
-    def own(self, local: Local) -> Array:
-        """The user embeddings."""
-        embedding: Array = local.embedding
-        return embedding
-
-    def attach(self, local: Local, neighbours: Neighbours) -> Local:
-        """Return the same state with other neighbours; ``h_u`` changes with the next round."""
-        return local._replace(neighbours=neighbours)
 
     def predict(
         self, shared: Shared, local: Local, interactions: Interactions, user: Array, item: Array
@@ -235,47 +212,39 @@ class FedGNN(Learner):
 
     def _embed(self, shared: Shared, local: FedGNNLocal, interactions: Interactions) -> Array:
         own = copies(shared, interactions)
-        layer = self._layer(own.dense[interactions.client_of_user])
         rows = interactions.rows_of(own.rows)
-        return self._graph_embedding(rows, layer, local, interactions)
-
-    def _layer(self, dense: Array) -> _Layer:
-        users, dim, heads = dense.shape[0], self.dim, self.heads
-        parts = jnp.split(dense, [dim * dim, dim * dim + dim, dim * dim + 2 * dim], axis=1)
-        weight = parts[0].reshape(users, heads, dim // heads, dim)
-        queries = [
-            jnp.einsum("uhdk,uhd->uhk", weight, part.reshape(users, heads, dim // heads))
-            for part in parts[1:3]
-        ]
-        return _Layer(weight, queries[0], queries[1], parts[3])
+        return self._graph_embedding(rows, own.dense, local, interactions)
 
     def _graph_embedding(
-        self, rows: Array, layer: _Layer, local: FedGNNLocal, interactions: Interactions
+        self, rows: Array, dense: Array, local: FedGNNLocal, interactions: Interactions
     ) -> Array:
         """Return ``h_u`` of every user: attention over present items, itself and neighbours."""
-        items, users = rows[:, : self.dim], local.embedding
-        from_user = jnp.einsum("uk,uhk->uh", users, layer.user_query)
-        from_item = (items[:, None, :] * interactions.of_users(layer.item_query)).sum(2)
-        own = jnp.einsum("uk,uhk->uh", users, layer.item_query) + from_user
+        items, users, dim = rows[:, : self.dim], local.embedding, self.dim
+        number, present = users.shape[0], interactions.present[:, None] > 0
+        ends = np.cumsum(self.dense_blocks)[:-1]
+        parts = jnp.split(dense[interactions.client_of_user], ends, axis=1)
+        weight = parts[0].reshape(number, self.heads, dim // self.heads, dim)
+        item_query, user_query = (  # W'a_item and W'a_user of each head
+            jnp.einsum("uhdk,uhd->uhk", weight, part.reshape(number, self.heads, -1))
+            for part in parts[1:3]
+        )
+        from_user = jnp.einsum("uk,uhk->uh", users, user_query)
+        from_item = (items[:, None, :] * interactions.of_users(item_query)).sum(2)
+        own = jnp.einsum("uk,uhk->uh", users, item_query) + from_user
         logits = jax.nn.leaky_relu(from_item + interactions.of_users(from_user), _SLOPE)
         own_logits = jax.nn.leaky_relu(own, _SLOPE)
         # A shift does not change the softmax; subtracting the largest logit keeps it finite.
-        largest = interactions.max_by_user(
-            jnp.where(interactions.present[:, None] > 0, logits, -jnp.inf)
-        )
+        largest = interactions.max_by_user(jnp.where(present, logits, -jnp.inf))
         largest = jnp.maximum(largest, own_logits)
         if local.neighbours is not None:
             others, there = jax.lax.stop_gradient(local.neighbours)
-            other_logits = jnp.einsum("unk,uhk->unh", others, layer.item_query)
+            other_logits = jnp.einsum("unk,uhk->unh", others, item_query)
             other_logits = jax.nn.leaky_relu(other_logits + from_user[:, None, :], _SLOPE)
             other_logits = jnp.where(there[:, :, None] > 0, other_logits, -jnp.inf)
             largest = jnp.maximum(largest, other_logits.max(1))
         shift = jax.lax.stop_gradient(largest)
         # Masked before the exponential: a rating that has not arrived may have any logit at all.
-        centred = jnp.where(
-            interactions.present[:, None] > 0, logits - interactions.of_users(shift), -jnp.inf
-        )
-        weights = jnp.exp(centred)
+        weights = jnp.exp(jnp.where(present, logits - interactions.of_users(shift), -jnp.inf))
         own_weights = self.self_loops * jnp.exp(own_logits - shift)
         total = interactions.sum_by_user(weights) + own_weights
         values = interactions.sum_by_user(weights[:, :, None] * items[:, None, :])
@@ -284,9 +253,8 @@ class FedGNN(Learner):
             other_weights = jnp.exp(other_logits - shift[:, None, :])
             total = total + other_weights.sum(1)
             values = values + jnp.einsum("unh,unk->uhk", other_weights, others)
-        values = values / total[:, :, None]
-        embedding = jnp.einsum("uhdk,uhk->uhd", layer.weight, values)
-        return embedding.reshape(users.shape[0], self.dim) + layer.bias
+        embedding = jnp.einsum("uhdk,uhk->uhd", weight, values / total[:, :, None])
+        return embedding.reshape(number, dim) + parts[3]
 
     def _raw_score(self, embedding: Array, rows: Array) -> Array:
         score = self.mean + (embedding * rows[:, : self.dim]).sum(1)
@@ -302,16 +270,3 @@ class FedGNN(Learner):
 
     def _link(self, score: Array) -> Array:
         return jax.nn.sigmoid(score) if self.score == "sigmoid" else score
-
-
-def _adam_step(
-    gradient: Array, moments: tuple[Array, Array, Array]
-) -> tuple[Array, tuple[Array, Array, Array]]:
-    """Return Adam's direction with the usual constants; steps are counted per user."""
-    count, first, second = moments
-    count = count + 1
-    first = 0.9 * first + 0.1 * gradient
-    second = 0.999 * second + 0.001 * gradient**2
-    corrected = first / (1 - 0.9**count)[:, None]
-    scale = jnp.sqrt(second / (1 - 0.999**count)[:, None]) + 1e-8
-    return corrected / scale, (count, first, second)

@@ -28,13 +28,7 @@ Local = Any
 
 
 class Statistics(NamedTuple):
-    """The result of training, before anything is clipped or noised.
-
-    Attributes:
-        upload: All clients' uploads.
-        loss: Each client's loss, ``[n_clients]``.
-        local: What the clients that take part keep from now on.
-    """
+    """All clients' uploads before they are protected, their losses, and what they keep."""
 
     upload: Upload
     loss: Array
@@ -76,7 +70,7 @@ class Learner(Protocol):
 
     All methods are pure and are traced by JAX: no Python branching on array values, no changing
     shapes. The compiler identifies a learner by its value, so make it a frozen dataclass of plain
-    settings. `interactions` are the training ratings, with a mask of those that are known by now.
+    settings. `interactions` are the training ratings, with a mask of those that are known.
     """
 
     @property
@@ -108,18 +102,13 @@ class Learner(Protocol):
     def with_features(self, shared: Shared, local: Local, features: Array) -> tuple[Shared, Local]:
         """Return the initial parameters with the items' public features, ``[n_items, features]``.
 
-        A learner that uses features sends them out with its parameters, as further columns of
-        ``shared.items``. By default they are ignored.
+        They become further columns of ``shared.items``; by default they are ignored.
         """
         del features
         return shared, local
 
     def personalise(self, shared: Shared, local: Local, interactions: Interactions) -> Local:
-        """Return the local state, fitted to the shared parameters. It never leaves the client.
-
-        A client calls this whenever it has received parameters: before it trains, and before it
-        predicts.
-        """
+        """Return the local state, fitted to parameters that were received; it stays there."""
         del shared, interactions
         return local
 
@@ -140,10 +129,9 @@ class Learner(Protocol):
     def rank(
         self, shared: Shared, local: Local, interactions: Interactions, users: Array
     ) -> Array:
-        """Return how useful each item is expected to be to some users, ``[users, n_items]``.
+        """Return by what items are recommended, the highest first, ``[users, n_items]``.
 
-        Items are recommended in this order, the highest first; only the order matters. By default
-        these are the predicted ratings.
+        By default these are the predicted ratings.
         """
         items = jnp.tile(jnp.arange(interactions.n_items), users.shape[0])
         pairs = jnp.repeat(users, interactions.n_items), items
@@ -166,21 +154,13 @@ class Learner(Protocol):
     ) -> tuple[Shared, Memory]:
         """Return shared parameters and memory after a round: by default, an optimizer step.
 
-        Args:
-            shared: The parameters that were sent out before the round.
-            memory: The server's memory.
-            mean: Mean of the clients' uploads, including noise.
-            noise: What is known about that noise.
-            server: The settings of the server.
+        `mean` is the mean of the clients' uploads, including noise.
         """
         return server.step(shared, memory, mean, noise)
 
     @property
     def steps(self) -> int:
-        """In how many paid rounds it learns best, where splitting a charge costs nothing.
-
-        What was uploaded first was computed with parameters that knew nothing yet.
-        """
+        """In how many paid rounds it learns best, where splitting a charge costs nothing."""
         return 3
 
     def forecast(
@@ -190,11 +170,10 @@ class Learner(Protocol):
         clip: float,
         norm: Literal["l1", "l2"],
     ) -> NDArray[np.float64] | None:
-        """Return by how much added precision would lower the error below that of a client alone.
+        """Return by which share added precision would lower the error below a client's own.
 
-        That is the relative fall of the error for each of several sums of 1 / noise variance over
-        rounds to come, for uploads of length `clip`; None if it is not known. It is computed from
-        released numbers and public constants only, so it costs no privacy.
+        `precision` has sums of 1 / noise variance over rounds to come, for uploads of length
+        `clip`. It is computed from released numbers and public constants only; None: not known.
         """
         del memory, precision, clip, norm
         return None
@@ -202,10 +181,10 @@ class Learner(Protocol):
     def split(
         self, memory: Memory, precision: float, clip: float, norm: Literal["l1", "l2"]
     ) -> dict[str, float]:
-        """Return how a charge is best divided between the parts of an upload, by forecast.
+        """Return the best shares of an upload's squared length for its parts, by their names.
 
-        These are shares of its squared length, by name, if all that is left of the budget buys
-        `precision`, 1 / noise variance. By default an upload has one part.
+        All that is left of the budget buys `precision`, 1 / noise variance. By default an upload
+        has one part.
         """
         del memory, precision, clip, norm
         return {}
@@ -232,11 +211,7 @@ def client_gradients(
 
 
 def settings_of(learner: Learner) -> dict[str, Any]:
-    """Return a learner's settings by name, from which it can be made again.
-
-    Raises:
-        ConfigError: If it is not a dataclass whose fields are numbers and strings.
-    """
+    """Return a learner's settings by name, from which it can be made again."""
     found = asdict(learner) if is_dataclass(learner) else {"": None}
     kinds = bool | int | float | str | None
     plain = all(isinstance(value, kinds) for value in found.values())

@@ -63,15 +63,14 @@ class Posterior(NamedTuple):
 
     Attributes:
         told: Residual and count of each item, summed over rounds, weighted by precision.
-        sent: Qualities that were sent out, summed over rounds, weighted by precision.
+        sent: Qualities that were sent out, summed likewise.
         precision: Sum over rounds of 1 / noise variance.
         spread: Variance of qualities around the line.
         weight: M of each item.
         error: Expected squared error of each item's quality, including the sampling error.
         sampling: The part of it that is due to the number of ratings and not to noise.
         clients: The most clients that answered in one round.
-        reach: How far one client can have moved a residual, summed over rounds, weighted by
-            precision; None if no client is discounted.
+        reach: How far one client can have moved a residual, summed likewise; None: no discounts.
     """
 
     told: Array
@@ -109,18 +108,14 @@ class Posterior(NamedTuple):
         features: Array | None = None,
         count_weight: float = COUNT_WEIGHT,
     ) -> tuple[Array, Posterior]:
-        """Return what is sent out after one more round, and the posterior.
-
-        The former has three columns: quality, popularity, and how sure the server is of the
-        quality.
+        """Return quality, popularity and certainty of each item after a round, and the posterior.
 
         Args:
             sent: The qualities that were sent out before the round.
             uploads: The mean upload, ``[n_items, 2]``.
             noise: What is known about its noise.
             hostile: Residuals that this many clients could have produced together move no item.
-            features: Public features of the items, ``[n_items, n_features]``: items that share
-                them are expected to be alike in quality and popularity.
+            features: Public features: items that share them are expected to be alike.
             count_weight: The weight of one rating's count in an upload.
         """
         gained = 1.0 / jnp.maximum(noise.std, 1e-9) ** 2
@@ -134,7 +129,11 @@ class Posterior(NamedTuple):
             clients=clients,
             reach=None if self.reach is None else self.reach + gained * noise.reach,
         )
-        weight, log_weight = moved._counted(noise.norm, features, count_weight)
+        counts, std = moved._counts(count_weight)
+        weight, log_weight = _weights(counts, std)
+        if features is not None:
+            weight, log_weight = _weights(counts, std, _scales(weight, features))
+        log_weight = _varied(counts, std, noise.norm) * log_weight
         share = weight / jnp.maximum(weight.sum(), 1e-12)
         popularity = log_weight - (share * log_weight).sum()
         columns = jnp.stack([jnp.ones_like(popularity), popularity], axis=1)
@@ -150,16 +149,6 @@ class Posterior(NamedTuple):
         sure = jnp.clip(1.0 - moved.error / _SPREAD**2, 0.0, 1.0)
         items = jnp.stack([quality, popularity, sure], axis=1)
         return jnp.where(excess > _SOME_SIGNAL, items, 0.0), moved
-
-    def _counted(
-        self, norm: Norm, features: Array | None, count_weight: float
-    ) -> tuple[Array, Array]:
-        """Return M of each item, and its logarithm as far as counts vary beyond their noise."""
-        counts, std = self._counts(count_weight)
-        weight, log_weight = _weights(counts, std)
-        if features is not None:
-            weight, log_weight = _weights(counts, std, _scales(weight, features))
-        return weight, _varied(counts, std, norm) * log_weight
 
     def _qualities(
         self, weight: Array, sampling: Array, columns: Array, hostile: int
@@ -199,17 +188,10 @@ class Posterior(NamedTuple):
         norm: Literal["l1", "l2"],
         count_weight: float = COUNT_WEIGHT,
     ) -> Floats:
-        """Return by how much added precision would lower the error below that of a client alone.
+        """Return by which share of the RMSE added precision would beat a client alone.
 
-        It is a share of the RMSE, expected from what was released so far and, as long as an item's
-        count does not stand out from its noise, from a typical catalogue (popularity follows
-        Zipf's law).
-
-        Args:
-            precision: Sums of 1 / noise variance over the rounds to come; 0 for none.
-            clip: Length of an upload.
-            norm: Norm of the clip.
-            count_weight: The weight of one rating's count in an upload.
+        It is expected from what was released so far and, as long as an item's count does not stand
+        out from its noise, from a typical catalogue (popularity follows Zipf's law).
         """
         weight = np.asarray(self.weight, dtype=np.float64)
         before, spread = float(self.precision), float(self.spread)
@@ -323,9 +305,8 @@ def _scales(weight: Array, features: Array) -> Array:
 def _ratings(weight: Array, noise: Noise, count_weight: float) -> Array:
     """Estimate how many ratings each item has.
 
-    A client with n ratings scales them by clip / (size sqrt(n)) under an L2 clip, where size is
-    the length of one rating's residual and count, so the sum of all M tells the typical n. Under
-    an L1 clip the factor is clip / (size n), and the sum says nothing about n.
+    A client with n ratings scales them by clip / (size sqrt(n)) under an L2 clip, so the sum of
+    all M tells the typical n. Under an L1 clip the factor is clip / (size n): it says nothing.
     """
     if noise.norm is None:
         return weight * noise.clients
@@ -340,27 +321,23 @@ def _line(
     theta: Array, features: Array, noisy: Array, spread: Array, known: Array
 ) -> tuple[Array, Array]:
     """Fit level and slopes of quality over popularity and features, and the spread around it."""
-    width = features.shape[1]
-    prior = jnp.eye(width) / _LINE**2
-    items = jnp.sum(known)
+    width, items = features.shape[1], jnp.sum(known)
+
+    def equations(spread: Array) -> tuple[Array, Array]:
+        weight = jnp.where(known, 1.0 / (noisy + spread), 0.0)
+        return weight, features.T @ (weight[:, None] * features) + jnp.eye(width) / _LINE**2
 
     def better(_: int, found: tuple[Array, Array]) -> tuple[Array, Array]:
-        line, spread = found
-        weight = jnp.where(known, 1.0 / (noisy + spread), 0.0)
-        normal = features.T @ (weight[:, None] * features) + prior
+        spread = found[1]
+        weight, normal = equations(spread)
         line = solved_systems(normal[None], (features.T @ (weight * theta))[None])[0]
         pull = spread * weight
         own = pull * (theta - features @ line)
         squares = jnp.where(known, own**2 + spread * (1.0 - pull), 0.0).sum()
-        spread = (squares + _SPREAD_ITEMS * _SPREAD**2) / (items + _SPREAD_ITEMS)
-        return line, spread
+        return line, (squares + _SPREAD_ITEMS * _SPREAD**2) / (items + _SPREAD_ITEMS)
 
     line, spread = jax.lax.fori_loop(0, _SPREAD_STEPS, better, (jnp.zeros(width), spread))
-    weight = jnp.where(known, 1.0 / (noisy + spread), 0.0)
-    normal = features.T @ (weight[:, None] * features) + prior
-    units = jnp.eye(width)
-    variance = jnp.diagonal(
-        solved_systems(jnp.broadcast_to(normal, (width, *normal.shape)), units)
-    )
+    normal = jnp.broadcast_to(equations(spread)[1], (width, width, width))
+    variance = jnp.diagonal(solved_systems(normal, jnp.eye(width)))
     believed = jnp.maximum(1.0 - _DOUBT * variance / jnp.maximum(line**2, 1e-30), 0.0)
     return believed * line, spread

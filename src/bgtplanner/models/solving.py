@@ -19,55 +19,46 @@ def ridge(
 ) -> Callable[[Array], Array]:
     """Return the solver of every user's ridge regression, ``(X'X + diag(shrinkage)) w = X'y``.
 
-    It takes the target of each edge, y, and returns w, ``[n_users, width]``. A few columns are
-    solved exactly. For many, it takes a fixed number of steps of conjugate gradients,
-    preconditioned by the diagonal: on the matrix of each user, or on the edges where these would
-    be larger than the ratings.
-
-    Args:
-        table: The row of X that a rating of each item has, ``[n_items, width]``.
-        shrinkage: Ridge weight of each column.
-        interactions: The ratings that are known.
+    It takes the target of each edge, y, and returns w, ``[n_users, width]``; `table` has the row
+    of X for each item. A few columns are solved exactly. For many, it takes a fixed number of
+    steps of conjugate gradients, preconditioned by the diagonal: on the matrix of each user, or on
+    the edges where these would be larger than the ratings.
     """
     width, laid_out = table.shape[1], interactions.block > 1
+    few = width <= FEW_COLUMNS
+    dense = few or (laid_out and interactions.item.shape[0] >= width * interactions.n_users)
+    normal = normal_equations(table, shrinkage, interactions) if dense else None
 
     def transposed(values: Array) -> Array:
         return interactions.products_by_user(table, interactions.present * values)
 
-    if width <= FEW_COLUMNS:
-        normal = normal_equations(table, shrinkage, interactions)
+    def product(direction: Array) -> Array:
+        if normal is None:
+            scores = interactions.scores(table, direction)
+            return transposed(scores) + jnp.array(shrinkage) * direction
+        return jnp.einsum("uab,ub->ua", normal, direction, precision="highest")
+
+    if normal is not None and few:
         if laid_out:
             return lambda target: solved_systems(normal, transposed(target))
         inverse = jnp.linalg.inv(normal)
         return lambda target: jnp.einsum("uab,ub->ua", inverse, transposed(target))
-    penalty = jnp.array(shrinkage)
-    if laid_out and interactions.item.shape[0] >= width * interactions.n_users:
-        normal = normal_equations(table, shrinkage, interactions)
-        squares = jnp.diagonal(normal, axis1=1, axis2=2)
-
-        def product(direction: Array) -> Array:
-            moved: Array = jnp.einsum("uab,ub->ua", normal, direction, precision="highest")
-            return moved
-
+    if normal is None:
+        squares = interactions.products_by_user(table**2, interactions.present)
+        preconditioner = 1.0 / (squares + jnp.array(shrinkage))
     else:
-        squares = interactions.products_by_user(table**2, interactions.present) + penalty
+        preconditioner = 1.0 / jnp.diagonal(normal, axis1=1, axis2=2)
 
-        def product(direction: Array) -> Array:
-            return transposed(interactions.scores(table, direction)) + penalty * direction
-
-    preconditioner = 1.0 / squares
+    def better(_: int, found: tuple[Array, Array, Array, Array]) -> tuple[Array, ...]:
+        weights, left, direction, size = found
+        moved = product(direction)
+        step = size / jnp.maximum((direction * moved).sum(1, keepdims=True), 1e-30)
+        weights, left = weights + step * direction, left - step * moved
+        scaled = preconditioner * left
+        grown = (left * scaled).sum(1, keepdims=True)
+        return weights, left, scaled + grown / jnp.maximum(size, 1e-30) * direction, grown
 
     def solved(target: Array) -> Array:
-        def better(_: int, found: tuple[Array, Array, Array, Array]) -> tuple[Array, ...]:
-            weights, left, direction, size = found
-            moved = product(direction)
-            step = size / jnp.maximum((direction * moved).sum(1, keepdims=True), 1e-30)
-            weights, left = weights + step * direction, left - step * moved
-            scaled = preconditioner * left
-            grown = (left * scaled).sum(1, keepdims=True)
-            direction = scaled + grown / jnp.maximum(size, 1e-30) * direction
-            return weights, left, direction, grown
-
         right = transposed(target)
         first = preconditioner * right
         size = (right * first).sum(1, keepdims=True)
@@ -79,10 +70,7 @@ def ridge(
 
 
 def normal_equations(table: Array, shrinkage: list[float], interactions: Interactions) -> Array:
-    """Return ``X'X + diag(shrinkage)`` of every user's ridge regression.
-
-    Its shape is ``[n_users, width, width]``. `table` has the row of X for each item.
-    """
+    """Return ``X'X + diag(shrinkage)`` of every user's ridge regression, ``[users, w, w]``."""
     return interactions.squares_by_user(table) + jnp.diag(jnp.array(shrinkage))
 
 

@@ -8,13 +8,12 @@ Ranking. What is useful to a user is what the user would pick and then like. An 
 
     log share_i + w_u . phi_i + log P(u likes i, given that u picks it)
 
-where ``share`` is the released popularity, and ``phi`` are features and axes. Without w this is
-popularity. The weights w_u maximise the likelihood of the user's own history as a draw from the
-catalogue, in one Newton step from zero: ``(n_u Cov(phi) + penalty)^-1 (sum of phi over the history
-- n_u mean(phi))``. Mean and covariance, weighted by share, are the same for all users, so that the
-step has a closed form. An item counts in the history the more, the better it was rated. How strong
-a user's interests are, if there are any, is fitted on the client too: the penalty is averaged over
-by how likely it makes the history. The last term comes from the predicted rating.
+where ``share`` is the released popularity, and ``phi`` are features and axes. The weights w_u
+maximise the likelihood of the user's own history as a draw from the catalogue, in one Newton step
+from zero: ``(n_u Cov(phi) + penalty)^-1 (sum of phi over the history - n_u mean(phi))``. Mean and
+covariance, weighted by share, are the same for all users, so that the step has a closed form. An
+item counts in the history the more, the better it was rated. How strong a user's interests are is
+fitted on the client too: the penalty is averaged over by how likely it makes the history.
 
 Tastes. The axes span what people pick together beyond popularity: the leading directions of the
 matrix of who rated what, x_u being 1 for the user's items, weighted down for popular ones, and of
@@ -28,10 +27,8 @@ no axes any more, and nothing more is paid for them.
 
 One upload holds both: residuals and counts (as in the bias model), and tastes. Each part is scaled
 to a public share of the upload's squared length, so that one clip bounds all of it. The server
-asks for the division with the parameters it sends out. It is planned from what was released
-(:meth:`Tastes.split`); before popularity is known, all of it goes to residuals and counts. How
-many axes there are follows from public numbers alone: clients, items, and the noise that the
-budget allows.
+asks for the division with the parameters it sends out: it is planned from what was released, and
+before popularity is known, all of it goes to residuals and counts.
 """
 
 from __future__ import annotations
@@ -125,12 +122,7 @@ class Tastes(Biases):
         check(self, axes=(0, 256), taste_share=(0, 0.95), **bold)
 
     def suited(self, clients: int, items: int, noise: float, *, implicit: bool = False) -> Self:
-        """Choose the number of axes, if it was left open.
-
-        What matters is the noise that each item gets, over the error that is there without noise
-        because clients are few: ``noise * sqrt(items / clients)``. Constants were chosen on
-        held-out parts of training ratings.
-        """
+        """Choose the number of axes by the noise over the error that few clients mean anyway."""
         noisy = noise * math.sqrt(items / max(clients, 1))
         axes = self.axes
         if axes is None:
@@ -151,11 +143,7 @@ class Tastes(Biases):
     def _division(
         self, memory: TasteMemory, precision: float, clip: float, norm: Literal["l1", "l2"]
     ) -> float:
-        """Return what tastes get of all that is left.
-
-        Ratings and tastes count the same: what a division gains for the ratings, of what they
-        could gain, and the share of the axes that it makes out.
-        """
+        """Return what tastes get; both parts count the same, each as a share of the most."""
         if not self._axes or float(memory.stopped):
             return 0.0
         if self.taste_share is not None:
@@ -172,8 +160,7 @@ class Tastes(Biases):
     def _found(self, memory: TasteMemory, precision: Floats, clip: float) -> Floats:
         """Return the share of the axes that added precision would make out.
 
-        An axis is as strong as what was told about it shows beyond its noise, or as in a typical
-        federation if one so strong could not have been seen yet.
+        An axis is as strong as was told, or as in a typical federation if it cannot be seen yet.
         """
         told = np.asarray(memory.told, dtype=np.float64)
         items, before = len(told), float(memory.precision)
@@ -208,14 +195,13 @@ class Tastes(Biases):
 
     def table(self, shared: Shared) -> Array:
         """Return what users respond to: level, popularity, quality, axes and features."""
-        parts = self._parts(shared)
-        return jnp.concatenate([super().table(shared), parts.axes, parts.features], axis=1)
+        return jnp.concatenate([super().table(shared), *self._parts(shared)], axis=1)
 
     def shrinkage(self, width: int) -> list[float]:
         """Return the ridge weight of each column of the table."""
-        features = width - 3 - self._axes
-        axes = [self.axis_shrinkage] * self._axes
-        return super().shrinkage(width) + axes + [self.feature_shrinkage] * features
+        axes, features = self._axes, width - 3 - self._axes
+        own = [self.axis_shrinkage] * axes + [self.feature_shrinkage] * features
+        return super().shrinkage(width) + own
 
     def train(self, shared: Shared, local: Local, interactions: Interactions) -> Statistics:
         """Return residuals, counts and tastes, summed by item, each scaled to its share."""
@@ -248,10 +234,7 @@ class Tastes(Biases):
     def explain(
         self, shared: Shared, local: Local, interactions: Interactions, users: Array
     ) -> Explanation:
-        """Return popularity, quality, leanings, interests and tastes; what is not known is None.
-
-        Whether something was learned is not visible under a trace: zeros mean that nothing was.
-        """
+        """Return popularity, quality, leanings, interests and tastes; zeros: nothing known."""
         share, axes = _share(shared), self._axes
         features = shared.items.shape[1] - _OWN - axes
         table, weights, turn = self._interests(shared, interactions)
@@ -315,9 +298,8 @@ class Tastes(Biases):
     def _taste_share(self, shared: Shared) -> Array:
         """Return the share of an upload that tastes get: none as long as no axes are sent."""
         axes = shared.items[:, _OWN : _OWN + self._axes]
-        share: Array | float | None = self.taste_share
-        if share is None:
-            share = jnp.clip(shared.items[0, _ASKS], 0.0, _DIVISIONS[-1])
+        asked = jnp.clip(shared.items[0, _ASKS], 0.0, _DIVISIONS[-1])
+        share = asked if self.taste_share is None else self.taste_share
         return jnp.where(jnp.abs(axes).max(initial=0.0) > 0, share, 0.0)
 
     def _weight(self, interactions: Interactions) -> Array:
@@ -386,7 +368,7 @@ class Tastes(Biases):
         there = (leading**2).sum(0) > 0.5  # features may be fewer, or depend on each other
         return jnp.where(there, leading, 0.1 * rest)
 
-    def _parts(self, shared: Shared) -> _Parts:
+    def _parts(self, shared: Shared) -> tuple[Array, Array]:
         """Return axes and features, centred by popularity; axes also have variance 1.
 
         Axes of which the server has heard nothing yet are left out: they may be random.
@@ -397,21 +379,17 @@ class Tastes(Biases):
         features = shared.items[:, _OWN + self._axes :]
         axes, features = axes - share @ axes, features - share @ features
         spread = jnp.sqrt(share @ axes**2)
-        return _Parts(jnp.where(spread > 1e-9, axes / jnp.maximum(spread, 1e-9), 0.0), features)
+        return jnp.where(spread > 1e-9, axes / jnp.maximum(spread, 1e-9), 0.0), features
 
     def _interests(self, shared: Shared, interactions: Interactions) -> tuple[Array, Array, Array]:
         """Return a table of items, every user's weights of its columns, and how both are turned.
 
-        The columns are turned so that their covariance, weighted by popularity, is diagonal. How
-        strong a user's interests are is fitted on the client: the weights are averaged over
-        several prior variances, each by how likely it makes the user's own history.
+        The columns are turned so that their covariance, weighted by popularity, is diagonal. The
+        weights are averaged over prior variances, by how likely each makes the user's history.
         """
-        parts, share = self._parts(shared), _share(shared)
-        columns = [
-            parts.axes / math.sqrt(self.taste_shrinkage),
-            parts.features / math.sqrt(self.interest_shrinkage),
-        ]
-        table = jnp.concatenate(columns, axis=1)
+        (axes, features), share = self._parts(shared), _share(shared)
+        scales = math.sqrt(self.taste_shrinkage), math.sqrt(self.interest_shrinkage)
+        table = jnp.concatenate([axes / scales[0], features / scales[1]], axis=1)
         variance, turn = jnp.linalg.eigh(table.T @ (share[:, None] * table))
         table = table @ turn
         weight = self._weight(interactions)
@@ -424,11 +402,8 @@ class Tastes(Biases):
             for prior in _STRENGTHS
         ]
         chances = jax.nn.softmax(jnp.stack(likely), axis=0)
-        kept = [
-            chance[:, None] / (spread + 1.0 / prior)
-            for chance, prior in zip(chances, _STRENGTHS, strict=True)
-        ]
-        return table, total * jnp.stack(kept).sum(0), turn
+        priors = jnp.array(_STRENGTHS)[:, None, None]
+        return table, total * (chances[:, :, None] / (spread + 1.0 / priors)).sum(0), turn
 
     def _views(
         self, shared: Shared, local: Local, interactions: Interactions, users: Array
@@ -440,11 +415,6 @@ class Tastes(Biases):
         known = jnp.zeros((number, interactions.n_items))  # one row for all users of a client
         place = row[interactions.pair_client], interactions.pair_item
         return known.at[place].set(view, mode="drop")[row[of]]
-
-
-class _Parts(NamedTuple):
-    axes: Array
-    features: Array
 
 
 def _share(shared: Shared) -> Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol, cast, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -15,24 +14,11 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.rounds import Draw
 from bgtplanner.federation.server import ExtraRows
-from bgtplanner.models.fedgnn import Neighbours
+from bgtplanner.models.fedgnn import FedGNN, Neighbours
 from bgtplanner.models.interactions import Interactions, Upload, where_users
 from bgtplanner.models.learner import Learner, Local
 from bgtplanner.paper.expansion import Expansion, believed, item_tokens, match, matching_key
 from bgtplanner.paper.pseudo import pseudo_items, pseudo_rows
-
-
-@runtime_checkable
-class Expandable(Protocol):
-    """A learner whose users can have other users as neighbours in their graphs."""
-
-    def own(self, local: Local) -> Array:
-        """Return the users' embeddings, as other users get them, ``[n_users, dim]``."""
-        ...
-
-    def attach(self, local: Local, neighbours: Neighbours) -> Local:
-        """Return what the clients keep, with these neighbours in it."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,20 +43,20 @@ class PaperExtras:
         unless, name = ConfigError.unless, type(model).__name__
         unless(self.pseudo_items >= 0, "pseudo_items", self.pseudo_items, "0 or more")
         if self.expansion is not None:
-            fits = isinstance(model, Expandable)
-            unless(fits, "model", name, "one whose users can be neighbours, to expand graphs")
+            fits = isinstance(model, FedGNN)
+            unless(fits, "model", name, "fedgnn, to expand graphs")
             trust = "local" if protection is None else protection.trust
             unless(trust == "local", "trust", trust, "local: each embedding is seen on its own")
 
-    def begin(self, model: Learner, local: Local, interactions: Interactions) -> Local:
+    def begin(self, local: Local, interactions: Interactions) -> Local:
         """Return what the clients keep, with room for neighbours and none yet."""
         if self.expansion is None:
             return local
         users = interactions.n_users
         most = min(self.expansion.max_neighbours, users)
-        dim = self.own(model, local).shape[1]
+        dim = local.embedding.shape[1]
         nobody = Neighbours(jnp.zeros((users, most, dim)), jnp.zeros((users, most)))
-        return cast(Expandable, model).attach(local, nobody)
+        return local._replace(neighbours=nobody)
 
     def items(self, key: Array, index: Array, interactions: Interactions) -> Array | None:
         """Return the items that each client pretends to have rated in a round."""
@@ -94,13 +80,13 @@ class PaperExtras:
         """Whether graphs are expanded in this round."""
         return self.expansion is not None and self.expansion.due(index)
 
-    def own(self, model: Learner, local: Local) -> Array:
+    def own(self, local: Local) -> Array:
         """Return the users' embeddings."""
-        return cast(Expandable, model).own(local)
+        embedding: Array = local.embedding
+        return embedding
 
     def told(
         self,
-        model: Learner,
         local: Local,
         own: Array,
         sends: Array,
@@ -122,4 +108,4 @@ class PaperExtras:
             found = believed(found, bound)
         after = Neighbours(jnp.asarray(found), jnp.asarray(present))
         after = where_users(sends, after, before)
-        return cast(Expandable, model).attach(local, after)
+        return local._replace(neighbours=after)
