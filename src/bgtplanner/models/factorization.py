@@ -30,7 +30,6 @@ class Factorization(Learner):
         init_scale: Standard deviation of the initial item factors.
         bias_shrinkage: Ridge weight of the user bias, in ratings.
         factor_shrinkage: Ridge weight of the user factors, in ratings times squared factor scale.
-        item_decay: Weight of the squared item rows in the loss, per rating.
     """
 
     dim: int = 4
@@ -38,7 +37,6 @@ class Factorization(Learner):
     init_scale: float = 0.1
     bias_shrinkage: float = 5.0
     factor_shrinkage: float = 2.0
-    item_decay: float = 0.0
 
     def __post_init__(self) -> None:
         check(
@@ -48,7 +46,6 @@ class Factorization(Learner):
             init_scale=(1e-6, 10),
             bias_shrinkage=(1e-6, 1e6),  # 0 would leave users unsolvable
             factor_shrinkage=(1e-6, 1e6),
-            item_decay=(0, 1e6),
         )
 
     def initial(self, key: Array, n_users: int, n_items: int) -> tuple[Shared, Local]:
@@ -77,28 +74,20 @@ class Factorization(Learner):
             return super().train(shared, local, interactions)
         table, target = self._regression(shared, interactions)
         error = interactions.present * (target - interactions.scores(table, local))
-        squares = error**2
         # What all ratings of a user have in common is computed once for the user.
         ratings = jnp.maximum(interactions.ratings_of_clients, 1.0)
         share = (1.0 / ratings)[interactions.client_of_user]
         slope = -share[:, None] * local.at[:, 0].set(1.0)
-        gradient = error[:, None] * interactions.of_users(slope)
-        if self.item_decay:
-            rows = shared.items[interactions.item]
-            decay = self.item_decay * interactions.present
-            squares = squares + decay * (rows**2).sum(1)
-            gradient = gradient + (decay * interactions.of_users(share))[:, None] * rows
-        upload = interactions.sum_by_pair(gradient)
-        loss = 0.5 * interactions.sum_by_client(squares) / ratings
+        upload = interactions.sum_by_pair(error[:, None] * interactions.of_users(slope))
+        loss = 0.5 * interactions.sum_by_client(error**2) / ratings
         return Statistics(Upload(upload, jnp.zeros((interactions.n_clients, 0))), loss, local)
 
     def loss(self, copies: Upload, local: Local, interactions: Interactions) -> Array:
-        """Return half of each client's mean squared error, plus the decay of the rows it used."""
+        """Return half of each client's mean squared error."""
         rows = interactions.rows_of(copies.rows)
         error = interactions.value - self._score(rows, interactions.of_users(local))
-        per_edge = error**2 + self.item_decay * (rows**2).sum(1)
         ratings = jnp.maximum(interactions.ratings_of_clients, 1.0)
-        return 0.5 * interactions.sum_by_client(interactions.present * per_edge) / ratings
+        return 0.5 * interactions.sum_by_client(interactions.present * error**2) / ratings
 
     def predict(
         self, shared: Shared, local: Local, interactions: Interactions, user: Array, item: Array

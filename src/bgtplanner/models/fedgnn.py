@@ -38,20 +38,12 @@ class Neighbours(NamedTuple):
 
 
 class FedGNNLocal(NamedTuple):
-    """What FedGNN keeps on the clients.
+    """What FedGNN keeps on the clients."""
 
-    Attributes:
-        embedding: User embeddings, ``[n_users, dim]``.
-        moments: State of the local optimizer, one entry per user.
-        graph_embedding: ``h_u`` before the last step, or from the initial parameters before the
-            first step; used only with ``stale_predictions``.
-        neighbours: Other users in each user's graph; None without graph expansion.
-    """
-
-    embedding: Array
-    moments: tuple[Array, Array, Array]
-    graph_embedding: Array
-    neighbours: Neighbours | None = None
+    embedding: Array  # of users, `[n_users, dim]`
+    moments: tuple[Array, Array, Array]  # of the local optimizer, one entry per user
+    graph_embedding: Array  # h_u before the last step; only for stale predictions
+    neighbours: Neighbours | None = None  # other users in each user's graph; None: no expansion
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,81 +34,47 @@ _LARGE_CHUNK = 1 << 26
 
 
 class Shared(NamedTuple):
-    """The parameters that the server holds and sends out.
+    """The parameters that the server holds and sends out."""
 
-    Attributes:
-        items: One row per item, ``[n_items, width]``.
-        dense: Everything else, flat, ``[dense_size]`` (may be empty).
-    """
-
-    items: Array
-    dense: Array
+    items: Array  # one row per item, `[n_items, width]`
+    dense: Array  # everything else, flat; may be empty
 
 
 class Upload(NamedTuple):
-    """Arrays in the shape of all clients' uploads: their copies, or their statistics.
+    """Arrays in the shape of all clients' uploads: their copies, or their statistics."""
 
-    Attributes:
-        rows: One row per client-item pair, ``[n_pairs, width]``, in the order of the pairs.
-        dense: One row per client, ``[n_clients, dense_size]``.
-    """
-
-    rows: Array
-    dense: Array
+    rows: Array  # one per client-item pair, `[n_pairs, width]`
+    dense: Array  # one row per client, `[n_clients, dense_size]`
 
 
 class Parts(NamedTuple):
-    """Some things by the chunk that they are in.
+    """Some things by the chunk that they are in."""
 
-    Attributes:
-        members: Those of each chunk, ``[chunks, most]``; their number for none.
-        place: Where each of them is in `members`, flat.
-    """
-
-    members: Array
-    place: Array
+    members: Array  # of each chunk, `[chunks, most]`; their number for none
+    place: Array  # where each of them is in `members`, flat
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True)
 class Interactions:
-    """Training ratings as the edges of all clients' graphs, sorted by client.
+    """Training ratings as the edges of all clients' graphs, sorted by client."""
 
-    Attributes:
-        item: Item of each edge.
-        value: Rating of each edge.
-        arrival: First round in which each edge is known.
-        present: 1 for an edge that is known now, 0 for one that has not arrived; see :meth:`at`.
-        pair: Client-item pair of each edge: the row of the upload that it belongs to.
-        pair_client: Client of each pair; for padding `n_clients`, which is no client.
-        pair_item: Item of each pair; for padding `n_items`, which is no item.
-        client_of_user: Client of each user.
-        user_of_block: User of each block; for padding `n_users`, which is no user.
-        users: The users of each chunk, by client.
-        clients: The clients of each chunk.
-        features: Public features of the items, ``[n_items, n_features]``; may have no columns.
-        n_items: Number of items.
-        n_clients: Number of clients.
-        one_user_each: Whether every client is one user, so that the pairs are the edges.
-        block: Number of edges in a block.
-    """
-
-    item: Array
+    item: Array  # of each edge, as all that is not said to be of something else
     value: Array
-    arrival: Array
-    present: Array
-    pair: Array
-    pair_client: Array
-    pair_item: Array
+    arrival: Array  # first round in which it is known
+    present: Array  # 1 if it is known now, 0 if it has not arrived; see `at`
+    pair: Array  # the row of the upload that it belongs to
+    pair_client: Array  # client of each pair; for padding `n_clients`, which is no client
+    pair_item: Array  # item of each pair; for padding `n_items`, which is no item
     client_of_user: Array
-    user_of_block: Array
-    users: Parts
-    clients: Parts
-    features: Array
+    user_of_block: Array  # for padding `n_users`, which is no user
+    users: Parts  # of each chunk, by client
+    clients: Parts  # of each chunk
+    features: Array  # of the items, public, `[n_items, n_features]`; may have no columns
     n_items: int = field(metadata={"static": True})
     n_clients: int = field(metadata={"static": True})
-    one_user_each: bool = field(metadata={"static": True})
-    block: int = field(metadata={"static": True})
+    one_user_each: bool = field(metadata={"static": True})  # then the pairs are the edges
+    block: int = field(metadata={"static": True})  # edges in a block
 
     @classmethod
     def of(cls, ratings: Ratings, arrival: NDArray[np.int32] | None = None) -> Interactions:

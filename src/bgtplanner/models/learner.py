@@ -36,22 +36,13 @@ class Statistics(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """Why a learner ranks items as it does for some users; None for what plays no part in it.
+    """Why items are ranked as they are for some users; None plays no part in it."""
 
-    Attributes:
-        popularity: Logarithm of how often each item is rated, relative to the mean item.
-        quality: How much better than usual each item is rated, on the scale of 0 to 1.
-        leaning: How much higher each user rates items with a feature, ``[users, n_features]``.
-        interest: Logarithm of how much more often each user picks items with a feature than
-            others do, ``[users, n_features]``.
-        tastes: What the axes of taste add to the ranking of each item, ``[users, n_items]``.
-    """
-
-    popularity: Array | None = None
-    quality: Array | None = None
-    leaning: Array | None = None
-    interest: Array | None = None
-    tastes: Array | None = None
+    popularity: Array | None = None  # logarithm, relative to the mean item
+    quality: Array | None = None  # how much better than usual each item is rated
+    leaning: Array | None = None  # by feature, how much higher its items are rated
+    interest: Array | None = None  # logarithm of how much more often they are picked
+    tastes: Array | None = None  # what the axes of taste add to each item
 
     def of_users(self, which: Any) -> Explanation:
         """Return the explanation for some of the users, as NumPy arrays."""

@@ -101,18 +101,11 @@ class Metrics(dict[str, float]):
 
 
 class Lists(NamedTuple):
-    """The lists shown to users: for each, the best-ranked items not in the training ratings.
+    """For each user the best-ranked items that are not in the training ratings."""
 
-    Attributes:
-        items: Indices of items, best first, ``[n_users, LIST_LENGTH]``; -1 where nothing is left.
-        hits: Which of them are relevant, by the held-out ratings; same shape.
-        liked: How many held-out items of each user are relevant, ``[n_users]``.
-        n_items: Number of items.
-    """
-
-    items: NDArray[np.int64]
-    hits: NDArray[np.bool_]
-    liked: NDArray[np.int64]
+    items: NDArray[np.int64]  # best first, `[n_users, LIST_LENGTH]`; -1 where nothing is left
+    hits: NDArray[np.bool_]  # which of them are relevant, by the held-out ratings
+    liked: NDArray[np.int64]  # how many held-out items of each user are relevant
     n_items: int
 
 

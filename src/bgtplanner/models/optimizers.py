@@ -30,21 +30,13 @@ class Aggregate(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """What the server knows about the protection of the uploads.
+    """What the server knows about the protection of the uploads."""
 
-    Attributes:
-        std: Standard deviation of the noise on the mean upload.
-        clip: The length that uploads were scaled to.
-        clients: Number of clients in the mean.
-        norm: Norm of the clip: ``l2`` for Gaussian noise, ``l1`` for Laplace; None without a clip.
-        reach: How far one client can move a coordinate of the mean upload, whatever it sends.
-    """
-
-    std: Array | float
-    clip: Array | float
-    clients: Array | float
-    norm: Literal["l1", "l2"] | None
-    reach: Array | float = 0.0
+    std: Array | float  # standard deviation of the noise on the mean upload
+    clip: Array | float  # the length that uploads were scaled to
+    clients: Array | float  # how many are in the mean
+    norm: Literal["l1", "l2"] | None  # of the clip: l2 for Gaussian noise, l1 for Laplace
+    reach: Array | float = 0.0  # how far one client can move a coordinate of the mean upload
 
 
 NO_NOISE = Noise(0.0, jnp.inf, 1.0, None)

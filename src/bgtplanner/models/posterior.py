@@ -59,29 +59,17 @@ _SOME_SIGNAL = 0.5  # standard deviations: noise alone passes one time in five o
 
 
 class Posterior(NamedTuple):
-    """What the server remembers of all rounds, and the estimates it makes from that.
+    """What the server remembers of all rounds, weighted by precision, and its estimates."""
 
-    Attributes:
-        told: Residual and count of each item, summed over rounds, weighted by precision.
-        sent: Qualities that were sent out, summed likewise.
-        precision: Sum over rounds of 1 / noise variance.
-        spread: Variance of qualities around the line.
-        weight: M of each item.
-        error: Expected squared error of each item's quality, including the sampling error.
-        sampling: The part of it that is due to the number of ratings and not to noise.
-        clients: The most clients that answered in one round.
-        reach: How far one client can have moved a residual, summed likewise; None: no discounts.
-    """
-
-    told: Array
-    sent: Array
-    precision: Array
-    spread: Array
-    weight: Array
-    error: Array
-    sampling: Array
-    clients: Array
-    reach: Array | None = None
+    told: Array  # residual and count of each item, summed over rounds
+    sent: Array  # qualities that were sent out, summed likewise
+    precision: Array  # sum over rounds of 1 / noise variance
+    spread: Array  # variance of qualities around the line
+    weight: Array  # M of each item
+    error: Array  # expected squared error of each quality, including the sampling error
+    sampling: Array  # the part of it that is due to the number of ratings and not to noise
+    clients: Array  # the most clients that answered in one round
+    reach: Array | None = None  # how far one client can have moved a residual; None: no discounts
 
     @classmethod
     def initial(cls, shared: Shared, *, discounts: bool = False) -> Posterior:

@@ -82,20 +82,11 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Recommender:
-    """All that lists of recommendations are made of. Users and items are indices here.
+    """All that lists of recommendations are made of. Users and items are indices here."""
 
-    Attributes:
-        ratings: Whose labels, scale and catalogue are used.
-        known: The ratings that are known by now; their items are not recommended again.
-        learned: Whether the server has learned anything.
-        rank: Returns the model's ranking of all items for some users, ``[users, n_items]``.
-        explain: Returns what that ranking rests on.
-        predict: Returns predicted ratings in [0, 1] of pairs of users and items.
-    """
-
-    ratings: Ratings
-    known: Ratings
-    learned: bool
+    ratings: Ratings  # whose labels, scale and catalogue are used
+    known: Ratings  # by now; their items are not recommended again
+    learned: bool  # whether the server has learned anything
     rank: Callable[[NDArray[Any]], ArrayLike]
     explain: Callable[[NDArray[Any]], Explanation]
     predict: Callable[[NDArray[Any], NDArray[Any]], ArrayLike]

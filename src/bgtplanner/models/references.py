@@ -39,22 +39,12 @@ _Float = NDArray[np.float64]
 
 
 class References(NamedTuple):
-    """Scores of the predictors that share nothing.
+    """Scores of the predictors that share nothing."""
 
-    Attributes:
-        constant: One number for everyone, the mean of all training ratings. (It is a yardstick and
-            not an option, because computing it would take sharing.)
-        user_mean: Each user's own mean, shrunk towards 0.7 with the weight of 5 ratings.
-        client_alone: The best that a client can do with its own ratings: user biases and, if it
-            has several users, item biases among them.
-        features_alone: Each user's own leanings towards public features of the items, by ridge
-            regression; None without features. Of many users, :func:`drawn_users` are scored.
-    """
-
-    constant: Metrics
-    user_mean: Metrics
-    client_alone: Metrics
-    features_alone: Metrics | None = None
+    constant: Metrics  # the mean of all training ratings, a yardstick: it takes sharing
+    user_mean: Metrics  # each user's own mean, shrunk towards 0.7 with the weight of 5 ratings
+    client_alone: Metrics  # user biases and, of clients with several users, item biases
+    features_alone: Metrics | None = None  # each user's ridge regression on features
 
 
 def references(train: Ratings, test: Ratings) -> References:

@@ -1,4 +1,4 @@
-"""The models by name. It imports none of them, so that the command line can list them quickly."""
+"""The models by name: none is imported, so that the command line can list them quickly."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ MODELS: Registry[type[Learner]] = Registry(
     expected="a class derived from bgtplanner.Learner",
     fits=_is_learner,
     gone={
-        name: "this rival is in the checkout, not in the package; there it is the model "
-        f"benchmarks.rivals.als:{kind}, with --set server.optimizer=posterior"
-        for name, kind in (("als", "Als"), ("cmf", "Cmf"))
+        name: f"in a checkout it is the model benchmarks.rivals.als:{name.title()}, with --set "
+        "server.optimizer=posterior"
+        for name in ("als", "cmf")
     },
 )
 """All learners by name."""

@@ -21,37 +21,26 @@ def ridge(
 
     It takes the target of each edge, y, and returns w, ``[n_users, width]``; `table` has the row
     of X for each item. A few columns are solved exactly. For many, it takes a fixed number of
-    steps of conjugate gradients, preconditioned by the diagonal: on the matrix of each user, or on
-    the edges where these would be larger than the ratings.
+    steps of conjugate gradients on the edges, preconditioned by the diagonal: a matrix for each
+    user would take more than the ratings do.
     """
-    width, laid_out = table.shape[1], interactions.block > 1
-    few = width <= FEW_COLUMNS
-    dense = few or (laid_out and interactions.item.shape[0] >= width * interactions.n_users)
-    normal = normal_equations(table, shrinkage, interactions) if dense else None
 
     def transposed(values: Array) -> Array:
         return interactions.products_by_user(table, interactions.present * values)
 
-    def product(direction: Array) -> Array:
-        if normal is None:
-            scores = interactions.scores(table, direction)
-            return transposed(scores) + jnp.array(shrinkage) * direction
-        return jnp.einsum("uab,ub->ua", normal, direction, precision="highest")
-
-    if normal is not None and few:
-        if laid_out:
+    if table.shape[1] <= FEW_COLUMNS:
+        normal = normal_equations(table, shrinkage, interactions)
+        if interactions.block > 1:
             return lambda target: solved_systems(normal, transposed(target))
         inverse = jnp.linalg.inv(normal)
         return lambda target: jnp.einsum("uab,ub->ua", inverse, transposed(target))
-    if normal is None:
-        squares = interactions.products_by_user(table**2, interactions.present)
-        preconditioner = 1.0 / (squares + jnp.array(shrinkage))
-    else:
-        preconditioner = 1.0 / jnp.diagonal(normal, axis1=1, axis2=2)
+    penalty = jnp.array(shrinkage)
+    squares = interactions.products_by_user(table**2, interactions.present)
+    preconditioner = 1.0 / (squares + penalty)
 
     def better(_: int, found: tuple[Array, Array, Array, Array]) -> tuple[Array, ...]:
         weights, left, direction, size = found
-        moved = product(direction)
+        moved = transposed(interactions.scores(table, direction)) + penalty * direction
         step = size / jnp.maximum((direction * moved).sum(1, keepdims=True), 1e-30)
         weights, left = weights + step * direction, left - step * moved
         scaled = preconditioner * left

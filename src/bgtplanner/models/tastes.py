@@ -69,20 +69,12 @@ _DIVISIONS = np.linspace(0.0, 0.9, 19)  # of a charge: what tastes can get of it
 
 
 class TasteMemory(NamedTuple):
-    """What the server remembers.
+    """What the server remembers."""
 
-    Attributes:
-        posterior: Of qualities and popularity.
-        told: What was told about tastes, ``[n_items, axes]``, summed over rounds, weighted by
-            precision, in terms of the axes that were sent out last.
-        precision: Sum over rounds of 1 / noise variance of that.
-        stopped: 1 once tastes did not stand out from the noise.
-    """
-
-    posterior: Posterior
-    told: Array
-    precision: Array
-    stopped: Array
+    posterior: Posterior  # of qualities and popularity
+    told: Array  # about tastes, `[n_items, axes]`, as weighted sums, in terms of the latest axes
+    precision: Array  # sum over rounds of 1 / noise variance of that
+    stopped: Array  # 1 once tastes did not stand out from the noise
 
 
 @dataclass(frozen=True, kw_only=True)
