@@ -49,7 +49,7 @@ FEDGNN = [
         (2, False, "rmse", "sigmoid", 1, 0.0),
     ]
 ]
-FACTORIZATION = [Factorization(dim=3, mean=0.6, item_decay=0.3), Factorization(dim=0)]
+FACTORIZATION = [Factorization(dim=3, mean=0.6), Factorization(dim=0)]
 MODELS = [*FEDGNN, *FACTORIZATION]
 
 
@@ -164,7 +164,6 @@ def loss_of_client(
         else:
             score = model.mean + items[rated, 0] + users[user, 0]
             score = score + items[rated, 1:] @ users[user, 1:]
-            penalty += model.item_decay * (items[rated] ** 2).sum()
         squares += float(((value - score) ** 2).sum())
         count += len(rows)
     if count == 0:

@@ -39,6 +39,7 @@ BEFORE = {
 
 GONE = {
     "run.devices": "several devices are not used any more; leave it out",
+    "factorization.item_decay": "it was 0 everywhere; leave it out",
     "privacy.noise": "noise is drawn for the sum, which has the same distribution; leave it out",
 }
 """Settings of earlier versions, and what is said to whoever sets one; old runs are read."""
