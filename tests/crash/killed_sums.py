@@ -22,9 +22,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bgtplanner.errors import BGTPlannerError
+from bgtplanner.federation.aggregation.messages import STEPS
 from bgtplanner.federation.aggregation.messages import Request as SumRequest
 from bgtplanner.federation.aggregation.neighbourhood import Ring
-from bgtplanner.federation.aggregation.server import STEPS
 from bgtplanner.federation.randomizer import Randomizer
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.messages import Request, SumStep

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from bgtplanner.federation.aggregation.server import STEPS
+from bgtplanner.federation.aggregation.messages import STEPS
 from processes import PATIENCE
 
 SCRIPT = Path(__file__).with_name("killed_sums.py")

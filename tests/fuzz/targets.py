@@ -21,7 +21,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
 
 from bgtplanner.errors import BGTPlannerError, MessageError
-from bgtplanner.federation.aggregation.server import STEPS, Server
+from bgtplanner.federation.aggregation.messages import STEPS
+from bgtplanner.federation.aggregation.server import Server
 from bgtplanner.flower.messages import (
     Hello,
     HelloRequest,

@@ -18,9 +18,10 @@ import numpy as np
 import pytest
 
 from bgtplanner.errors import BGTPlannerError, MessageError
+from bgtplanner.federation.aggregation.messages import STEPS
 from bgtplanner.federation.aggregation.messages import Request as SumRequest
 from bgtplanner.federation.aggregation.roster import Roster
-from bgtplanner.federation.aggregation.server import STEPS, Server
+from bgtplanner.federation.aggregation.server import Server
 from bgtplanner.federation.randomizer import Randomizer, Release
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client

@@ -20,8 +20,8 @@ import pytest
 
 from bgtplanner.errors import MessageError
 from bgtplanner.federation.aggregation.client import Client, _Answer, _State
-from bgtplanner.federation.aggregation.messages import Opened, Opening, Survivors
-from bgtplanner.federation.aggregation.server import STEPS, Server, Sum
+from bgtplanner.federation.aggregation.messages import STEPS, Opened, Opening, Survivors
+from bgtplanner.federation.aggregation.server import Server, Sum
 from bgtplanner.federation.aggregation.wire import Message
 from federation.aggregation.members import Members, Memory
 
@@ -87,13 +87,7 @@ class Schedule:
         if self.rng.random() < self.faults:
             self.disks[place].stop_at = int(self.rng.integers(4))
         try:
-            client = self.members.client(place)
-            if step == "keys":
-                return client.keys()
-            if step == "upload":
-                return client.upload(message, lambda: self.values(place))
-            answer: bytes = getattr(client, step)(message)
-            return answer
+            return self.members.client(place).answer(step, message, lambda: self.values(place))
         except (MessageError, Stop):
             return None
         finally:

@@ -22,7 +22,8 @@ from bgtplanner.errors import MessageError
 from bgtplanner.federation.aggregation import client as member_module
 from bgtplanner.federation.aggregation import masks
 from bgtplanner.federation.aggregation.client import Client as Member
-from bgtplanner.federation.aggregation.server import STEPS, Server
+from bgtplanner.federation.aggregation.messages import STEPS
+from bgtplanner.federation.aggregation.server import Server
 from bgtplanner.federation.ratelimit import RateLimit
 from bgtplanner.flower import client as module
 from bgtplanner.flower import state

@@ -21,9 +21,9 @@ from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import MessageError
 from bgtplanner.federation.aggregation import masks
 from bgtplanner.federation.aggregation.client import Client as Member
-from bgtplanner.federation.aggregation.messages import Survivors, Upload
+from bgtplanner.federation.aggregation.messages import STEPS, Survivors, Upload
 from bgtplanner.federation.aggregation.roster import Roster
-from bgtplanner.federation.aggregation.server import STEPS, Server
+from bgtplanner.federation.aggregation.server import Server
 from bgtplanner.federation.randomizer import Randomizer
 from bgtplanner.flower import state
 from bgtplanner.flower.client import Client

@@ -28,9 +28,9 @@ from bgtplanner.federation.aggregation import client as member_module
 from bgtplanner.federation.aggregation import keys
 from bgtplanner.federation.aggregation.client import Client as Member
 from bgtplanner.federation.aggregation.client import Policy
+from bgtplanner.federation.aggregation.messages import STEPS as STEPS_OF_A_SUM
 from bgtplanner.federation.aggregation.messages import Request as SumRequest
 from bgtplanner.federation.aggregation.roster import Roster
-from bgtplanner.federation.aggregation.server import STEPS as STEPS_OF_A_SUM
 from bgtplanner.federation.aggregation.server import Server
 from bgtplanner.federation.answers import Answers
 from bgtplanner.federation.randomizer import Randomizer, Release
@@ -149,12 +149,7 @@ class Accomplices:
     def _answer(self, place: int, step: str, message: bytes) -> bytes:
         agrees = Policy(smallest_group=2, colluders=0)
         member = Member(self.agreed, self.roster, identity(place), agrees, self.stores[place])
-        if step == "keys":
-            return member.keys()
-        if step == "upload":
-            return member.upload(message, lambda: np.arange(self.agreed.size))
-        answer: bytes = getattr(member, step)(message)
-        return answer
+        return member.answer(step, message, lambda: np.arange(self.agreed.size))
 
 
 @dataclass

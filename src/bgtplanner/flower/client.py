@@ -36,8 +36,8 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import BGTPlannerError, ConfigError, MessageError
 from bgtplanner.federation.aggregation.client import Client as Member
 from bgtplanner.federation.aggregation.keys import public_bytes
+from bgtplanner.federation.aggregation.messages import STEPS
 from bgtplanner.federation.aggregation.messages import Request as SumRequest
-from bgtplanner.federation.aggregation.server import STEPS
 from bgtplanner.federation.randomizer import Randomizer, Release
 from bgtplanner.flower import messages
 from bgtplanner.flower.clientfile import ClientFile, load_client
@@ -130,20 +130,15 @@ class Client(ClientState):
                 request, self.file.roster(self.policy), identity_in(self.file.identity),
                 group.insists, RoundStore(self.file.state / "sums"),
             )  # fmt: skip
-            if asked.step == "keys":
-                if not member.begun:
-                    self._begin(ledger, request)
-                return member.keys()
-            if asked.step != "upload":
-                answer: bytes = getattr(member, asked.step)(asked.message)
-                return answer
+            if asked.step == "keys" and not member.begun:
+                self._begin(ledger, request)
             paid: list[Callable[[], None]] = []
-            masked = member.upload(
-                asked.message, lambda: self._share(ledger, asked, request, paid)
+            answer = member.answer(
+                asked.step, asked.message, lambda: self._share(ledger, asked, request, paid)
             )
-            for done in paid:  # none if the answer is a repeated one
+            for done in paid:  # none but for an upload that is not a repeated one
                 done()
-            return masked
+            return answer
 
     def _begin(self, ledger: Ledger, agreed: SumRequest) -> None:
         """Refuse a round that was paid for before and is forgotten, or one more than allowed."""

@@ -31,10 +31,10 @@ except ModuleNotFoundError as error:
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.federation.aggregation.keys import public_bytes
 from bgtplanner.federation.aggregation.masks import unpack
+from bgtplanner.federation.aggregation.messages import STEPS, Upload
 from bgtplanner.federation.aggregation.messages import Request as SumRequest
-from bgtplanner.federation.aggregation.messages import Upload
 from bgtplanner.federation.aggregation.roster import Roster
-from bgtplanner.federation.aggregation.server import STEPS, Server
+from bgtplanner.federation.aggregation.server import Server
 from bgtplanner.federation.client import upload_of
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client

@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bgtplanner.errors import MessageError
 from bgtplanner.federation.aggregation.client import Client, Policy
-from bgtplanner.federation.aggregation.messages import Request
+from bgtplanner.federation.aggregation.messages import STEPS, Request
 from bgtplanner.federation.aggregation.roster import Roster
-from bgtplanner.federation.aggregation.server import STEPS, Server, Sum
+from bgtplanner.federation.aggregation.server import Server, Sum
 
 
 class Memory(dict[str, bytes]):
@@ -80,13 +80,7 @@ class Members:
         )
 
     def answer(self, step: str, place: int, message: bytes) -> bytes:
-        client = self.client(place)
-        if step == "keys":
-            return client.keys()
-        if step == "upload":
-            return client.upload(message, lambda: self.values[place])
-        answer: bytes = getattr(client, step)(message)
-        return answer
+        return self.client(place).answer(step, message, lambda: self.values[place])
 
     def play(
         self,

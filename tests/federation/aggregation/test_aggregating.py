@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from bgtplanner.errors import ConfigError, MessageError
 from bgtplanner.federation.aggregation import keys
 from bgtplanner.federation.aggregation.messages import (
+    STEPS,
     Keys,
     KeysOfNeighbours,
     Opening,
@@ -23,7 +24,7 @@ from bgtplanner.federation.aggregation.messages import (
     Survivors,
     Upload,
 )
-from bgtplanner.federation.aggregation.server import STEPS, Server
+from bgtplanner.federation.aggregation.server import Server
 from federation.aggregation.members import Members, identity
 
 GROUPS = [(4, 1, 0), (5, 1, 1), (7, 2, 1), (11, 1, 1), (14, 2, 0)]
@@ -348,7 +349,7 @@ def test_an_upload_that_was_begun_and_not_stored_is_never_made_again() -> None:
         raise PowerCut
 
     with pytest.raises(PowerCut):
-        members.client(0).upload(members.got["upload", 0], pays_and_dies)
+        members.client(0).answer("upload", members.got["upload", 0], pays_and_dies)
     with pytest.raises(MessageError, match="takes no further part"):
         members.answer("upload", 0, members.got["upload", 0])
 
@@ -358,8 +359,8 @@ def test_values_are_asked_for_last_and_must_fit() -> None:
     members.play(until="upload")
     for place, vector in enumerate((np.zeros(2, int), np.zeros(3), np.zeros((3, 1), int))):
         with pytest.raises(ConfigError, match="expected 3 integers"):
-            members.client(place).upload(
-                members.got["upload", place], lambda vector=vector: vector
+            members.client(place).answer(
+                "upload", members.got["upload", place], lambda vector=vector: vector
             )
     wrong = replace(SharesForOne.from_bytes(members.got["upload", 3]), parcels=())
 
@@ -367,7 +368,7 @@ def test_values_are_asked_for_last_and_must_fit() -> None:
         raise AssertionError
 
     with pytest.raises(MessageError, match="0 neighbours with shares"):
-        members.client(3).upload(wrong.to_bytes(), never)
+        members.client(3).answer("upload", wrong.to_bytes(), never)
 
 
 @pytest.mark.parametrize("step", ["shares", "upload", "sign", "open"])

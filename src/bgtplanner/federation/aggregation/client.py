@@ -24,11 +24,14 @@ from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError, MessageError
 from bgtplanner.federation.aggregation import keys, masks, messages, wire
+from bgtplanner.federation.aggregation.messages import STEPS
 from bgtplanner.federation.aggregation.neighbourhood import Ring
 from bgtplanner.federation.aggregation.roster import Roster
 
-KEYS, SHARES, UPLOAD, SIGN, OPEN = range(1, 6)
-_OVER = 255
+_ONLY_WITNESSES_SIGN = STEPS.index("upload") + 1, STEPS.index("open") + 1
+_OVER = 255  # in place of a step; steps are counted from 1
+
+Values = Callable[[], NDArray[np.integer]]
 
 
 class Store(Protocol):
@@ -60,7 +63,7 @@ class Policy:
 class _Answer(wire.Entry):
     """What a step was asked (a digest) and what it has answered; `place` is the step."""
 
-    place: int = wire.number(OPEN, 1)
+    place: int = wire.number(len(STEPS), 1)
     asked: bytes = wire.fixed(32)
     answer: bytes = wire.blob(1 << 31)
 
@@ -100,6 +103,9 @@ class _State(wire.Message):
         return X25519PrivateKey.from_private_bytes(self.sealing)
 
 
+_Work = Callable[[_State, bytes], tuple[_State, wire.Message]]
+
+
 def _nothing(answers: tuple[_Answer, ...] = ()) -> _State:
     """Return a state without secrets."""
     none = bytes(keys.SEED)
@@ -133,45 +139,31 @@ class Client:
             self._end(str(error), error)
         self._neighbours = self._ring.neighbours(self.place)
 
-    def keys(self) -> bytes:
-        """Return this client's fresh keys, signed."""
-        return self._step(KEYS, b"", self._make_keys)
+    def answer(self, step: str, message: bytes, values: Values) -> bytes:
+        """Return the answer to what the server has sent for a step: nothing for the first.
 
-    def shares(self, message: bytes) -> bytes:
-        """Return the shares of this client's secrets: the answer to `KeysOfNeighbours`."""
-        return self._step(SHARES, message, self._make_shares)
-
-    def upload(self, message: bytes, values: Callable[[], NDArray[np.integer]]) -> bytes:
-        """Return the masked upload: the answer to `SharesForOne`.
-
-        `values` makes the integers; it is called once at most, when everything else is in order,
-        and is the place to pay for the round. If it raises, the round is over for this client.
+        `values` makes the integers of the upload. It is called once at most, when everything else
+        is in order, and is the place to pay for the round. If it raises, the round is over here.
         """
-        return self._step(UPLOAD, message, lambda state, got: self._mask(state, got, values))
-
-    def sign(self, message: bytes) -> bytes:
-        """Return a witness's signature: the answer to `Survivors`."""
-        return self._step(SIGN, message, self._sign)
-
-    def open(self, message: bytes) -> bytes:
-        """Return what takes the masks off the sum: the answer to `Opening`."""
-        return self._step(OPEN, message, self._open)
+        works: dict[str, _Work] = {
+            "keys": self._make_keys,
+            "shares": self._make_shares,
+            "upload": lambda state, got: self._mask(state, got, values),
+            "sign": self._sign,
+            "open": self._open,
+        }
+        return self._step(STEPS.index(step) + 1, b"" if step == "keys" else message, works[step])
 
     # ---- the order of steps, and what is stored
 
-    def _step(
-        self,
-        step: int,
-        message: bytes,
-        work: Callable[[_State, bytes], tuple[_State, wire.Message]],
-    ) -> bytes:
+    def _step(self, step: int, message: bytes, work: _Work) -> bytes:
         state, asked = self._load(), hashlib.sha256(message).digest()
         for known in state.answers:
             if (known.place, known.asked) == (step, asked):
                 return known.answer
         if step <= state.step:
             self._end("a step is asked for a second time, with another message")
-        if step != state.step + 1 and (state.step, step) != (UPLOAD, OPEN):
+        if step != state.step + 1 and (state.step, step) != _ONLY_WITNESSES_SIGN:
             self._end("the steps of a round are out of order")
         self._store.save(f"{self._name}-begun", self._session + bytes([step]))
         try:
@@ -262,7 +254,7 @@ class Client:
         return one, two
 
     def _mask(
-        self, state: _State, message: bytes, values: Callable[[], NDArray[np.integer]]
+        self, state: _State, message: bytes, values: Values
     ) -> tuple[_State, messages.Upload]:
         got = messages.SharesForOne.of(message, self._session, self.place)
         known = {other.place: other for other in state.neighbours}

@@ -16,6 +16,8 @@ from bgtplanner.federation.aggregation.keys import MARK, SEALED, SEED
 from bgtplanner.federation.aggregation.masks import MOST_BITS, MOST_COORDINATES
 from bgtplanner.federation.aggregation.roster import MOST_CLIENTS
 
+STEPS = ("keys", "shares", "upload", "sign", "open")  # of a round
+
 _LONGEST_RUN = 1000
 _MOST_PARTNERS = (MOST_CLIENTS + 7) // 8
 

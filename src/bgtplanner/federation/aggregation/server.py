@@ -15,11 +15,9 @@ from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError, MessageError
 from bgtplanner.federation.aggregation import keys, masks, messages, wire
+from bgtplanner.federation.aggregation.messages import STEPS
 from bgtplanner.federation.aggregation.neighbourhood import Ring
 from bgtplanner.federation.aggregation.roster import Roster
-
-STEPS = ("keys", "shares", "upload", "sign", "open")
-"""The steps of a round, by the names of the client's methods that answer them."""
 
 
 class Sum(NamedTuple):
