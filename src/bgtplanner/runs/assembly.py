@@ -31,17 +31,11 @@ from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
 
 class Given(NamedTuple):
-    """Objects that were given in Python in place of a name.
-
-    Attributes:
-        model: A learner.
-        policy: A policy, in its state before the first round.
-        names: Those that the settings alone do not determine.
-    """
+    """Objects that were given in Python in place of a name."""
 
     model: Learner | None = None
-    policy: Policy | None = None
-    names: tuple[str, ...] = ()
+    policy: Policy | None = None  # in its state before the first round
+    names: tuple[str, ...] = ()  # of those that the settings alone do not determine
 
 
 def described(learner: Learner) -> tuple[dict[str, Any], bool]:

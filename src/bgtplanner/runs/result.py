@@ -30,7 +30,7 @@ Label = str | int | float | np.generic
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """The result of a run.
+    """The result of a run, which a notebook shows as a table; it can be pickled and saved.
 
     Attributes:
         summary: The figures of ``summary.json``.
@@ -40,9 +40,6 @@ class Result:
         simulation: The trained federation.
         config: The settings.
         given: What was given as objects that the settings do not determine: ``model``, ``policy``.
-
-    A notebook shows it as a table with a picture. It can be pickled, and saved to a folder that
-    ``bgtplanner.load`` reads anywhere.
     """
 
     summary: Mapping[str, Any]
@@ -159,21 +156,20 @@ class Result:
     def export(self, path: Path | str) -> Path:
         """Write what the server holds as a NumPy archive, without anything that clients keep.
 
-        The shared parameters, `items` and `dense`, were computed from released numbers; the
-        archive also has `item_labels` and `scale`, without which they could not be used. What of
-        these was read off the ratings, the summary lists under `not_accounted`.
+        `items` and `dense` were computed from released numbers. If `item_labels` or `scale` was
+        read off the ratings, the summary says so under `not_accounted`.
         """
         target = as_path("path", path)
         shared = self.simulation.state.shared
+        arrays: dict[str, Any] = {
+            "items": np.asarray(shared.items),
+            "dense": np.asarray(shared.dense),
+        }
+        arrays["item_labels"] = self.ratings.item_labels
+        arrays["scale"] = np.array([self.ratings.low, self.ratings.high])
         try:
             with target.open("wb") as file:
-                np.savez(
-                    file,
-                    items=np.asarray(shared.items),
-                    dense=np.asarray(shared.dense),
-                    item_labels=self.ratings.item_labels,
-                    scale=np.array([self.ratings.low, self.ratings.high]),
-                )
+                np.savez(file, **arrays)
         except OSError as error:
             raise StorageError(f"{target}: cannot be written ({error})") from error
         return target

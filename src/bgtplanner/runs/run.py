@@ -160,12 +160,8 @@ def resume(
 ) -> Result:
     """Resume a run; it ends as if it had never been interrupted, bit for bit.
 
-    Args:
-        path: The run folder.
-        ratings: The ratings that it was started with, if they were given in Python.
-        model: The learner, likewise.
-        policy: The policy, likewise, in its state before the first round.
-        observer: Is told about every round.
+    What was given in Python is given again: the ratings, the learner, and the policy in its state
+    before the first round.
 
     Raises:
         RunFolderError: If the folder, its checkpoint or the ratings do not fit together, or if
@@ -198,8 +194,7 @@ def load(
 
     Args:
         path: The run folder, or one that :meth:`Result.save` has written.
-        ratings: The ratings that it was started with, if they were given in Python; or where
-            they are now, such as ``csv:PATH``, if the file has moved.
+        ratings: If they were given in Python; or where they are now, such as ``csv:PATH``.
         data_dir: The folder where data sets are now, if it has moved.
         model: The learner, if it was given in Python.
 
