@@ -104,7 +104,7 @@ def roster(
     Example: `bgtplanner deploy roster server/roster.txt enrolled.txt`
     """
     need_flower()
-    from bgtplanner.federation.aggregation.roster import Roster
+    from bgtplanner.flower.identity import collect_roster
 
     lines = []
     for file in files or ():
@@ -115,7 +115,7 @@ def roster(
         numbered = enumerate(text.splitlines(), start=1)
         lines += [(f"{file}, line {number}", line) for number, line in numbered if line.strip()]
     lines += [(f"--add {line!r}", line) for line in add or ()]
-    found, added = Roster.collect(roster_file, lines)
+    found, added = collect_roster(roster_file, lines)
     digest = found.digest.hex()
     answer(
         as_json,

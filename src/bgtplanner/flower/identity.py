@@ -1,15 +1,16 @@
-"""A client's identity under secure aggregation, and how it proves it."""
+"""Clients' identities under secure aggregation: who has one, proves it, and is in the roster."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bgtplanner.errors import ConfigError, MessageError
 from bgtplanner.federation.aggregation import keys
-from bgtplanner.federation.aggregation.roster import Roster
+from bgtplanner.federation.aggregation.roster import HEAD, Roster
 from bgtplanner.flower.messages import Hello, HelloRequest
 
 
@@ -50,3 +51,34 @@ def check_proof(hello: Hello, roster: Roster, asked: HelloRequest) -> None:
         keys.verify(key, hello.proof, roster.digest, "hello", asked.nonce + asked.run.encode())
     except MessageError as error:
         raise MessageError("no proof of its identity, or one for another roster") from error
+
+
+def collect_roster(path: Path, lines: Iterable[tuple[str, str]]) -> tuple[Roster, int]:
+    """Add clients to a roster file; return the roster, and how many are new in it.
+
+    Each line, a key, a space and a name, comes with where it stands, for errors. Clients that are
+    in the roster already stay where they are, so that the same lines may come again.
+    """
+    before = Roster.read(path) if path.exists() else None
+    rows = [] if before is None else before.to_text().splitlines()[1:]
+    known = {part: row for row in rows for part in row.split(" ", 1)}
+    for where, line in lines:
+        row = line.strip()
+        try:
+            Roster.from_text(f"{HEAD}\n{row}\n")
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from error
+        for part in row.split(" ", 1):
+            if known.setdefault(part, row) != row:
+                raise ConfigError(
+                    f"{where}: {part!r} is in the roster already, with another key or name. A "
+                    "client is enrolled once: give this one another --name or, if it has a new "
+                    "identity, delete its old line first"
+                )
+        rows.append(row)
+    if not rows:
+        raise ConfigError(f"{path}: there is no roster, and no line to begin it with")
+    roster = Roster.from_text("\n".join((HEAD, *dict.fromkeys(rows))) + "\n")
+    if roster != before:
+        roster.write(path)
+    return roster, len(roster) - (0 if before is None else len(before))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from bgtplanner.errors import ConfigError, StorageError
 from bgtplanner.text import LONGEST_LABEL, is_sha256, read_bytes, visible
 
 MOST_CLIENTS = 100_000
-_HEAD = "bgtplanner roster 1"
+HEAD = "bgtplanner roster 1"
 _MOST_BYTES = MOST_CLIENTS * (LONGEST_LABEL + 66) + 100
 
 
@@ -68,16 +67,16 @@ class Roster:
     def to_text(self) -> str:
         """Return the file form: a head, then key and name of one client per line."""
         lines = (f"{key.hex()} {name}" for name, key in zip(self.names, self.keys, strict=True))
-        return "\n".join((_HEAD, *lines)) + "\n"
+        return "\n".join((HEAD, *lines)) + "\n"
 
     @classmethod
     def from_text(cls, text: str) -> Roster:
         """Return the roster of a text that is exactly what :meth:`to_text` writes."""
         head, *lines = text.split("\n")
         rows = [line.partition(" ") for line in lines[:-1]]
-        if head != _HEAD or lines[-1:] != [""] or not all(is_sha256(key) for key, _, _ in rows):
+        if head != HEAD or lines[-1:] != [""] or not all(is_sha256(key) for key, _, _ in rows):
             raise ConfigError(
-                f"this is no roster: expected the line {_HEAD!r}, then one line per client with "
+                f"this is no roster: expected the line {HEAD!r}, then one line per client with "
                 "64 hexadecimal digits, a space and a name"
             )
         keys = tuple(bytes.fromhex(key) for key, _, _ in rows)
@@ -97,34 +96,3 @@ class Roster:
             replace_file(path, self.to_text().encode())
         except OSError as error:
             raise StorageError.of(path, error, "write the roster again") from error
-
-    @classmethod
-    def collect(cls, path: Path, lines: Iterable[tuple[str, str]]) -> tuple[Roster, int]:
-        """Add clients to a roster file; return the roster, and how many are new in it.
-
-        Each line, a key, a space and a name, comes with where it stands, for errors. Clients that
-        are in the roster already stay where they are, so that the same lines may come again.
-        """
-        before = cls.read(path) if path.exists() else None
-        rows = [] if before is None else before.to_text().splitlines()[1:]
-        known = {part: row for row in rows for part in row.split(" ", 1)}
-        for where, line in lines:
-            row = line.strip()
-            try:
-                cls.from_text(f"{_HEAD}\n{row}\n")
-            except ConfigError as error:
-                raise ConfigError(f"{where}: {error}") from error
-            for part in row.split(" ", 1):
-                if known.setdefault(part, row) != row:
-                    raise ConfigError(
-                        f"{where}: {part!r} is in the roster already, with another key or name. A "
-                        "client is enrolled once: give this one another --name or, if it has a "
-                        "new identity, delete its old line first"
-                    )
-            rows.append(row)
-        if not rows:
-            raise ConfigError(f"{path}: there is no roster, and no line to begin it with")
-        roster = cls.from_text("\n".join((_HEAD, *dict.fromkeys(rows))) + "\n")
-        if roster != before:
-            roster.write(path)
-        return roster, len(roster) - (0 if before is None else len(before))
