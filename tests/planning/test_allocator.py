@@ -46,7 +46,7 @@ def test_a_huge_gamma_takes_the_best() -> None:
 
 def test_gamma_grows_with_the_rounds() -> None:
     assert gamma_growing(5, 0) == 320.0
-    assert gamma_growing(6, 8, rate=2.0) == 36.0
+    assert gamma_growing(6, 8) == 1152.0
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_clients_that_joined_late_pay_their_own_way() -> None:
         if at >= 10 and not plan.skip and policy.ledger.left()[:3].any():
             assert plan.of(7).charge > plan.of(0).charge
         if at == 9:
-            assert plan.why.note == "no one who can be reached has any budget left"
+            assert plan.why.note == "no one within reach has any budget left"
         policy.tell(plan)
     spent = policy.ledger.epsilon_spent()
     assert (spent <= BUDGET.epsilon * (1 + 1e-9)).all()

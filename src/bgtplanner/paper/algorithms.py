@@ -1,25 +1,24 @@
 """Algorithms 1 to 3 of the paper, as printed: plain functions, with the numbers of its equations.
 
-Equations are numbered as LaTeX numbers them in the paper's source, with subequations as 9a to 9f;
-"Alg. 1.15" is line 15 of Algorithm 1. Names are those of the paper: A levels, T rounds, T0 rounds
-of each level in the initial stage, U clients, s and alpha of the kernel, Lambda the radius.
+Equations are numbered as LaTeX numbers them in the paper's source; "Alg. 1.20" is line 20 of
+Algorithm 1. Names are those of the paper: A levels, T rounds, T0 rounds of each level in the
+initial stage, s and alpha of the kernel, Lambda the radius.
 
 What the text leaves open is read as follows. The linear programme is over one distribution of
-levels per round, as in the definition of OPT; its constraint holds for every client. E(T0) and the
-predictions of the programme come from the predictor after the whole initial stage, as in Alg. 1.
-The divergence is that of the negative entropy, so that a step multiplies each multiplier by
-exp(-step * slope), and scales all of them down where their sum exceeds Lambda. Where the text is
-silent (sigma, the step), the value of the authors' code is taken.
+levels per round, as in the definition of OPT; its constraint holds for every client. E(T0) and its
+predictions come from the predictor after the whole initial stage, as in Alg. 1. The divergence is
+that of the negative entropy: a step multiplies each multiplier by exp(-step * slope), and scales
+all of them down where their sum exceeds Lambda. Sigma and the step are those of the authors' code.
 
-Errors of the print are arguments, and not mended: `power` is 1 where the name of the kernel and
-the code have 2; `sign` is -1, which rewards spending, where it has to be +1 (Han et al. 2023).
+Errors of the print are arguments, and not mended: `power` is 1, where the kernel's name has 2;
+`sign` is -1, which rewards spending, where it has to be +1 (Han et al. 2023).
 
 ``python -m bgtplanner.paper.algorithms`` plays a small federation and prints its rounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,9 +29,11 @@ from scipy.spatial.distance import cdist
 Floats = NDArray[np.float64]
 Record = Sequence[Any]
 """A round that was played, of the history H: its number, its level, its context, its reward."""
+See = Callable[[int], Floats]
+Play = Callable[[int, int], float]
+"""The context of a round, and its reward once it was played with a level."""
 
-SIGMA = 0.1
-"""Of the noise in a reward; the text has no value."""
+SIGMA = 0.1  # of the noise in a reward; the text has no value
 
 
 class Given(NamedTuple):
@@ -42,11 +43,7 @@ class Given(NamedTuple):
         totals: Total budget of each class, epsilon.
         each: The number of clients of each class.
         costs: What each level costs each class, ``[classes, A]``; see :func:`budget_levels`.
-        T: The number of rounds.
-        T0: How often each level is tried in the initial stage.
         gamma: How strongly the best level is preferred; see :func:`gamma`.
-        s: The length scale of the kernel.
-        alpha: How fast the kernel forgets.
     """
 
     totals: Floats
@@ -66,24 +63,23 @@ def kernel(
     z: Floats, t: Floats, other: Floats, when: Floats, s: float, alpha: float, power: int = 1
 ) -> Floats:
     """Eq. 4: how similar some inputs are to others, each with its round; a row per input."""
-    age = np.abs(t[:, None] - when)
-    return np.asarray((1 - alpha) ** (age / 2) * np.exp(-(cdist(z, other) ** power) / (2 * s**2)))
+    old = (1 - alpha) ** (np.abs(t[:, None] - when) / 2)
+    return np.asarray(old * np.exp(-(cdist(z, other) ** power) / (2 * s**2)))
 
 
 def posterior_mean(near: Floats, among: Floats, rewards: Floats) -> Floats:
     """Eq. 5: mu(z), by the kernel between z and the history, and among the history."""
-    noise = SIGMA**2 * np.eye(len(rewards))
-    return np.asarray(near @ np.linalg.solve(among + noise, rewards))
+    return np.asarray(near @ np.linalg.solve(among + SIGMA**2 * np.eye(len(rewards)), rewards))
 
 
-def posterior_variance(itself: Floats, near: Floats, among: Floats) -> Floats:
-    """Return sigma(z), the variance in appendix B; Alg. 1 to 3 never use it."""
-    noise = SIGMA**2 * np.eye(len(among))
-    return np.asarray(itself - np.sum(near * np.linalg.solve(among + noise, near.T).T, axis=1))
+def posterior_variance(near: Floats, among: Floats) -> Floats:
+    """Return the variance of appendix B, which Algorithms 1 to 3 never use."""
+    solved = np.linalg.solve(among + SIGMA**2 * np.eye(len(among)), near.T)
+    return np.asarray(1 - np.sum(near * solved.T, axis=1))
 
 
 def predicted(given: Given, history: Sequence[Record], context: Floats, t: float) -> Floats:
-    """Alg. 1.15 and 3.6: the mean reward of every level in a context, with z = [a, x]."""
+    """Alg. 1.20 and 3.6: the mean reward of every level in a context, with z = [a, x]."""
     levels = np.arange(float(given.costs.shape[1]))
     if not history:
         return np.zeros(len(levels))
@@ -106,12 +102,8 @@ def margin(given: Given, error: float) -> float:
 def linear_programme(rewards: Floats, costs: Floats, limits: Floats) -> tuple[float, Floats]:
     """Eqs. 9a and 9b: the best mixture of levels for each context whose mean cost is allowed.
 
-    Its mean reward is returned, and what one more unit of each limit would add to it.
-
-    Args:
-        rewards: Predicted rewards, ``[contexts, levels]``.
-        costs: Cost of each level, ``[resources, levels]``.
-        limits: The mean cost that is allowed, of each resource.
+    Its mean reward is returned, and what one more unit of each limit would add to it. Rewards are
+    predicted ones, ``[contexts, levels]``; costs are of each level, ``[resources, levels]``.
 
     Example:
         >>> linear_programme(np.array([[0.0, 1.0]]), np.array([[0.0, 2.0]]), np.array([0.5]))[0]
@@ -129,7 +121,7 @@ def linear_programme(rewards: Floats, costs: Floats, limits: Floats) -> tuple[fl
 
 
 def radius(given: Given, optimum: float, slack: float) -> float:
-    """Eq. 10: Lambda; the smallest total budget is that of eq. 9f."""
+    """Eq. 10 and Alg. 1.23: Lambda; the smallest total budget is that of eq. 9f."""
     return float(given.T / given.totals.min() * (optimum + slack))
 
 
@@ -169,7 +161,7 @@ def gamma(levels: int, rounds: int, clients: int) -> float:
 
 
 def probabilities(beta: Floats, gamma: float) -> Floats:
-    """Eqs. 12 and 13: the further a level is behind the best, the less likely."""
+    """Eqs. 12 and 13: the further a level is behind the best, the less likely it is."""
     p = 1 / (len(beta) + gamma * (beta.max() - beta))
     best = int(beta.argmax())
     p[best] = 1 - np.delete(p, best).sum()
@@ -180,7 +172,7 @@ def probabilities(beta: Floats, gamma: float) -> Floats:
 
 
 def look_back(given: Given, history: Sequence[Record]) -> tuple[float, float]:
-    """Alg. 1.15 to 1.17: the estimated optimum, and M(T0), after the initial stage."""
+    """Alg. 1.20 to 1.22: the estimated optimum, and M(T0), after the initial stage."""
     begins = given.costs.shape[1] * given.T0
     trials = [one for one in history if begins <= one[0] < begins + given.T0]  # eq. 9c
     if not trials:
@@ -190,3 +182,76 @@ def look_back(given: Given, history: Sequence[Record]) -> tuple[float, float]:
     slack = margin(given, float(np.mean(np.square(errors))))
     limits = np.full(len(given.totals), given.totals.min() / given.T + 2 * slack)
     return linear_programme(means, given.costs, limits)[0], slack
+
+
+def dpfr_round(
+    draw: np.random.Generator, model: Floats, data: Floats, epsilon: Floats, clip: float
+) -> Floats:
+    """Alg. 2: return the model after a round that costs each client its epsilon, C_u(a).
+
+    The learner here is the mean of the clients' data. Noise is Laplace's, so epsilons add up.
+    """
+    gradient = model - data  # line 1 of the clients
+    size = np.abs(gradient).sum(axis=1, keepdims=True)
+    gradient = gradient * np.minimum(1, clip / np.maximum(size, 1e-300))
+    noise = draw.laplace(size=gradient.shape) * (2 * clip / epsilon)[:, None]  # line 2
+    uploads = gradient + noise  # lines 3 and 4
+    return np.asarray(model - uploads.mean(axis=0))  # lines 1 and 2 of the server
+
+
+def initial_stage(
+    given: Given, draw: np.random.Generator, see: See, play: Play
+) -> tuple[float, list[Record]]:
+    """Alg. 1: return Lambda and the history of the first (A + 1) T0 rounds."""
+    levels, history = given.costs.shape[1], list[Record]()
+    for t in range((levels + 1) * given.T0):
+        # Lines 3 and 4: each level in turn; line 13: any level.
+        level = t // given.T0 if t < levels * given.T0 else int(draw.integers(levels))
+        history.append((t, level, see(t), play(t, level)))
+    return radius(given, *look_back(given, history)), history
+
+
+def bgtplanner(given: Given, draw: np.random.Generator, see: See, play: Play) -> list[Record]:
+    """Alg. 3: return the history of all rounds; it ends with the budget of every client."""
+    most, history = initial_stage(given, draw, see, play)  # line 1
+    multipliers = first_multipliers(draw, most, given.each)  # line 2
+    allowance, step = given.totals / given.T, 2 * np.log(given.each.sum()) / np.sqrt(given.T)
+    left = given.totals - sum(given.costs[:, one[1]] for one in history)
+    for t in range(len(history), given.T):  # line 3
+        if (left < given.costs[:, 0]).all():  # line 4
+            break
+        x = see(t)
+        beta = scores(predicted(given, history, x, t), allowance, given.costs, multipliers)
+        chance = probabilities(beta, given.gamma)  # line 8
+        level = int(draw.choice(len(chance), p=chance))  # line 9
+        cost = given.costs[:, level]
+        history.append((t, level, x, play(t, level)))
+        left = left - cost  # line 11
+        multipliers = dual_step(multipliers, -(allowance - cost), step, most)  # line 15
+    return history
+
+
+def main() -> None:
+    """Play a small federation, and print its rounds."""
+    draw, clients = np.random.default_rng(0), 4000
+    data, model = draw.normal(0.5, 0.1, (clients, 4)), np.zeros(4)
+    totals = np.array([50.0])
+    costs = budget_levels(totals, 100, 70, 5)
+    given = Given(totals, np.array([float(clients)]), costs, 100, 3, gamma(5, 100, clients))
+
+    def error() -> float:
+        return float(np.sqrt(np.mean((model - data) ** 2)))
+
+    def play(t: int, level: int) -> float:
+        nonlocal model
+        before = error()
+        model = dpfr_round(draw, model, data, np.full(clients, costs[0, level]), clip=1.0)
+        print(f"{t + 1:5}  {level + 1:5}  {costs[0, level]:7.4f}  {error():.4f}")  # noqa: T201
+        return before - error()
+
+    print("round  level  epsilon   RMSE")  # noqa: T201
+    bgtplanner(given, draw, lambda _: model, play)
+
+
+if __name__ == "__main__":
+    main()

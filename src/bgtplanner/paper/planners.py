@@ -208,10 +208,9 @@ class Repaired(BGTPlanner):
             self._set_radius()
         self.constrainer.update(self._costs[:, level], self._allowance())
 
-    def _grid(self, levels: int) -> Floats:
+    def _grid(self, low: Floats, high: Floats, levels: int) -> Floats:
         """Return the paper's levels, evenly spaced."""
-        low = self.cheapest * self._even
-        return np.linspace(low, low if levels == 1 else self._dearest, levels, axis=1)
+        return np.linspace(low, high, levels, axis=1)
 
     def _positions(self) -> tuple[Floats, Floats]:
         """Return the paper's raw index, 1 to A, and raw rewards."""

@@ -1,4 +1,4 @@
-"""Draw a level by its score: inverse gap weighting, as in the paper (eqs. 18 and 19)."""
+"""Draw a level by its score: inverse gap weighting, as in the paper (eqs. 12 and 13)."""
 
 from __future__ import annotations
 
@@ -39,26 +39,21 @@ def probabilities(scores: ArrayLike, gamma: float) -> Floats:
     return share
 
 
-def gamma_growing(levels: int, round: int, rate: float = 64.0) -> float:  # noqa: A002
-    """Return the planner's default gamma, rate * A * sqrt(t).
+def gamma_growing(levels: int, round: int) -> float:  # noqa: A002
+    """Return the planner's default gamma, 64 A sqrt(t).
 
     Exploration costs about (A - 1) / gamma per round, whatever the gaps are. The constant of the
-    theory covers an adversary; a smooth process observed at t points is known far better than
-    that. The cost of exploration still adds up to the order of sqrt(T).
+    theory covers an adversary; a smooth process observed at t points is known far better.
     """
-    return rate * levels * math.sqrt(round + 1.0)
+    return 64.0 * levels * math.sqrt(round + 1.0)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LevelPolicy(LedgerPolicy):
     """The common part of the policies that draw one of several levels.
 
-    Args:
-        min_rounds: The fewest rounds that the budget may be spent in: the dearest level costs an
-            even share of that many rounds. By default a share of `rounds`.
-
-    Attributes:
-        charges: Charge of each level for each class of budgets, ``[classes, levels]``.
+    The dearest level costs an even share of `min_rounds` rounds; `charges` are those of each level
+    for each class of budgets, ``[classes, levels]``.
     """
 
     min_rounds: int | None = None

@@ -2,22 +2,15 @@
 
 A round has levels that it may cost. The predictor says what each of them would bring, the
 constrainer what its charge would bring in other rounds, and the allocator draws one by its score,
-the difference. Where the numbers come from depends on what is known:
+the difference. Where the learner makes forecasts, the predictor is the forecast, times a factor
+that a Gaussian process learns from rewards, and the price is what the best schedule for the rest
+of the budget would bring (:mod:`bgtplanner.planning.forecasting`). Where there are only contexts
+and rewards, the process learns which rounds are worth more, and the price is kept up to date by
+replaying the latest contexts. Where nothing is known, there is one level: an even share, or one
+that grows if the last round counts (noise in the last rounds of a training run remains).
 
-* The learner can forecast what a charge brings, from releases and public constants alone. The
-  predictor is the forecast, times a factor that a Gaussian process learns from rewards, if there
-  are any. The price of a level is what its charge would bring later, by the best schedule for the
-  rest of the budget (:mod:`bgtplanner.planning.forecasting`), solved anew after each release.
-  Where no rewards are told nothing can be learned by drawing: the best level is taken.
-* There are contexts and rewards. The process learns from them which rounds are worth more; levels
-  are shares of the budget, with some below an even share, and one that skips the round. The price
-  is in the unit of the rewards and is kept up to date by replaying the latest contexts.
-* Nothing is known, so no round can be told from another: there is one level, an even share, or one
-  that grows if the last round is what counts (noise in the last rounds of a training run remains).
-
-The paper's own constants and formulas are in :mod:`bgtplanner.paper.planners`. The sign of the
-penalty that the paper prints rewards spending; the sign here penalises it (Han et al. 2023):
-score = predicted reward + price * (allowance - cost).
+The sign of the penalty that the paper prints rewards spending; the sign here penalises it (Han et
+al. 2023): score = predicted reward + price * (allowance - cost).
 """
 
 from __future__ import annotations
@@ -42,8 +35,8 @@ from bgtplanner.planning.policy import Choice
 from bgtplanner.planning.predictor import Predictor
 from bgtplanner.planning.schedules import fitted
 
-_REPLAYED = 32  # latest contexts that the price is updated by
-_REFRESH = 8  # number of rounds after which their rewards are predicted again
+_REPLAYED = 32  # latest contexts that the price is updated by,
+_REFRESH = 8  # and the number of rounds after which their rewards are predicted again
 _LARGEST = 1e90  # larger rewards count as this much: their squares must be finite
 _PROBE = 0.06  # share of the budget that is paid to learn what the rest is worth
 _GROWS = 4.0  # by which factor charges grow where only the last round counts
@@ -60,30 +53,18 @@ class BGTPlanner(LevelPolicy):
         levels: The number of levels, A.
         min_rounds: The fewest rounds that the budget may be spent in, which sets the dearest
             level. By default an eighth of `rounds`.
-        cheapest: The cheapest level, in even shares of `rounds`: a value below 1 leaves room to
-            spend more in other rounds.
+        cheapest: The cheapest level, in even shares of `rounds`.
         skip: Whether there is a level that skips the round.
         initial_rounds: How often each level up to two even shares is tried at first, T0.
-        gamma: How strongly the best level is preferred: a number, or None for one that grows with
-            the rounds.
+        gamma: How strongly the best level is preferred; None: more with every round.
         radius: The largest price of the dearest level, over the size of the rewards; by default
             `rounds` over the rounds that the budget lasts for at that level. 0: budget is free.
         predictor: Options of :class:`bgtplanner.planning.predictor.Predictor`.
-        objective: What is planned for, and with `traffic`; see
-            :class:`bgtplanner.planning.objective.Objective`.
+        objective: What is planned for; see :class:`bgtplanner.planning.objective.Objective`, also
+            for `traffic`.
         growth: By which factor the ratings are expected to grow over all rounds; public knowledge.
         worthwhile: The smallest relative fall of the error that is worth the budget. Where less is
             forecast, the budget is kept.
-
-    Example:
-        >>> from bgtplanner import Budget
-        >>> planner = BGTPlanner(Budget(10, 1e-5), clients=943, rounds=3, seed=0)
-        >>> spent = 0.0
-        >>> while (plan := planner.ask()) is not None:
-        ...     spent += plan.charge
-        ...     planner.tell(plan, reward=0.01)
-        >>> spent <= planner.accountant.capacity(Budget(10, 1e-5))
-        True
     """
 
     levels: int = 5
@@ -116,8 +97,9 @@ class BGTPlanner(LevelPolicy):
         number("worthwhile", self.worthwhile, 0.0, 1.0)
         number("cheapest", self.cheapest, 1e-9, 1.0)
         ConfigError.unless(isinstance(self.skip, bool), "skip", self.skip, "true or false")
-        first = int(self.skip)
-        grid = self._grid(whole("levels", self.levels, 1, 1000))
+        first, low = int(self.skip), self.cheapest * self._even
+        levels = whole("levels", self.levels, 1, 1000)
+        grid = self._grid(low, low if levels == 1 else self._dearest, levels)
         self.charges = np.hstack([np.zeros((len(grid), first)), grid])
         self._goal = Objective(self.objective, self.traffic)
         self._agenda = Agenda()
@@ -152,9 +134,9 @@ class BGTPlanner(LevelPolicy):
             usual = float(self._usual[plan.level or 0])
             expected = [float(self._position[plan.level or 0]), usual, 1 / usual]
         position, usual, unsure = expected
-        reward = min(max(reward, -_LARGEST), _LARGEST)
+        reward = min(max(reward, -_LARGEST), _LARGEST) / usual
         inputs = [position, *context.tolist()]
-        self.process.observe(inputs, time=plan.round, reward=reward / usual, variance=unsure**2)
+        self.process.observe(inputs, time=plan.round, reward=reward, variance=unsure**2)
 
     # ---- nothing is known about the rounds
 
@@ -190,10 +172,8 @@ class BGTPlanner(LevelPolicy):
             predicted=predicted, price=price * unit, score=score * unit, probability=chance,
         )  # fmt: skip
 
-    def _grid(self, levels: int) -> Floats:
+    def _grid(self, low: Floats, high: Floats, levels: int) -> Floats:
         """Return the charges of the levels that are not free: they grow by a constant factor."""
-        low = self.cheapest * self._even
-        high = low if levels == 1 else self._dearest
         return np.asarray(np.geomspace(low, high, levels, axis=1))
 
     def _positions(self) -> tuple[Floats, Floats]:
@@ -203,10 +183,8 @@ class BGTPlanner(LevelPolicy):
         process learns the factor by which rewards differ from it. Until then an even share is
         best: the planner begins as the uniform schedule and departs from it on evidence.
         """
-        shares = self.charges[0] / self._even[0]
-        usual = 2 * shares / (1 + shares)
-        # The logarithm of the charge: equal ratios are equal steps.
-        return np.log2(np.maximum(shares, shares[int(self.skip)])), usual
+        shares = self.charges[0] / self._even[0]  # equal ratios are equal steps
+        return np.log2(np.maximum(shares, shares[int(self.skip)])), 2 * shares / (1 + shares)
 
     def _predict(self, contexts: Floats) -> Floats:
         """Return the expected reward of every level per context, ``[contexts, levels]``."""
@@ -305,16 +283,15 @@ class BGTPlanner(LevelPolicy):
             agenda.plan.pop(0)
         else:
             agenda.plan, agenda.promised = outlook.plan(share), promised
-        note = f"{share:.0%} of what is left: forecast of an error {promised:.1%} lower"
+        why = f"{share:.0%} of what is left: forecast of an error {promised:.1%} lower"
         if not share:
             agenda.next = int(agenda.plan[0][0]) if agenda.plan else self.rounds
-            note = self._waiting().note
+            why = self._waiting().note
         # The price of a level: what its charge would bring later, if nothing is paid now.
-        why = because(
-            note, charges=offers.levels * left, predicted=predicted, price=later[0] - later,
-            score=score, probability=chance,
+        return share, level, because(
+            why, charges=offers.levels * left, predicted=predicted, price=later[0] - later,
+            score=score, probability=chance, forecast=np.array([promised]),
         )  # fmt: skip
-        return share, level, why._replace(forecast=(promised,))
 
     def _factors(self, context: Floats, levels: Floats) -> tuple[Floats, float]:
         """Return by which factor rewards differ from the forecast: per level, and as usual."""
@@ -333,10 +310,9 @@ class BGTPlanner(LevelPolicy):
     def _decide(self, promised: float) -> None:
         """Decide once whether the budget is worth spending at all."""
         self._agenda.decided, self.abstained = True, promised < self.worthwhile
-        self.note = (
-            f"abstained: spending the rest would lower the error by {promised:.2%}, less than the "
-            f"{self.worthwhile:.2%} that is worth it"
-            if self.abstained
-            else f"aimed at {_GOALS[self.objective]}: forecast of an error {promised:.1%} "
-            "below a client's own"
-        )
+        forecast = f"forecast of an error {promised:.1%} below a client's own"
+        self.note = f"aimed at {_GOALS[self.objective]}: {forecast}"
+        if self.abstained:
+            wanted = f"less than the {self.worthwhile:.2%} that is worth it"
+            fall = f"spending the rest would lower the error by {promised:.2%}"
+            self.note = f"abstained: {fall}, {wanted}"

@@ -1,12 +1,8 @@
-"""Price the remaining budget: dual variables by entropic mirror descent (paper, eq. 10).
+"""Price the remaining budget: dual variables by entropic mirror descent (paper, eq. 8).
 
-There is one resource per class of clients with equal budgets, not one per client: a thousand
-clients who all pay the same are one resource. Costs may be in any unit, as long as a resource's
-cost and allowance share it.
-
-The dual variables lie in the l1 ball of radius Z. With a slack coordinate they are Z times a point
-of the simplex, and mirror descent with negative entropy is a multiplicative update, kept in
-logarithms:
+There is one resource per class of clients with equal budgets. The dual variables lie in the l1
+ball of radius Z. With a slack coordinate they are Z times a point of the simplex, and mirror
+descent with negative entropy is a multiplicative update, kept in logarithms:
 
     log p_j <- log p_j - step * Z * (allowance_j - cost_j),    slack: unchanged,    then normalise
 
@@ -31,10 +27,7 @@ _LOG_LEAST = float(np.log(1e-9))  # smallest share of the radius, so that it can
 class Constrainer(Remembers):
     """The price of budget, one per class of clients.
 
-    Args:
-        resources: The number of classes.
-        radius: The largest sum of prices, Z; with 0 the budget is free.
-        step: Step size of mirror descent.
+    The radius is the largest sum of prices, Z; with 0 the budget is free.
 
     Example:
         >>> constrainer = Constrainer(resources=1, radius=2.0, step=0.5)
@@ -72,12 +65,9 @@ class Constrainer(Remembers):
     ) -> None:
         """Run mirror descent on what the present prices would have cost in some contexts.
 
-        The mean over many contexts says more than the one round that happened. The gradient is
-        taken relative to the allowance and cut to [-1, 1], so that `rate`, the most that the
-        logarithm of a price moves per step, has no unit.
-
-        Rewards are predicted ones, ``[contexts, levels]``, and costs those of each level,
-        ``[resources, levels]``.
+        The gradient is taken relative to the allowance and cut to [-1, 1], so that `rate`, the
+        most that the logarithm of a price moves per step, has no unit. Rewards are predicted ones,
+        ``[contexts, levels]``, and costs those of each level, ``[resources, levels]``.
         """
         # A resource that no one can pay from any more costs nothing, so its price falls.
         per_context = costs / (np.maximum(allowance, 1e-300)[:, None] * len(rewards))

@@ -6,7 +6,7 @@ Others can be added to :data:`bgtplanner.planning.registry.CONTEXTS`; the paper'
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,23 +17,13 @@ from bgtplanner.planning.states import Remembers
 
 
 class Context(Remembers):
-    """What a policy is shown before each round of a federation; this one shows nothing.
-
-    Args:
-        values: The length of the context, where that can be chosen.
-        seed: Seeds random choices, where there are any.
-    """
+    """What a policy is shown before each round of a federation; this one shows nothing."""
 
     def __init__(self, values: int = 5, *, seed: int = 0) -> None:
         self.values, self.seed = values, seed
 
     def of(self, coordinator: Any) -> Floats | None:
-        """Return what the policy may look at before the next round.
-
-        Args:
-            coordinator: A :class:`bgtplanner.federation.coordinator.Coordinator`, with its
-                `engine` and its `policy`.
-        """
+        """Return what the policy of a coordinator may look at before the next round."""
         del coordinator
         return None
 
@@ -56,15 +46,11 @@ class ReleasedContext(Context):
         >>> context = ReleasedContext()
         >>> context.released([3.0, 4.0], noise_std=1.0)
         >>> context.released([4.0, 3.0], noise_std=1.0, reward=0.25)
-        >>> dict(zip(context.names, context.vector(progress=0.5, left=0.75).round(2).tolist()))
-        ... # doctest: +NORMALIZE_WHITESPACE
-        {'progress': 0.5, 'left': 0.75, 'log_norm': 1.61, 'log_signal_to_noise': 2.44,
-         'cosine': 0.96, 'reward': 0.25}
+        >>> context.vector(progress=0.5, left=0.75).round(2).tolist()
+        [0.5, 0.75, 1.61, 2.44, 0.96, 0.25]
     """
 
-    names: ClassVar[tuple[str, ...]] = (
-        "progress", "left", "log_norm", "log_signal_to_noise", "cosine", "reward",
-    )  # fmt: skip
+    names = ("progress", "left", "log_norm", "log_signal_to_noise", "cosine", "reward")
     remembers = ("_known", "_direction")
 
     def __init__(self, values: int = 6, *, seed: int = 0) -> None:
@@ -75,37 +61,33 @@ class ReleasedContext(Context):
     def released(
         self, aggregate: ArrayLike, noise_std: float, reward: float | None = None
     ) -> None:
-        """Take in a round's noisy aggregate, the noise in each coordinate, and its reward.
-
-        Without a reward that was paid for, the last one is kept.
-        """
+        """Take in a round's noisy aggregate, the noise in each coordinate, and a paid reward."""
         now = floats("aggregate", aggregate).ravel()
         ConfigError.unless(len(now) > 0, "aggregate", "empty", "at least one coordinate")
         noise = number("noise_std", noise_std, 0.0)
         paid = self._known["reward"] if reward is None else number("reward", reward)
-
         # Scaled by the largest coordinate first: squares of huge or tiny numbers would be lost.
         scale = float(np.max(np.abs(now)))
-        direction = now / scale if scale > 0 else now
+        direction = now / (scale or 1.0)
         length = math.sqrt(float(direction @ direction))
-        direction = direction / length if length > 0 else direction
+        direction = direction / (length or 1.0)
         log_norm = math.log(scale) + math.log(length) if scale > 0 else -math.inf
         before, cosine = self._direction, 0.0
         if before is not None and len(before) == len(now):
             cosine = float(np.clip(direction @ before, -1.0, 1.0))
         self._direction = direction
-        self._known = {
-            "log_norm": _between(log_norm, 1e-12, 1e12),
-            "log_signal_to_noise": _log_signal_to_noise(log_norm, noise, len(now)),
+        self._known |= {
+            "log_norm": _cut(log_norm, 1e-12, 1e12),
+            "log_signal_to_noise": _cut(_log_signal(log_norm, noise, len(now)), 1e-3, 1e9),
             "cosine": cosine,
             "reward": paid,
         }
 
     def of(self, coordinator: Any) -> Floats:
         """Return the context; the budget left is that of the class with most of it left."""
-        policy, begun = coordinator.policy, coordinator.engine.next_round
-        left = float(np.max(policy.share_left(), initial=0.0)) if len(policy.share_left()) else 1.0
-        return self.vector(progress=begun / policy.rounds, left=left)
+        policy, left = coordinator.policy, coordinator.policy.share_left()
+        most = float(left.max()) if len(left) else 1.0
+        return self.vector(progress=coordinator.engine.next_round / policy.rounds, left=most)
 
     def vector(self, *, progress: float, left: float) -> Floats:
         """Return the context of the next round; shares of the rounds over, and of what is left."""
@@ -113,16 +95,14 @@ class ReleasedContext(Context):
         return np.array([*shares, *self._known.values()], dtype=np.float64)
 
 
-def _log_signal_to_noise(log_norm: float, noise_std: float, coordinates: int) -> float:
+def _log_signal(log_norm: float, noise_std: float, coordinates: int) -> float:
     """Return the logarithm of the signal's power over the power of the noise."""
-    if log_norm == -math.inf:
-        return _between(-math.inf, 1e-3, 1e9)
-    if noise_std == 0:
-        return _between(math.inf, 1e-3, 1e9)
+    if log_norm == -math.inf or noise_std == 0:
+        return log_norm if log_norm == -math.inf else math.inf
     log_ratio = 2 * (log_norm - math.log(noise_std)) - math.log(coordinates)
     signal = math.expm1(min(log_ratio, 100.0))
-    return _between(math.log(signal) if signal > 0 else -math.inf, 1e-3, 1e9)
+    return math.log(signal) if signal > 0 else -math.inf
 
 
-def _between(logarithm: float, low: float, high: float) -> float:
+def _cut(logarithm: float, low: float, high: float) -> float:
     return min(max(logarithm, math.log(low)), math.log(high))

@@ -3,16 +3,12 @@
 A learner that adds up rounds by their precision can say what more precision would bring, from
 what was released and from public constants alone (:class:`Forecast`). What a payment brings is
 used in all rounds that follow, so early payments serve people longer. Three things speak for
-paying in parts, or later:
-
-* Ratings keep arriving. What was uploaded early does not know them.
-* The first upload is computed with parameters that know nothing yet; later ones build on it.
-* The first part of the precision may bring less than the next, since noise drowns it.
-
-And one speaks for paying at once: with some mechanisms, two charges of one half buy less precision
-than one whole (with Laplace noise, half as much). So schedules are compared: how many payments
-there are, when the first is made, how they are spread, and whether they fall. There are about a
-hundred, and all of them are evaluated together.
+paying in parts, or later: ratings keep arriving, and what was uploaded early does not know them;
+the first upload is computed with parameters that know nothing yet; and the first part of the
+precision may bring less than the next, since noise drowns it. One speaks for paying at once: with
+some mechanisms, two charges of one half buy less precision than one whole (with Laplace noise,
+half as much). So about a hundred schedules are compared, all of them together: how many payments
+there are, when the first is made, how they are spread, and whether they fall.
 """
 
 from __future__ import annotations
@@ -45,14 +41,10 @@ Payments = list[list[float]]
 
 
 class Forecast(Protocol):
-    """What a learner expects, from releases and public constants alone.
+    """What a learner expects, from releases and public constants alone."""
 
-    Attributes:
-        steps: In how many paid rounds it learns best, where splitting a charge costs nothing.
-    """
-
-    @property
-    def steps(self) -> int: ...
+    steps: int
+    """In how many paid rounds it learns best, where splitting a charge costs nothing."""
 
     def left(self) -> Floats:
         """Return the most that a client of each class of budgets can be asked to pay now."""
@@ -64,17 +56,10 @@ class Forecast(Protocol):
         """
 
     def pooled(self, after: Floats) -> Floats:
-        """Return by which factor a payment's precision grows if it is made so many rounds later.
-
-        More clients may have joined by then.
-        """
+        """Return by which factor precision grows, as more clients join, so many rounds later."""
 
     def gain(self, precision: Floats) -> Floats:
-        """Return the relative fall of the error, below that of a client alone.
-
-        Args:
-            precision: Several sums of precision that are added to what is there already.
-        """
+        """Return the fall of the error below that of a client alone, for several added sums."""
 
     def split(self) -> dict[str, float]:
         """Return how what is left is best divided between the parts of an upload, by name."""
@@ -116,13 +101,7 @@ class Agenda:
 
 
 class Offers(NamedTuple):
-    """What can be paid now.
-
-    Attributes:
-        levels: Shares of what is left, growing; the first is 0.
-        now: What it is worth to pay each of them now, and nothing later.
-        later: What the rest of the budget is worth after that, by the best schedule.
-    """
+    """Shares of what is left, what each is worth if paid now, and what the rest is worth later."""
 
     levels: Floats
     now: Floats
@@ -134,9 +113,7 @@ class Outlook:
 
     Args:
         left: The charge that is left to plan with, for each class of budgets.
-        now: The present round.
-        rounds: The number of rounds in total.
-        paid: The payments that were made before.
+        paid: The payments that were made before the present round, `now`.
         growth: By which factor the ratings are expected to grow over all rounds.
         stride: The number of rounds that a payment takes, where not everyone is invited to each.
 
@@ -214,10 +191,7 @@ class Outlook:
         return np.asarray(np.where(total > 0, found * kept, 0.0))
 
     def plan(self, level: float) -> Payments:
-        """Return rounds and shares of what is left by then, after this share is paid now.
-
-        They are those of the best schedule that begins with this share.
-        """
+        """Return the payments to come, by the best schedule that begins with this share now."""
         fits = self.schedules[:, 0] == level
         best = self.schedules[int(np.where(fits, self.values, -np.inf).argmax())]
         left = 1.0 - np.append(0.0, best.cumsum()[:-1])
@@ -228,11 +202,7 @@ class Outlook:
         ]
 
     def offers(self, planned: Sequence[Sequence[float]] = ()) -> Offers:
-        """Return the levels that schedules begin with, and what each is worth.
-
-        Args:
-            planned: A plan that was made before, of which a payment is due: one more schedule.
-        """
+        """Return what schedules begin with, and a plan that was made before if one is due now."""
         rows, values = self.schedules, self.values
         if planned:
             row, left = np.zeros((1, len(self._weights))), 1.0
@@ -262,11 +232,7 @@ def schedules(rounds: int, begins: int) -> tuple[Floats, Floats]:
     """Return the schedules among which the best is sought, for this many rounds that are left.
 
     They are moments, as rounds from now, of which the first is 0; and the share of what is left
-    that is paid at each of them, ``[schedules, moments]``.
-
-    Args:
-        rounds: The number of rounds that are left.
-        begins: The first of them in which people are served.
+    that is paid at each of them, ``[schedules, moments]``. People are served from `begins` on.
     """
     few = min(rounds, _POINTS // 2)
     moments = np.unique(

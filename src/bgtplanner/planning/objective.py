@@ -25,14 +25,11 @@ class Objective:
         kind: ``served``: the mean error over the rounds, since people are served in each of them.
             ``last``: the error after the last round.
         traffic: How many people are served in each round, in any unit: the weights of the mean. A
-            short list is repeated, such as seven numbers for the days of a week. By default all
-            rounds count the same.
+            short list is repeated, such as seven numbers for the days of a week.
 
     Example:
         >>> Objective("served", (1, 3)).of([0.2, 0.1, 0.2])
         0.14
-        >>> Objective("last").of([0.2, 0.1])
-        0.1
     """
 
     kind: Kind = "served"
@@ -40,21 +37,17 @@ class Objective:
 
     def __post_init__(self) -> None:
         ConfigError.unless(self.kind in OBJECTIVES, "objective", self.kind, "served or last")
-        if self.traffic is None:
-            return
-        given = floats("traffic", self.traffic, low=0.0)
-        fits = given.ndim == 1 and bool(given.any()) and given.max() <= 1e12
-        ConfigError.unless(fits, "traffic", "these", "numbers of 0 or more, not all 0")
-        object.__setattr__(self, "traffic", tuple(given.tolist()))
+        if self.traffic is not None:
+            given = floats("traffic", self.traffic, low=0.0)
+            fits = given.ndim == 1 and bool(given.any()) and given.max() <= 1e12
+            ConfigError.unless(fits, "traffic", "these", "numbers of 0 or more, not all 0")
+            object.__setattr__(self, "traffic", tuple(given.tolist()))
 
     def weights(self, rounds: int) -> Floats:
         """Return how much each of so many rounds counts; the sum is 1."""
-        if self.kind == "last":
-            found = np.zeros(rounds)
-            found[-1:] = 1.0
-            return found
         found = np.resize(np.asarray(self.traffic or (1.0,)), rounds)
-        if not found.any():  # traffic begins later: the end counts
+        if self.kind == "last" or not found.any():  # or traffic begins later: the end counts
+            found = np.zeros(rounds)
             found[-1:] = 1.0
         return np.asarray(found / found.sum())
 

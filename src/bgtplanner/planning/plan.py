@@ -34,12 +34,8 @@ _LEAST = 1 / 1024  # of the largest charge: a smaller one would add next to noth
 class Explanation(NamedTuple):
     """Why a plan is what it is: a note in words, and numbers level by level.
 
-    Attributes:
-        charges: Charge of each level, for the class that pays most.
-        price: The reward that each level's charge would bring in other rounds.
-        score: The score by which the levels were compared.
-        forecast: One number, if there is a forecast: how far the error falls below that of a
-            client alone, as a share of it, if the plan is followed.
+    The price is the reward that a level's charge would bring in other rounds. The forecast is one
+    number: how far the error falls below that of a client alone, if the plan is followed.
     """
 
     note: str = ""
@@ -54,8 +50,7 @@ class Explanation(NamedTuple):
 class Noise(NamedTuple):
     """Clip and noise per class; the noise of a class that pays nothing is infinite.
 
-    The multiplier is the noise's scale (for Laplace noise its b, not its deviation) over the
-    sensitivity, which is 2 * clip, or clip for ``replace-special``.
+    The multiplier is the noise's scale (for Laplace noise its b) over the sensitivity.
     """
 
     clip: Floats
@@ -156,12 +151,8 @@ class Plan:
         charge_by_class: What a client of each class pays: of each class of budgets or, where
             clients of one budget have different amounts left, of each group that pays the same.
         participants: The clients that pay, and so take part.
-        trust: ``local``: each client adds its own noise. ``secagg``: the server sees a sum that
-            carries the noise once, and a client that pays less has a smaller clip.
-        neighbours: The neighbouring relation that the noise is for, which sets the sensitivity.
         own_clip: Each client's clip over that of its class, if they differ (trust ``local`` only).
             The noise changes by the same factor, so the charge does not change.
-        level: The level that was chosen, for policies that have levels.
         reservation: The ledger's reservation; None if nothing was charged.
         token: Distinguishes this plan from all others.
     """

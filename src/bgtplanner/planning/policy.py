@@ -63,8 +63,7 @@ class Policy(ABC):
         pending: The tokens of the plans that were not told yet, by their rounds.
         learns: Whether it uses contexts and rewards; if not, none are computed for it.
         follows_norms: Whether it is to be given the norms of what was released; see `saw`.
-        forecasts: Whether it is to be given forecasts.
-        forecast: Set before each round: what the learner expects of more charges, if anything.
+        forecasts: Whether it is to be given a `forecast` before each round.
         abstained: Whether it has stopped because continuing is not worth the budget; what was
             learned is then withdrawn.
         note: What it has decided, in a sentence, for the summary.
@@ -90,13 +89,9 @@ class Policy(ABC):
 
     @abstractmethod
     def plan(self, context: Floats, clients: Mask | None = None) -> Plan | None:
-        """Return what the next round shall cost; None: there is no further round.
+        """Return what the next round shall cost, not reserved yet; None: there is none.
 
-        Nothing is reserved by it: :func:`bgtplanner.planning.plan.reserved` does that.
-
-        Args:
-            context: What the policy may look at; empty if there is nothing.
-            clients: The clients that are invited to this round, by default all.
+        The context is empty if there is nothing to look at; all clients are invited by default.
         """
 
     def learn(self, plan: Plan, reward: float | None) -> None:  # noqa: B027 - a hook
@@ -116,8 +111,7 @@ class Policy(ABC):
 
         Args:
             context: What the policy may look at, as a row of finite numbers.
-            clients: The clients that are invited to this round, by default all. Those that cannot
-                pay do not take part.
+            clients: The clients that are invited; those that cannot pay do not take part.
         """
         plan = self.plan(context_of(context), clients)
         if plan is not None:
@@ -126,11 +120,9 @@ class Policy(ABC):
         return plan
 
     def tell(self, plan: Plan, reward: float | None = None) -> None:
-        """Settle a plan, and learn what its round brought. Telling a plan twice is an error.
+        """Settle a plan of :meth:`ask`, once, and learn what its round brought.
 
-        Args:
-            plan: From :meth:`ask` of this policy, or of the one that it was restored from.
-            reward: By how much the model improved; None if that is not known.
+        The reward is by how much the model improved; None if that is not known.
         """
         if not isinstance(plan, Plan):
             raise ConfigError(f"plan = {type(plan).__name__}: expected a Plan returned by ask")
@@ -155,22 +147,19 @@ class Policy(ABC):
 class LedgerPolicy(Policy):
     """The common part of all policies that spend from a ledger.
 
-    A policy says in :meth:`choose` what it would like, and learns in :meth:`learn` what came of
-    it. Its options are the fields of a dataclass; what it remembers beyond them are the attributes
-    that it names in `remembers`.
+    A policy says in :meth:`choose` what it would like. Its options are the fields of a dataclass;
+    what it remembers beyond them are the attributes that it names in `remembers`.
 
     Args:
         budget: What every client may spend, or the budgets of all clients; may be left out, as
             `clients`, if `ledger` is given.
         mechanism: By default the ledger's, otherwise ``gaussian``.
         accounting: By default the ledger's accountant, otherwise the mechanism's own.
-        trust: ``local``: every client adds noise to its own upload. ``secagg``: secure
-            aggregation shows the server only a sum, which carries the noise once; where budgets
-            differ, a client that pays less has a smaller clip instead of more noise.
+        trust: ``local``: every client adds noise to its own upload. ``secagg``: the server sees
+            only a sum, which carries the noise once.
         neighbours: The neighbouring relation that the budget is a promise about; by default the
-            ledger's, or the one that goes with the trust. ``local``: always ``replace-one``, one
-            client's data against any other, sensitivity 2 * clip. ``secagg``:
-            ``replace-special``, one client's upload against nothing instead, sensitivity clip.
+            ledger's, or the one that goes with the trust: ``replace-one`` (sensitivity 2 * clip),
+            and with ``secagg`` ``replace-special`` (sensitivity clip).
         participation: Share of the clients that are invited to a round. A client's budget then
             has to last for this share of the rounds only, so that its charges may be larger.
         ledger: By default a new one in memory.
@@ -197,12 +186,12 @@ class LedgerPolicy(Policy):
         cls._declares = "__init__" not in vars(cls) and cls._declares
 
     def __post_init__(self) -> None:
-        names = (field.name for field in dataclasses.fields(self))
-        self._options = {
-            name: _plain(getattr(self, name))
-            for name in names
-            if name not in ("budget", "clients", "ledger")
+        names = {field.name for field in dataclasses.fields(self)} - {
+            "budget",
+            "clients",
+            "ledger",
         }
+        self._options = {name: _plain(getattr(self, name)) for name in sorted(names)}
         self.rounds = whole("rounds", self.rounds, 1, 10**9)
         self.seed = whole("seed", self.seed, 0)
         self.clip = number("clip", self.clip, 1e-80, 1e80)  # so that its noise is finite, too
@@ -214,8 +203,7 @@ class LedgerPolicy(Policy):
         self.budgets, self.accountant = self.ledger.budgets, self.ledger.accountant
         _check_ledger(self)
         self.neighbours = neighbours_of(self.trust, self.ledger.neighbours)
-        self.round = 0
-        self.pending = {}
+        self.round, self.pending = 0, {}
         self._even = self.even_charges(self.rounds)
         classes, self._class_of = self.budgets.classes, self.budgets.class_of_client
         self._limits = np.stack([self.accountant.limit_ticks(one) for one in classes], axis=1)
@@ -224,26 +212,19 @@ class LedgerPolicy(Policy):
         self._binding = int(paces.argmax())
 
     def spending_from(self, ledger: Ledger, trust: Trust) -> Self:
-        """Return a copy of a policy that has not begun, which spends from another ledger.
-
-        It must be for as many clients, by the same accountant.
-        """
+        """Return a copy of a policy that has not begun, which spends from another ledger."""
         ConfigError.unless(self.round == 0, "policy", self.round, "one that has not begun")
         theirs, wanted = (
             f"{len(of)} clients by {of.accountant.name}" for of in (self.ledger, ledger)
         )
         ConfigError.unless(theirs == wanted, "policy", f"made for {theirs}", wanted)
-        neighbours = self._options["neighbours"]
-        return dataclasses.replace(
-            self, budget=None, clients=None, ledger=ledger, trust=trust, neighbours=neighbours
-        )
+        return type(self)(ledger=ledger, **(self._options | {"trust": trust}))
 
     @abstractmethod
     def choose(self, context: Floats, left: Floats) -> Choice | None:
         """Return what this round should cost; None to stop for good.
 
-        The context is empty if nothing was given; `left` is the largest charge that any invited
-        client of each class can still pay.
+        `left` is the largest charge that any invited client of each class can still pay.
         """
 
     def plan(self, context: Floats, clients: Mask | None = None) -> Plan | None:
@@ -256,8 +237,7 @@ class LedgerPolicy(Policy):
             left = left if clients is None else self._most(own, clients)
             choice = self.choose(context, left)
         else:  # others may join, or come back
-            why = Explanation("no one who can be reached has any budget left")
-            choice = Choice(0.0 * left, why=why)
+            choice = Choice(0.0 * left, why=Explanation("no one within reach has any budget left"))
         if choice is None:
             return None
         wished = np.asarray(choice.charges, dtype=np.float64)
@@ -282,8 +262,6 @@ class LedgerPolicy(Policy):
             level=choice.level,
             why=choice.why,
         )
-
-    # ---- what there is to spend
 
     def expected(self, rounds: int) -> int:
         """Return in how many of `rounds` rounds a client takes part, rounded up; at least 1."""
@@ -326,13 +304,8 @@ class LedgerPolicy(Policy):
         np.maximum.at(most, self._class_of[there], left[there])
         return most
 
-    # ---- its state
-
     def state_dict(self) -> dict[str, Any]:
-        """Return everything it is and has learned, as plain data that JSON can hold.
-
-        A ledger in memory is part of the state; of a durable ledger only the newest row is.
-        """
+        """Return everything it is and has learned; a ledger in memory is part of it."""
         kind = type(self).__name__
         expected = "none: declare its options as fields of a dataclass; its state then holds them"
         ConfigError.unless(self._declares, f"{kind}.__init__", "one of its own", expected)
@@ -341,10 +314,7 @@ class LedgerPolicy(Policy):
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], *, ledger: Ledger | None = None) -> Self:
-        """Restore a policy from what :meth:`state_dict` returned.
-
-        A durable ledger has to be given, and must not have lost an entry since.
-        """
+        """Restore a policy; a durable ledger has to be given, with no entry lost since."""
         with reading_state(state):
             kind = state["kind"]
             ConfigError.unless(kind == cls.__name__, "state: kind", kind, cls.__name__)
@@ -358,7 +328,6 @@ class LedgerPolicy(Policy):
 
 
 def _plain(value: Any) -> Any:
-    """Return an option as plain data."""
     if isinstance(value, Accountant):
         return value.name
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value

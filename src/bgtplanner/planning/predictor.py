@@ -41,13 +41,11 @@ class Predictor(Remembers):
         forgetting: The kernel's alpha: 0 remembers everything, 0.1 forgets within tens of rounds.
         noise: Standard deviation of an observation around the expected reward, over that of the
             expected reward itself.
-        standardize: Scale rewards and contexts to mean 0 and spread 1, as seen so far. The first
-            input (the level) is left as it is, and a mean reward that may still be positive counts
-            as positive, so that bad luck alone does not end all spending. Without it everything is
-            used raw, as in the paper.
-        fit: Choose the length scale of each input, the forgetting and the noise by marginal
-            likelihood whenever the number of observations has doubled, with a prior centred at the
-            values given here.
+        standardize: Scale rewards and contexts to mean 0 and spread 1, as seen so far. The level
+            is left as it is, and a mean reward that may still be positive counts as positive, so
+            that bad luck alone does not end all spending. Without it everything is used raw.
+        fit: Choose all scales by marginal likelihood whenever the number of observations has
+            doubled, with a prior centred at the values given here.
         window: The most observations to keep; the older half is dropped when it is reached.
 
     Example:
@@ -88,11 +86,6 @@ class Predictor(Remembers):
     def __len__(self) -> int:
         return len(self._rewards)
 
-    @property
-    def width(self) -> int:
-        """The number of inputs; 0 before the first observation."""
-        return len(self.length_scales)
-
     def reward_scale(self) -> tuple[float, float]:
         """Return mean and spread of the rewards kept; 0 and 1 where rewards are used raw."""
         if not self.standardize or not len(self):
@@ -108,25 +101,23 @@ class Predictor(Remembers):
     ) -> None:
         """Learn that these inputs (level first) brought this reward at this time.
 
-        Args:
-            inputs: The level and the context.
-            time: The round.
-            reward: What the round brought.
-            variance: Variance of this observation's noise, over the usual variance.
-
-        Raises:
-            ConfigError: If something is not a finite number, or the number of inputs changes.
+        The variance is that of this observation's noise, over the usual variance.
         """
         row = floats("inputs", inputs).ravel()
         time, reward = number("time", time), number("reward", reward)
         variance = number("variance", variance, 1e-12, 1e12)
-        if not self.width:
+        if not len(self.length_scales):
             self._inputs, self.length_scales = (
                 np.zeros((0, len(row))),
                 np.full(len(row), self._length),
             )
             self._centre, self._spread = np.zeros(len(row)), np.ones(len(row))
-        ConfigError.unless(len(row) == self.width, "inputs", len(row), f"{self.width} numbers")
+        ConfigError.unless(
+            len(row) == len(self.length_scales),
+            "inputs",
+            len(row),
+            f"{len(self.length_scales)} numbers",
+        )
         old = len(self) - self.window // 2 if len(self) >= self.window else 0
         self._inputs = np.vstack([self._inputs[old:], np.clip(row, -_LARGEST, _LARGEST)])
         self._times = np.append(self._times[old:], time)
@@ -181,7 +172,7 @@ class Predictor(Remembers):
         if not target.any():  # if all rewards are equal, every scale explains that
             return
         rows, times = self._inputs[newest] / self._spread, self._times[newest]
-        width = self.width
+        width = len(self.length_scales)
         # Of each pair of observations: squared distances by input, and the time between them.
         apart = np.empty((len(times), len(times), width + 1))
         apart[..., :width] = (rows[:, None] - rows) ** 2
@@ -203,14 +194,8 @@ def negative_likelihood(
 ) -> tuple[float, Floats]:
     """Return it and its gradient, over log length scales, log forgetting and log noise.
 
-    The size of the signal is not a parameter: it is the most likely one, given the others.
-
-    Args:
-        point: The logarithms of the scales.
-        apart: Squared distances by input and the time between, one row per pair of observations.
-        target: The rewards, standardised.
-        variances: Variance of each observation's noise, over the usual variance.
-        prior: Where the prior is centred, as `point`.
+    The size of the signal is not a parameter: it is the most likely one, given the others. `apart`
+    has squared distances by input and the time between, one row per pair of observations.
     """
     weights, forgetting = np.exp(-2 * point[:-2]), math.exp(point[-2])
     variance, number = math.exp(2 * point[-1]), len(target)

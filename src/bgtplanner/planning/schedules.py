@@ -175,17 +175,10 @@ class TwoPhase(Schedule):
 class Adpml(Schedule):
     """A heuristic schedule with more noise early and less noise late (Pan and Feng 2023).
 
-    The charge grows from `smallest` to `largest`. No source that we could read gives the formula.
-    Two shapes fit its description; each of them is either literal (it ends when the ledger
-    refuses) or normalised (the shape is kept and the budget lasts for all rounds).
-
-    Args:
-        smallest: Epsilon of the first round.
-        largest: The most epsilon that a round may cost.
-        rate: How fast the charge grows, between 0 and 1.
-        shape: ``geometric``: smallest / rate^k; ``saturating``: the gap to `largest` shrinks by
-            the factor `rate` per round.
-        mode: ``literal`` or ``normalised``.
+    The epsilon of a round grows from `smallest` to `largest`. No source that we could read gives
+    the formula. Two shapes fit its description, smallest / rate^k and one whose gap to `largest`
+    shrinks by the factor `rate`; each is either literal (it ends when the ledger refuses) or
+    normalised (the shape is kept and the budget lasts for all rounds).
     """
 
     smallest: float = 1.0
@@ -220,16 +213,9 @@ class Adpml(Schedule):
 class Adap(LedgerPolicy):
     """An adaptive clip, and noise that falls while the loss falls (Fu, Chen and Han 2022).
 
-    The source clips the gradient of each sample, adds noise to their sum and divides by their
-    number; the norm of the result is the client's next clip. Where each tensor and item row is
-    clipped on its own, they take the place of the samples.
-
-    Args:
-        noise_multiplier: Noise of the first round over the clip, as in the source (not over
-            the sensitivity). The source's default is 6; the code published with the paper has 2.
-        decay: Factor by which the noise changes after three improvements in a row.
-        factor: The clip is this factor times the norm of the last noisy gradient; see
-            :meth:`saw`.
+    The norm of a client's noisy gradient, times `factor`, is its next clip. The noise of the first
+    round is `noise_multiplier` times the clip (not the sensitivity): 6 in the source, 2 in the
+    code published with the paper. It changes by `decay` after three improvements in a row.
     """
 
     follows_norms = True
@@ -247,11 +233,7 @@ class Adap(LedgerPolicy):
         self._own: Floats | None = None
 
     def saw(self, norm: float | Floats) -> None:
-        """Set the next clip from the norm of the last noisy gradient, at no further charge.
-
-        With one norm per client, as in the source, every client has a clip of its own. Where only
-        the mean over the clients can be seen, all have the same.
-        """
+        """Set the next clip from the norm of the last noisy gradient, of each client if seen."""
         # Each clip follows the noise of the last one: it must not grow without bound.
         clip = np.clip(self.factor * np.asarray(norm, np.float64), *_CLIPS)
         if np.ndim(norm) == 0:
