@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from bgtplanner import about
-
-NEEDS = [
-    "numpy>=2.0",
-    "jax>=0.5; extra == 'sim'",
-    'bgtplanner[sim]; extra == "flower"',
-    "flwr<1.43,>=1.41; extra == 'flower'",
-    "bgtplanner[flower,sim]; extra == 'all'",
-]
 
 
 def git(at: Path, *words: str) -> str:
@@ -57,24 +48,11 @@ class TestCommit:
         assert about.commit() == "0123456789ab"
 
 
-class TestExtras:
-    @pytest.fixture
-    def installed(self, monkeypatch: pytest.MonkeyPatch) -> set[str]:
-        there = {"numpy"}
-        monkeypatch.setattr(metadata, "requires", lambda _: NEEDS)
-        monkeypatch.setattr(about, "_is_installed", there.__contains__)
-        return there
-
-    def test_none(self, installed: set[str]) -> None:
-        assert about.extras() == {"sim": False, "flower": False, "all": False}
-        assert about.about("1.2.3")[::2] == [
-            "bgtplanner 1.2.3",
-            "extras: none (not installed: sim, flower)",
-        ]
-
-    def test_one_that_includes_another(self, installed: set[str]) -> None:
-        installed.add("flwr")
-        assert not any(about.extras().values())
-        installed.add("jax")
-        assert all(about.extras().values())
-        assert about.about("1")[2] == "extras: sim, flower"
+def test_extras(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = {"jax", "optax", "joblib", "matplotlib"}
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name in there)
+    said = about.about("1.2.3")
+    assert said[0] == "bgtplanner 1.2.3"
+    assert said[2] == "extras: sim (not installed: report, flower)"
+    there |= {"jinja2", "flwr"}
+    assert about.about("1")[2] == "extras: sim, report, flower"

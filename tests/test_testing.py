@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,7 +17,7 @@ from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.fedgnn import FedGNN
 from bgtplanner.planning.plan import Noise, Plan
 from bgtplanner.planning.policy import LedgerPolicy
-from bgtplanner.planning.schedules import Random, Uniform, Unlimited
+from bgtplanner.planning.schedules import Random, Uniform
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.testing import LearnerContract, PolicyContract
@@ -176,10 +176,9 @@ def broken(contract: PolicyContract, tmp_path: Path) -> set[str]:
     return found
 
 
-def contract_of(kind: Any, *, spend: bool = True) -> PolicyContract:
+def contract_of(kind: Any) -> PolicyContract:
     class Contract(PolicyContract):
         policy = kind
-        spends: ClassVar[bool] = spend
 
     return Contract()
 
@@ -187,11 +186,6 @@ def contract_of(kind: Any, *, spend: bool = True) -> PolicyContract:
 @pytest.mark.parametrize("kind", [Uniform, Random])
 def test_good_policies_keep_it(kind: Any, tmp_path: Path) -> None:
     assert broken(contract_of(kind), tmp_path) == set()
-
-
-def test_one_that_spends_nothing_keeps_it_if_it_says_so(tmp_path: Path) -> None:
-    assert broken(contract_of(Unlimited, spend=False), tmp_path) == set()
-    assert "a_plan_never_told_is_spent" in broken(contract_of(Unlimited), tmp_path)
 
 
 @pytest.mark.parametrize(

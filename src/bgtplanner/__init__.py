@@ -1,7 +1,7 @@
 """Plan the privacy budget of federated recommenders, round by round.
 
-The names in ``__all__`` are public; the Python reference says which of them are stable. They are
-loaded on first use, so that importing the package needs only NumPy and SciPy.
+The Python reference says which of these names are stable. They are loaded on first use, so that
+importing the package needs only NumPy and SciPy.
 """
 
 from __future__ import annotations
@@ -12,41 +12,25 @@ from typing import TYPE_CHECKING, Any
 from bgtplanner import errors
 
 if TYPE_CHECKING:
-    from bgtplanner.data.catalogue import Catalogue
-    from bgtplanner.data.datasets import load_ratings
-    from bgtplanner.data.ratings import Ratings
-    from bgtplanner.models.learner import Learner
-    from bgtplanner.planning.bgt import BGTPlanner
-    from bgtplanner.planning.plan import Plan
-    from bgtplanner.planning.policy import Policy
-    from bgtplanner.privacy.budget import Budget, Budgets
-    from bgtplanner.privacy.ledger import Ledger
-    from bgtplanner.runs.compare import compare
-    from bgtplanner.runs.result import Result
-    from bgtplanner.runs.run import load, resume, simulate
-    from bgtplanner.runs.statistics import Comparison, load_study
+    from bgtplanner.data.catalogue import Catalogue as Catalogue
+    from bgtplanner.data.datasets import load_ratings as load_ratings
+    from bgtplanner.data.ratings import Ratings as Ratings
+    from bgtplanner.models.learner import Learner as Learner
+    from bgtplanner.planning.bgt import BGTPlanner as BGTPlanner
+    from bgtplanner.planning.plan import Plan as Plan
+    from bgtplanner.planning.policy import Policy as Policy
+    from bgtplanner.privacy.budget import Budget as Budget
+    from bgtplanner.privacy.budget import Budgets as Budgets
+    from bgtplanner.privacy.ledger import Ledger as Ledger
+    from bgtplanner.runs.compare import compare as compare
+    from bgtplanner.runs.result import Result as Result
+    from bgtplanner.runs.run import load as load
+    from bgtplanner.runs.run import resume as resume
+    from bgtplanner.runs.run import simulate as simulate
+    from bgtplanner.runs.statistics import Comparison as Comparison
+    from bgtplanner.runs.statistics import load_study as load_study
 
 __version__ = "0.2.0"
-__all__ = [
-    "BGTPlanner",
-    "Budget",
-    "Budgets",
-    "Catalogue",
-    "Comparison",
-    "Learner",
-    "Ledger",
-    "Plan",
-    "Policy",
-    "Ratings",
-    "Result",
-    "compare",
-    "errors",
-    "load",
-    "load_ratings",
-    "load_study",
-    "resume",
-    "simulate",
-]
 
 _HOMES = {
     "BGTPlanner": "bgtplanner.planning.bgt",
@@ -56,7 +40,7 @@ _HOMES = {
     "Comparison": "bgtplanner.runs.statistics",
     "Learner": "bgtplanner.models.learner",
     "Ledger": "bgtplanner.privacy.ledger",
-    "Plan": "bgtplanner.planning.policy",
+    "Plan": "bgtplanner.planning.plan",
     "Policy": "bgtplanner.planning.policy",
     "Ratings": "bgtplanner.data.ratings",
     "Result": "bgtplanner.runs.result",
@@ -83,4 +67,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_HOMES})

@@ -24,9 +24,7 @@ def in_words(value: object) -> str:
     """
     if value is None or isinstance(value, str | bytes | int | float | complex | np.number | Path):
         return quoted(value.item() if isinstance(value, np.number) else value)
-    if isinstance(value, type):
-        return f"the class {value.__name__}"
-    name = type(value).__name__
+    name = f"class {value.__name__}" if isinstance(value, type) else type(value).__name__
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
@@ -37,25 +35,23 @@ def refuse_unless(fits: bool, name: str, value: object, expected: str) -> None:
 
 
 def as_path(name: str, value: object) -> Path:
-    """Return a path that was given as text or as a path; an error names the argument."""
+    """Return a path that was given as text or as a path."""
     fits = isinstance(value, str | os.PathLike) and isinstance(os.fspath(value), str)
     refuse_unless(fits, name, value, "a path, as text or as a pathlib.Path")
     return Path(value)  # type: ignore[arg-type]
 
 
-def as_whole(name: str, value: object, least: int) -> int:
-    """Return a whole number of at least `least`; an error names the argument."""
+def as_whole(name: str, value: Any, least: int) -> int:
+    """Return a whole number of at least `least`."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    number: Any = value
-    refuse_unless(whole and number >= least, name, value, f"a whole number, at least {least}")
-    return int(number)
+    refuse_unless(whole and value >= least, name, value, f"a whole number, at least {least}")
+    return int(value)
 
 
-def as_settings(value: object) -> dict[str, Any]:
+def as_settings(value: Any) -> dict[str, Any]:
     """Return config keys with their values; none if nothing was given."""
-    if value is None:
-        return {}
+    given = {} if value is None else value
+    fits = isinstance(given, Mapping) and all(isinstance(key, str) for key in given)
     expected = "a mapping of config keys, such as {'server.learning_rate': 0.02}"
-    fits = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
     refuse_unless(fits, "settings", value, expected)
-    return dict(value)  # type: ignore[call-overload,no-any-return]
+    return dict(given)

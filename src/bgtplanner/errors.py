@@ -32,11 +32,7 @@ def quoted(value: object) -> str:
 
 
 class BGTPlannerError(Exception):
-    """Base of every error that the package raises on purpose.
-
-    A message is one line without control characters, even if it quotes a file, the name of a
-    folder or another machine: such characters are escaped.
-    """
+    """Base of every error that the package raises on purpose; control characters are escaped."""
 
     exit_code = 1
 
@@ -61,13 +57,7 @@ class ConfigError(InputError):
 
 
 class DataError(InputError):
-    """A ratings file or array cannot be read as ratings.
-
-    Args:
-        problem: What is wrong and what was expected, without any rating or item id.
-        path: The file, if there is one.
-        line: The line in that file, counted from 1, if there is one.
-    """
+    """A ratings file or array cannot be read as ratings; lines are counted from 1."""
 
     def __init__(self, problem: str, *, path: Path | str | None = None, line: int | None = None):
         self.path = None if path is None else Path(path)
@@ -80,7 +70,6 @@ class MissingExtraError(InputError):
     """An optional dependency is needed and not installed."""
 
     def __init__(self, extra: str, needed_for: str):
-        self.extra = extra
         super().__init__(
             f"{needed_for} needs the extra '{extra}': pip install 'bgtplanner[{extra}]'"
         )
@@ -113,15 +102,11 @@ class LedgerTamperedError(BGTPlannerError):
 class BudgetExceeded(BGTPlannerError):  # noqa: N818 - a refusal, not a fault
     """A charge exceeds what is left. It was refused before anything was released.
 
-    Args:
-        message: What was refused, with the numbers.
-        charge: Smallest charge that was asked for.
-        left: Largest charge that any of the clients could still pay.
+    The smallest charge that was asked for, and the largest that any client could still pay.
     """
 
     def __init__(self, message: str, *, charge: float, left: float):
-        self.charge = charge
-        self.left = left
+        self.charge, self.left = charge, left
         super().__init__(message)
 
 
@@ -150,13 +135,7 @@ class StorageError(BGTPlannerError):
 
     @classmethod
     def of(cls, name: object, error: OSError, then: str) -> Self:
-        """Return an error that says what is wrong and what to do.
-
-        Args:
-            name: The file or the folder, with its flag if there is one.
-            error: The operating system's error.
-            then: What to do; if space is missing, after some was freed.
-        """
+        """Return an error that names a file or a flag, says what is wrong, and what to do then."""
         said = {
             errno.ENOSPC: "no space left on the disk; free some, then",
             errno.EDQUOT: "the disk quota is used up; free some space, then",

@@ -8,7 +8,6 @@ an object, so that adding it imports nothing.
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import importlib
 import warnings
@@ -30,8 +29,6 @@ class Registry(Mapping[str, T]):
         entries: The package's own objects, or their addresses, ``package.module:Name``.
         expected: What an object of this kind is, in words.
         fits: Whether an object is of this kind; by default every object is.
-        former: Names of earlier releases, and what they are called now. They are found, so that
-            stored runs can be read, but not listed.
         gone: Names that are not part of the package any more, and what errors say about each.
 
     Example:
@@ -43,27 +40,19 @@ class Registry(Mapping[str, T]):
     def __init__(
         self,
         kind: str,
-        entries: Mapping[str, T | str] | None = None,
+        entries: Mapping[str, T | str],
         *,
         expected: str,
         fits: Callable[[Any], bool] = lambda _: True,
-        former: Mapping[str, str] | None = None,
         gone: Mapping[str, str] | None = None,
     ) -> None:
-        self.kind = kind
-        self._entries: dict[str, Any] = dict(entries or {})
+        self._kind, self._entries, self.gone = kind, dict[str, Any](entries), dict(gone or {})
         self._expected, self._fits = expected, fits
-        self.former = dict(former or {})
-        self.gone = dict(gone or {})
 
     def add(self, name: str, thing: T | str) -> None:
-        """Add an object, or its address, under a name that is not taken.
-
-        Raises:
-            ConfigError: If the name is taken by another object, or contains a colon.
-        """
+        """Add an object, or its address, under a name that is not taken."""
         free = self._entries.get(name, thing) == thing and ":" not in name
-        ConfigError.unless(free, self.kind, name, "a name that is not taken, without a colon")
+        ConfigError.unless(free, self._kind, name, "a name that is not taken, without a colon")
         self._entries[name] = thing
 
     def __getitem__(self, name: str) -> T:
@@ -73,25 +62,23 @@ class Registry(Mapping[str, T]):
             ConfigError: If there is none; lists the names.
         """
         load_plugins()
-        address = self._entries.get(self.former.get(name, name), name)
+        address = self._entries.get(name, name)
         if not isinstance(address, str):
             return cast(T, address)
         if name in self.gone:
-            raise ConfigError(f"{self.kind} = {name!r}: {self.gone[name]}")
+            raise ConfigError(f"{self._kind} = {name!r}: {self.gone[name]}")
         module, _, attribute = address.partition(":")
         if not (module and attribute):
             near = difflib.get_close_matches(name, list(self), n=1, cutoff=0.5)
             hint = f"; did you mean '{near[0]}'?" if near else ""
             every = f"one of {', '.join(self)}, or package.module:Name for your own{hint}"
-            raise ConfigError(f"{self.kind} = {quoted(name)}: expected {every}")
+            raise ConfigError(f"{self._kind} = {quoted(name)}: expected {every}")
         try:
             found = getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError) as error:
-            raise ConfigError(
-                f"{self.kind} = {name!r}: cannot be imported ({error}); is it installed, or on "
-                "PYTHONPATH?"
-            ) from error
-        ConfigError.unless(self._fits(found), self.kind, name, self._expected)
+            problem = f"cannot be imported ({error}); is it installed, or on PYTHONPATH?"
+            raise ConfigError(f"{self._kind} = {name!r}: {problem}") from error
+        ConfigError.unless(self._fits(found), self._kind, name, self._expected)
         return cast(T, found)
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -99,35 +86,25 @@ class Registry(Mapping[str, T]):
         return self[name] if name in self else default  # noqa: SIM401 - it is this
 
     def named(self, thing: T) -> str:
-        """Return the name or address under which a given object can be looked up.
-
-        One that cannot be imported, such as a class in a function, is registered in this process.
-
-        Raises:
-            ConfigError: If it is not an object of this kind.
-        """
+        """Return the name or address of a given object, which is then found in this process."""
+        ConfigError.unless(self._fits(thing), self._kind, thing, self._expected)
         load_plugins()
-        ConfigError.unless(self._fits(thing), self.kind, thing, self._expected)
         address = f"{getattr(thing, '__module__', '')}:{getattr(thing, '__qualname__', '')}"
-        for name, entry in self._entries.items():
-            if entry is thing or entry == address:
-                return name
-        with contextlib.suppress(ConfigError):
-            if self[address] is thing:
-                return address
-        self._entries[address] = thing
-        return address
+        names = [name for name, entry in self._entries.items() if entry in (thing, address)]
+        if not names:  # one in a function cannot be imported; others are what they would be
+            self._entries[address] = thing
+        return names[0] if names else address
 
     def __contains__(self, name: object) -> bool:
         load_plugins()
-        return name in self._entries or name in self.former
+        return name in self._entries
 
     def __iter__(self) -> Iterator[str]:
         load_plugins()
         return iter([name for name in self._entries if ":" not in name])
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(list(iter(self)))
 
 
 @cache

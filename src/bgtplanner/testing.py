@@ -30,12 +30,18 @@ from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.mechanisms import SENSITIVITY, mechanism_named
 
-_RULES = tuple(name for name, accountant in ACCOUNTANTS.items() if accountant.sound)
 
-
-def _require(holds: bool, message: str) -> None:
+def _require(holds: object, message: str) -> None:
     if not holds:
         raise AssertionError(message)
+
+
+def _refuses(call: Any, *arguments: Any, error: Any = ConfigError, **named: Any) -> None:
+    try:
+        call(*arguments, **named)
+    except error:
+        return
+    raise AssertionError(f"{(*arguments, named)} was accepted")
 
 
 class PolicyContract:
@@ -44,25 +50,21 @@ class PolicyContract:
     Attributes:
         policy: The class to test.
         options: Further arguments of the class.
-        spends: Whether it spends from a ledger at all.
         rounds: The number of rounds that the checks play.
         context: The length of the contexts.
     """
 
     policy: ClassVar[Any]
     options: ClassVar[Mapping[str, Any]] = {}
-    spends: ClassVar[bool] = True
     rounds: ClassVar[int] = 12
     context: ClassVar[int] = 3
 
-    def make(self, budget: Budget | Budgets | None = None, **options: Any) -> Policy:
-        """Return a new policy, by default for three clients."""
-        if budget is None and "ledger" not in options:
-            budget = Budget(5.0, 1e-5)
-        if isinstance(budget, Budget):
-            options.setdefault("clients", 3)
-        policy: Policy = self.policy(budget, **{"rounds": self.rounds, **self.options, **options})
-        return policy
+    def make(self, ledger: Ledger | None = None, **options: Any) -> Policy:
+        """Return a new policy, by default for three clients with equal budgets."""
+        options = {"rounds": self.rounds, **self.options, **options}
+        if ledger is None:
+            return self.policy(Budget(5.0, 1e-5), clients=3, **options)  # type: ignore[no-any-return]
+        return self.policy(None, ledger=ledger, **options)  # type: ignore[no-any-return]
 
     def play(
         self, policy: Policy, limit: int | None = None, seed: int = 0, *, restore: bool = False
@@ -74,25 +76,26 @@ class PolicyContract:
         plans: list[Plan] = []
         generator = np.random.default_rng(seed)
         while limit is None or len(plans) < limit:
-            context = generator.standard_normal(self.context)
-            reward = float(generator.standard_normal() * 0.1)
-            plan = policy.ask(context)
+            plan = policy.ask(generator.standard_normal(self.context))
             if plan is None:
                 break
-            policy.tell(plan, reward=reward)
+            policy.tell(plan, reward=float(generator.standard_normal() * 0.1))
             plans.append(plan)
-            self._require_an_end(plan)
+            _require(plan.round < self.rounds, "there are more rounds than were asked for")
             if restore:
-                policy = type(policy).from_state(json.loads(json.dumps(policy.state_dict())))
+                policy = type(policy).from_state(_through_json(policy))
         return plans
 
-    def test_it_is_a_policy(self) -> None:
-        """It has all attributes of a policy, such as ask, tell, state_dict and from_state."""
-        _require(isinstance(self.make(), Policy), "ask, tell, state_dict or from_state is missing")
+    def first(self, policy: Policy) -> Plan:
+        """Return the next plan, which a fresh budget must pay for."""
+        if (plan := policy.ask(np.zeros(self.context))) is None:
+            raise AssertionError("a fresh budget does not pay for a single round")
+        return plan
 
     def test_it_ends_and_numbers_its_rounds(self) -> None:
-        """Rounds are numbered from 0, and end for good."""
+        """It is a policy, and its rounds are numbered from 0, and end for good."""
         policy = self.make()
+        _require(isinstance(policy, Policy), "ask, tell, state_dict or from_state is missing")
         plans = self.play(policy)
         _require(len(plans) >= 1, "a fresh budget does not pay for a single round")
         _require([plan.round for plan in plans] == list(range(len(plans))), "rounds skip numbers")
@@ -100,45 +103,36 @@ class PolicyContract:
 
     def test_it_never_spends_more_than_there_is(self) -> None:
         """No client overspends, under any sound accountant, budgets and rewards."""
-        for accountant in _RULES:
+        for accountant in (name for name, of in ACCOUNTANTS.items() if of.sound):
             for epsilons in ([5.0] * 3, [0.1, 1.0, 30.0], [0.05, 0.05, 1e4]):
-                budgets = Budgets.per_client(epsilons, 1e-5)
-                ledger = Ledger.in_memory(budgets, accountant)
-                self.play(self.make(ledger=ledger))
-                most = np.array(epsilons) * (1 + 1e-9)
-                _require(bool((ledger.epsilon_spent() <= most).all()), f"{accountant}: overspent")
+                ledger = Ledger.in_memory(Budgets.per_client(epsilons, 1e-5), accountant)
+                self.play(self.make(ledger))
+                within = ledger.epsilon_spent() <= np.array(epsilons) * (1 + 1e-9)
+                _require(within.all(), f"{accountant}: overspent")
 
     def test_what_it_plans_is_what_it_pays(self) -> None:
         """Charge and noise of a plan fit each other and the ledger, for every single client.
 
         A client with a smaller budget than the others must get more noise than they do.
         """
-        if not self.spends:
-            return
         for accountant in ("gaussian/gdp", "laplace/either"):
             for epsilons in ([5.0] * 3, [1.0, 10.0, 10.0]):
                 ledger = Ledger.in_memory(Budgets.per_client(epsilons, 1e-5), accountant)
-                policy = self.make(ledger=ledger)
-                spent = ledger.spent()
+                policy, spent = self.make(ledger), ledger.spent()
                 while (plan := policy.ask(np.zeros(self.context))) is not None:
-                    self._require_an_end(plan)
-                    now = ledger.spent()
-                    _require_fit(plan, ledger, now - spent)
+                    _require(plan.round < self.rounds, "there are more rounds than asked for")
+                    paid = ledger.spent() - spent
+                    _require_fit(plan, ledger, paid)
+                    spent += paid
                     policy.tell(plan, reward=0.01)
-                    spent = now
 
     def test_a_plan_never_told_is_spent(self) -> None:
         """Asking reserves the charge, and a plan that is not told stays reserved."""
-        if not self.spends:
-            return
         ledger = Ledger.in_memory(Budgets.same(Budget(5.0, 1e-5), 3), "gaussian/gdp")
-        policy = self.make(ledger=ledger)
-        plan = policy.ask(np.zeros(self.context))
-        while plan is not None and plan.skip:
-            self._require_an_end(plan)
-            plan = policy.ask(np.zeros(self.context))
-        _require(plan is not None, "it never takes part")
-        _require(bool((ledger.spent() > 0).all()), "nothing was reserved")
+        policy = self.make(ledger)
+        while self.first(policy).skip:
+            pass
+        _require((ledger.spent() > 0).all(), "nothing was reserved")
         _require(ledger.unsettled == 1, "it was settled before it was told")
 
     def test_the_same_seed_gives_the_same_plans(self) -> None:
@@ -154,20 +148,15 @@ class PolicyContract:
 
     def test_it_spends_from_a_durable_ledger(self, tmp_path: Path) -> None:
         """Restored with the file of its ledger it continues; without the file it refuses."""
-        if not self.spends:
-            return
-        path = tmp_path / "ledger.sqlite"
-        budgets = Budgets.same(Budget(5.0, 1e-5), 3)
+        path, budgets = tmp_path / "ledger.sqlite", Budgets.same(Budget(5.0, 1e-5), 3)
         with Ledger.create(path, budgets, "gaussian/gdp") as ledger:
-            policy = self.make(ledger=ledger)
+            policy = self.make(ledger)
             self.play(policy, limit=2)
-            state = json.loads(json.dumps(policy.state_dict()))
-            before = ledger.spent()
-        self._refuses(lambda: type(policy).from_state(state), BGTPlannerError)
+            state, before = _through_json(policy), ledger.spent()
+        _refuses(type(policy).from_state, state, error=BGTPlannerError)
         with Ledger.open(path) as ledger:
-            again = type(policy).from_state(state, ledger=ledger)
-            self.play(again, limit=1)
-            _require(bool((ledger.spent() >= before).all()), "spending was lost")
+            self.play(type(policy).from_state(state, ledger=ledger), limit=1)
+            _require((ledger.spent() >= before).all(), "spending was lost")
 
     def test_its_state_has_a_version(self) -> None:
         """A state of another version, or none at all, is refused by an error of this package."""
@@ -176,94 +165,66 @@ class PolicyContract:
         state = policy.state_dict()
         _require(isinstance(state.get("version"), int), "its state has no version")
         without = {name: value for name, value in state.items() if name != "version"}
-        later = state | {"version": state["version"] + 1}
-        only = {"version": state["version"]}
-        states: tuple[Any, ...] = (without, later, only, {}, [], None, "state")
-        for bad in states:
-            self._refuses(lambda bad=bad: type(policy).from_state(bad), BGTPlannerError)
+        later, only = state | {"version": state["version"] + 1}, {"version": state["version"]}
+        bad: Any
+        for bad in (without, later, only, {}, [], None, "state"):
+            _refuses(type(policy).from_state, bad, error=BGTPlannerError)
 
     def test_only_its_own_plans_can_be_told(self) -> None:
         """The plan of another policy is refused."""
-        policy, other = self.make(seed=1), self.make(seed=1)
-        plan, another = policy.ask(np.zeros(self.context)), other.ask(np.zeros(self.context))
-        if plan is None or another is None:
-            raise AssertionError("a fresh budget does not pay for a single round")
+        policy: Any = self.make(seed=1)
+        plan, another = self.first(policy), self.first(self.make(seed=1))
         for bad in (another, None, "plan", plan.round):
-            self._refuses(lambda bad=bad: policy.tell(bad, reward=0.0))
-        restored = type(policy).from_state(json.loads(json.dumps(policy.state_dict())))
-        restored.tell(plan, reward=0.0)  # after a crash, to the same policy
+            _refuses(policy.tell, bad, reward=0.0)
+        type(policy).from_state(_through_json(policy)).tell(plan, reward=0.0)  # after a crash
         policy.tell(plan, reward=0.0)
 
     def test_nonsense_is_refused(self) -> None:
         """It accepts only finite numbers, and no plan twice."""
         for rounds in (0, -1, 1.5):
-            self._refuses(lambda rounds=rounds: self.make(rounds=rounds))
-        policy, nan = self.make(), float("nan")
-        contexts: tuple[Any, ...] = (
-            [nan] * (self.context or 1),
-            "text",
-            object(),
-            1j,
-            ["1.0"],
-            {},
-        )
-        for context in (*contexts, [[1.0], [2.0, 3.0]], [[1.0], [2.0]]) if self.spends else ():
-            self._refuses(lambda context=context: policy.ask(context))
-        plan = policy.ask(np.zeros(self.context))
-        if plan is None:
-            raise AssertionError("a fresh budget does not pay for a single round")
-        rewards: tuple[Any, ...] = (nan, float("inf"), "good", "0.5", True, 1j, [0.1], object())
+            _refuses(self.make, rounds=rounds)
+        policy: Any = self.make()
+        nan: Any = float("nan")
+        contexts: list[Any] = [[nan] * (self.context or 1), "text", object(), 1j, ["1.0"], {}]
+        for context in (*contexts, [[1.0], [2.0, 3.0]], [[1.0], [2.0]]):
+            _refuses(policy.ask, context)
+        plan = self.first(policy)
+        rewards: list[Any] = [nan, float("inf"), "good", "0.5", True, 1j, [0.1], object()]
         for reward in (*rewards, np.array([0.1]), np.array([0.1, 0.2]), 10**400):
-            self._refuses(lambda reward=reward: policy.tell(plan, reward=reward))
+            _refuses(policy.tell, plan, reward=reward)
         policy.tell(plan, reward=1e300)
-        self._refuses(lambda: policy.tell(plan, reward=0.0))
-
-    def test_a_round_without_a_reward_does_no_harm(self) -> None:
-        """A plan may be told without a reward."""
-        policy = self.make()
-        while (plan := policy.ask()) is not None:
-            self._require_an_end(plan)
-            policy.tell(plan)
-
-    def _require_an_end(self, plan: Plan) -> None:
-        _require(plan.round < self.rounds, "there are more rounds than were asked for")
-
-    def _refuses(self, call: Any, error: type[BGTPlannerError] = ConfigError) -> None:
-        try:
-            call()
-        except error:
-            return
-        raise AssertionError("it was accepted")
+        _refuses(policy.tell, plan, reward=0.0)
+        policy = self.make()  # neither a context nor a reward is needed
+        for _ in range(self.rounds):
+            if (plan := policy.ask()) is not None:
+                policy.tell(plan)
 
 
-def _require_fit(plan: Plan, ledger: Ledger, paid: NDArray[np.int64]) -> None:
-    """Require that a plan's numbers fit what each client has really paid."""
-    accountant, number = ledger.accountant, len(ledger)
-    per_scale = mechanism_named(accountant.mechanism).std_of_scale
-    names = ("charge", "clip", "noise_multiplier", "noise_std")
-    numbers = [np.broadcast_to(getattr(plan, name), (number, 1))[:, 0] for name in names]
-    for client, (charge, clip, multiplier, std) in enumerate(zip(*numbers, strict=True)):
-        if not plan.participants[client]:
-            _require(not paid[:, client].any(), "a client that does not take part was charged")
-            _require(std == np.inf, "a client that does not take part has finite noise")
-            continue
-        _require(not plan.skip, "a client takes part in a skipped round")
-        cost = float(accountant.charge(multiplier))
-        _require(cost <= charge * (1 + 1e-9), "the noise is too small for the charge")
-        booked = (paid[:, client] == accountant.sum_ticks(charge)).all()
-        _require(bool(booked), "the plan's charge was not reserved")
-        sensitivity = SENSITIVITY[ledger.neighbours] * clip
-        fits = abs(std / (multiplier * sensitivity * per_scale) - 1) < 1e-9
-        _require(fits, "noise_std does not fit the clip")
-        own = (charge, clip, multiplier, std)
-        same = own == (plan.of(client)[1:4] + plan.of(client)[5:])
-        _require(same, "plan.of(client) differs from the plan for all clients")
-    if plan.skip:
-        _require(not paid.any(), "a skipped round was charged")
+def _through_json(policy: Policy) -> Any:
+    return json.loads(json.dumps(policy.state_dict()))
 
 
 def _charges(plans: list[Plan]) -> list[Any]:
     return [plan.charge_by_class.tolist() for plan in plans]
+
+
+def _require_fit(plan: Plan, ledger: Ledger, paid: NDArray[np.int64]) -> None:
+    """Require that a plan's numbers fit what each client has really paid."""
+    accountant = ledger.accountant
+    scale = SENSITIVITY[ledger.neighbours] * mechanism_named(accountant.mechanism).std_of_scale
+    _require(not (plan.skip and paid.any()), "a skipped round was charged")
+    for client in range(len(ledger)):
+        own = plan.of(client)
+        if not own.takes_part:
+            _require(not paid[:, client].any(), "a client that does not take part was charged")
+            _require(own.noise_std == np.inf, "a client that does not take part has finite noise")
+            continue
+        cost = float(accountant.charge(own.noise_multiplier))
+        _require(cost <= own.charge * (1 + 1e-9), "the noise is too small for the charge")
+        booked = paid[:, client] == accountant.sum_ticks(own.charge)
+        _require(booked.all(), "the plan's charge was not reserved")
+        fits = abs(own.noise_std / (own.noise_multiplier * own.clip * scale) - 1) < 1e-9
+        _require(fits, "noise_std does not fit the clip")
 
 
 class LearnerContract:
@@ -289,6 +250,8 @@ class LearnerContract:
         With `other`, the ratings of user 1 and those still to come are different. With `arrival`,
         every third rating is still to come.
         """
+        import jax.numpy as jnp
+
         from bgtplanner.data.ratings import Ratings
         from bgtplanner.models.interactions import Interactions
 
@@ -296,30 +259,25 @@ class LearnerContract:
         value = 0.2 + 0.1 * (np.arange(20) * 7 % 8)
         late = np.where(np.arange(20) % 3 == 0, arrival, 0)
         value = np.where((user == 1) | (late > 0), 1.1 - value, value) if other else value
-        chosen = user == (user if only is None else only)
-        names = range(self.users) if only is None else [only]
+        names = list(range(self.users)) if only is None else [only]
+        chosen = np.isin(user, names)
         ratings = Ratings.from_arrays(
             user[chosen], item[chosen], value[chosen], users=names, items=range(self.items),
             scale=(0.0, 1.0),
         )  # fmt: skip
         found = Interactions.of(ratings, late[chosen].astype(np.int32))
-        return found if self.features is None else dataclasses.replace(found, features=self._known)
-
-    @property
-    def _known(self) -> Any:
-        import jax.numpy as jnp
-
-        return jnp.asarray(self.features, jnp.float32)
+        if self.features is None:
+            return found
+        return dataclasses.replace(found, features=jnp.asarray(self.features, jnp.float32))
 
     def initial(self, interactions: Any) -> tuple[Any, Any]:
         """Return the parameters before the first round; override it to begin elsewhere."""
         import jax
 
-        shared, local = self.learner.initial(jax.random.key(0), interactions.n_users, self.items)
-        if self.features is None:
-            return shared, local
-        shared, local = self.learner.with_features(shared, local, self._known)
-        return shared, local
+        made = self.learner.initial(jax.random.key(0), interactions.n_users, self.items)
+        if self.features is not None:
+            made = self.learner.with_features(*made, interactions.features)
+        return tuple(made)
 
     def trained(self, interactions: Any) -> tuple[Any, Any, Any]:
         """Return the parameters, what clients keep, and what they upload in a first round."""
@@ -329,11 +287,13 @@ class LearnerContract:
 
     def uploads(self, interactions: Any) -> NDArray[np.float64]:
         """Return what every client uploads, over the coordinates of the catalogue."""
-        rows, dense = (np.asarray(part, float) for part in self.trained(interactions)[2].upload)
+        return self._whole(interactions, self.trained(interactions)[2].upload)
+
+    def _whole(self, interactions: Any, upload: Any) -> NDArray[np.float64]:
+        rows, dense = (np.asarray(part, float) for part in upload)
         whole = np.zeros((interactions.n_clients, self.items, rows.shape[1]))
-        np.add.at(
-            whole, (np.asarray(interactions.pair_client), np.asarray(interactions.pair_item)), rows
-        )
+        at = np.asarray(interactions.pair_client), np.asarray(interactions.pair_item)
+        np.add.at(whole, at, rows)
         return np.concatenate([whole.reshape(interactions.n_clients, -1), dense], axis=1)
 
     def predicted(self, interactions: Any, shared: Any, local: Any) -> NDArray[np.float64]:
@@ -353,20 +313,20 @@ class LearnerContract:
         """They are from 0 to 1 for all users and items, also for a user without a rating."""
         shared, local, _ = self.trained(self.interactions())
         found = self.predicted(self.interactions(), shared, local)
-        _require(bool(((found >= 0) & (found <= 1)).all()), "predictions outside of 0 to 1")
+        _require(((found >= 0) & (found <= 1)).all(), "predictions outside of 0 to 1")
 
     def test_a_ranking_is_made_of_the_clients_own_ratings(self) -> None:
         """It has a number for every item, and ratings of other clients do not change it."""
-        found = []
+        found, which = [], np.array([4, 0, 2, 3])
         for interactions in (self.interactions(), self.interactions(other=True)):
             shared, local, _ = self.trained(interactions)
-            which = np.array([4, 0, 2, 3])
-            ranked = self.learner.rank(shared, local, interactions, which)
-            found.append(np.asarray(ranked, float))
-        shaped = found[0].shape == (4, self.items) and bool(np.isfinite(found[0]).all())
+            found.append(np.asarray(self.learner.rank(shared, local, interactions, which), float))
+        shaped = found[0].shape == (4, self.items) and np.isfinite(found[0]).all()
         _require(shaped, "a ranking does not have a finite number for every user and item")
-        same = np.allclose(found[0], found[1], rtol=1e-4, atol=1e-5)
-        _require(same, "others' ratings change a ranking")
+        _require(
+            np.allclose(found[0], found[1], rtol=1e-4, atol=1e-5),
+            "others' ratings change a ranking",
+        )
 
     def test_an_upload_is_made_of_the_clients_own_ratings(self) -> None:
         """Ratings of others do not change it, and without a rating nothing is uploaded."""
@@ -380,10 +340,7 @@ class LearnerContract:
         one, other = self.interactions(arrival=1), self.interactions(arrival=1, other=True)
         same = np.array([0, 2, 3])
         _require(np.allclose(self.uploads(one)[same], self.uploads(other)[same]), "it is uploaded")
-        found = [
-            self.predicted(interactions, *self.trained(interactions)[:2])
-            for interactions in (one, other)
-        ]
+        found = (self.predicted(of, *self.trained(of)[:2]) for of in (one, other))
         by_user = [part.reshape(self.users, -1)[same] for part in found]
         _require(np.allclose(*by_user), "it is predicted with")
 
@@ -393,17 +350,14 @@ class LearnerContract:
 
         everybody = self.interactions()
         shared, local, _ = self.trained(everybody)
-        among_all, number = self.uploads(everybody), everybody.n_clients
+        among_all = self.uploads(everybody)
         for client in range(4):
             alone = self.interactions(only=client)
             own = jax.tree.map(lambda part, at=client: part[at : at + 1], local)
             own = self.learner.personalise(shared, own, alone)
-            upload = self.learner.train(shared, own, alone).upload
-            rows = np.zeros((self.items, upload.rows.shape[1]))
-            np.add.at(rows, np.asarray(alone.pair_item), np.asarray(upload.rows, float))
-            flat = np.concatenate([rows.ravel(), np.asarray(upload.dense, float)[0]])
-            close = np.allclose(flat, among_all[client], rtol=1e-4, atol=1e-6)
-            _require(close, f"client {client} of {number} uploads something different on its own")
+            (upload,) = self._whole(alone, self.learner.train(shared, own, alone).upload)
+            close = np.allclose(upload, among_all[client], rtol=1e-4, atol=1e-6)
+            _require(close, f"client {client} uploads something different on its own")
 
     def test_the_server_goes_on_whatever_comes(self) -> None:
         """Parameters keep their shape and stay finite, even with much noise or no uploads."""
@@ -420,20 +374,13 @@ class LearnerContract:
         mean, dense = self.uploads(interactions).mean(axis=0), shared.dense.shape[0]
         parts = mean[: len(mean) - dense].reshape(self.items, -1), mean[len(mean) - dense :]
         given = Shared(*(jnp.asarray(part, jnp.float32) for part in parts))
-        nothing = jax.tree.map(jnp.zeros_like, given)
-        lost = Noise(jnp.inf, 0.1, 1.0, "l2")
-        usage = jnp.full(self.items, 5.0)
-        for told, noise in (
-            (given, NO_NOISE),
-            (given, Noise(9.0, 0.1, 5.0, "l2")),
-            (nothing, lost),
-        ):
-            mean_of_all = Aggregate(told, usage)
-            after, memory = self.learner.server_update(shared, memory, mean_of_all, noise, server)
+        nothing, usage = jax.tree.map(jnp.zeros_like, given), jnp.full(self.items, 5.0)
+        much, lost = (Noise(scale, 0.1, of, "l2") for scale, of in ((9.0, 5.0), (jnp.inf, 1.0)))
+        for told, noise in ((given, NO_NOISE), (given, much), (nothing, lost)):
+            after, memory = self.learner.server_update(
+                shared, memory, Aggregate(told, usage), noise, server
+            )
             for one, other in zip(shared, after, strict=True):
                 _require(one.shape == other.shape, "the server changes a shape")
-                _require(
-                    bool(np.isfinite(other).all()),
-                    "the server sends out NaN or infinity",
-                )
+                _require(np.isfinite(other).all(), "the server sends out NaN or infinity")
             shared = after

@@ -20,7 +20,6 @@ from bgtplanner.planning.schedules import (
     Random,
     TwoPhase,
     Uniform,
-    Unlimited,
 )
 from bgtplanner.testing import PolicyContract
 
@@ -95,8 +94,3 @@ class TestAdpmlNormalised(PolicyContract):
 
 class TestAdap(PolicyContract):
     policy = Adap
-
-
-class TestUnlimited(PolicyContract):
-    policy = Unlimited
-    spends = False
