@@ -24,12 +24,7 @@ Floats = NDArray[np.float64]
 
 
 class Answers:
-    """The newest answers of one client, as files in a folder.
-
-    Args:
-        folder: Holds these files and nothing else; created with the first answer.
-        most: How many answers are kept.
-    """
+    """The newest answers of one client, as files in a folder that holds nothing else."""
 
     def __init__(self, folder: Path, *, most: int) -> None:
         self.folder, self.most = folder, most

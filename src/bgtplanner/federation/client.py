@@ -48,11 +48,7 @@ def coordinates_of(model: Learner, shared: Shared) -> int:
 def first_parameters(
     model: Learner, key: Array, n_users: int, features: Array
 ) -> tuple[Shared, Local]:
-    """Return the parameters before the first round, with public features of the items if any.
-
-    `features` are ``[n_items, n_features]``; there may be no column. Whatever is random about the
-    parameters comes from the key.
-    """
+    """Return the parameters before the first round, with public features of the items if any."""
     first = model.initial(key, n_users, features.shape[0])
     return model.with_features(*first, features) if features.shape[1] else first
 
@@ -67,11 +63,7 @@ def features_in(model: Learner, items: Array) -> Array:
 
 
 def with_features(model: Learner, sent: Shared, features: Array) -> Shared:
-    """Return parameters without features, as they are sent, with the features behind them.
-
-    Raises:
-        MessageError: If they do not have the shape of this model's.
-    """
+    """Return parameters without features, as they are sent, with the features behind them."""
     first = first_parameters(model, jax.random.key(0), 1, features)[0]
     own = first.items.shape[1] - features_in(model, first.items).shape[1]
     if (sent.items.shape, sent.dense.shape) != ((len(features), own), first.dense.shape):
@@ -98,8 +90,7 @@ def train_client(
 ) -> tuple[NDArray[np.float64], Local]:
     """Return one client's flat upload, and what the client keeps from now on.
 
-    The upload is unprotected: it must pass the randomizer before it leaves the client. `shared`
-    is what the server sent, and `local` what the client has kept so far.
+    The upload is unprotected: it must pass the randomizer before it leaves the client.
     """
     vector, kept = _train(model, shared, local, _padded(ratings))
     return np.asarray(vector, dtype=np.float64), kept

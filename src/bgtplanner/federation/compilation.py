@@ -36,7 +36,6 @@ _QUICK: dict[str, Any] = {
 _LIGHT: dict[str, Any] = _QUICK | {"xla_backend_optimization_level": 0}
 
 _RUNS_KEPT = 40
-_FEWEST = 64
 _runs = itertools.count(1)
 
 
@@ -72,9 +71,7 @@ def begin_run() -> None:
     """Drop all compiled programs once in a while: call it at the beginning of each run.
 
     Each program holds memory maps, up to a few hundred per run, of which Linux lets a process have
-    65,530 (``vm.max_map_count``). Beyond that, the compiler dies of a segmentation fault, and so
-    would a process that compares hundreds of settings. Dropped programs compute the same bits when
-    they are compiled again.
+    65,530 (``vm.max_map_count``). Beyond that, the compiler dies of a segmentation fault.
     """
     if next(_runs) % _RUNS_KEPT == 0:
         jax.clear_caches()  # type: ignore[no-untyped-call]
@@ -111,9 +108,5 @@ def padding_of(number: int) -> int:
     """Return how many entries to add to make their number a power of two, and at least 64.
 
     A program is compiled for each number of entries. With padding there are few such numbers.
-
-    Example:
-        >>> [number + padding_of(number) for number in (0, 64, 65, 1000)]
-        [64, 64, 128, 1024]
     """
-    return max(_FEWEST, 1 << max(number - 1, 0).bit_length()) - number
+    return max(64, 1 << max(number - 1, 0).bit_length()) - number

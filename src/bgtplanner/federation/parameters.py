@@ -25,28 +25,16 @@ Floats = NDArray[np.float64]
 
 
 class RoundParameters(NamedTuple):
-    """Who may release in a round, and with which clip and noise.
+    """Who may release in a round, and with which clip and noise."""
 
-    Attributes:
-        granted: 1 for a client that has paid and answers.
-        clip: Bound on the norm, per budget class.
-        scale: Scale of the noise, per budget class.
-        parameters: Further parameters that the mechanism derives from each class's charge, if any.
-        own: Ratio of each client's own clip and noise to those of its class, if the unit allows
-            for that; None for 1.
-        share: Standard deviation of each client's share of the noise in the sum, if it is drawn in
-            shares; then `scale` is that of the full noise, which the promise takes.
-        step: Step of the grid on which uploads and shares lie, with it.
-    """
-
-    granted: Array
-    clip: Array
-    scale: Array
+    granted: Array  # 1 for a client that has paid and answers
+    clip: Array  # bound on the norm, per budget class
+    scale: Array  # of the noise, per budget class; with shares, that of the full noise
     class_of_client: Array
-    parameters: Array | None = None
-    own: Array | None = None
-    share: Array | None = None
-    step: Array | None = None
+    parameters: Array | None = None  # that the mechanism derives from each class's charge
+    own: Array | None = None  # ratio of each client's clip and noise to those of its class
+    share: Array | None = None  # deviation of each client's share of the noise in the sum
+    step: Array | None = None  # of the grid on which uploads and shares lie
 
     def as_answered(self) -> RoundParameters:
         """Return them with the noise that the clients which answer add together."""

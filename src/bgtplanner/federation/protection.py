@@ -35,23 +35,13 @@ from bgtplanner.privacy.mechanisms import (
 
 
 class Released(NamedTuple):
-    """What the server sees, and what it knows about the noise.
+    """What the server sees, and what it knows about the noise."""
 
-    Attributes:
-        aggregate: The mean over the clients that answered, including noise.
-        noise_std: Standard deviation of the noise on each coordinate; 0 without noise, NaN if it
-            differs between coordinates (unit ``row``).
-        dropped: Number of uploads that were not finite, or outside what clip and noise allow.
-        own: The users' embeddings for the third party, each with its own noise, if requested.
-        norms: Norm of each client's own noisy gradient, averaged over its blocks, if every client
-            has a clip of its own (unit ``row``).
-    """
-
-    aggregate: Aggregate
-    noise_std: Array
-    dropped: Array
-    own: Array | None = None
-    norms: Array | None = None
+    aggregate: Aggregate  # the mean over the clients that answered, including noise
+    noise_std: Array  # on each coordinate; 0 without noise, NaN if it differs (unit ``row``)
+    dropped: Array  # number of uploads that were not finite
+    own: Array | None = None  # the users' embeddings for the third party, each with own noise
+    norms: Array | None = None  # of each client's own noisy gradient, if it has a clip of its own
 
 
 class KeyedNoise:
@@ -92,11 +82,6 @@ class Uploads(NamedTuple):
             of_users = size(own).sum(1)
             total = total + jax.ops.segment_sum(of_users, known.client_of_user, known.n_clients)
         return total
-
-    def norm(self, mechanism: Mechanism) -> Array:
-        """Return the norm of each client's upload, as the mechanism measures it."""
-        norm: Array = mechanism.root(self.size(mechanism))
-        return norm
 
     def times(self, factor: Array) -> Uploads:
         """Return the uploads multiplied by one factor per client."""
@@ -194,9 +179,8 @@ class Protection:
     ) -> Released:
         """Clip and noise all uploads, unit by unit, and return their mean.
 
-        `own` are the users' embeddings, ``[n_users, dim]``, if they leave the clients, too.
-        `blocks` are the sizes of the tensors in the dense part. `combine` is how the server
-        averages uploads that it sees one by one.
+        `own` are the users' embeddings, if they leave the clients, too, `blocks` the sizes of the
+        tensors in the dense part, and `combine` is how single uploads are averaged.
         """
         module, _, name = self.of.release.partition(":")
         released: Released = getattr(importlib.import_module(module), name)(

@@ -28,13 +28,9 @@ Floats = NDArray[np.float64]
 class Release:
     """What leaves the clients.
 
-    Attributes:
-        values: With trust ``local`` one noised upload per client, zeros for refused clients; with
-            ``secagg`` one noised sum per group; or one client's upload with its share of the
-            noise, in whole numbers, which leaves it only under a mask: see
-            :meth:`Randomizer.share`.
-        reservation: What paid for it; to be settled once the values have been sent.
-        noise_scale: Scale of the noise on every coordinate.
+    The values are one noised upload per client with trust ``local``, zeros for refused clients;
+    with ``secagg`` one noised sum per group, or what :meth:`Randomizer.share` returns. Once they
+    have been sent, the reservation that paid for them is to be settled.
     """
 
     values: NDArray[Any]

@@ -27,65 +27,36 @@ _IF_KNOWN = (
 
 @dataclass(frozen=True, kw_only=True)
 class RoundResult:
-    """The result of a round. Fields about a budget are None in a run without one.
-
-    Attributes:
-        metrics: Scores on the held-out ratings after the round; empty on real machines.
-        rmse_arriving: Error on the training ratings that arrive in this round, predicted before
-            it, where ratings arrive in the order of their times.
-        loss: Mean training loss of the participating clients, before the round.
-        ratings: How many training ratings were known; None, like the loss, on real machines.
-        charge: What the round cost a client of the class that paid most.
-        charges: What the round cost a client of each class of budgets; or, where clients pay by
-            what they have left, the different charges.
-        paid: How many clients paid.
-        late: How many of them answered too late.
-        dropped: How many uploads the server did not accept.
-        noise_multiplier: The smallest ratio of noise to sensitivity.
-        released_norm: Norm of the aggregate that the server used.
-        noise_norm: Norm that its noise alone is expected to have.
-        left: Share of its budget that each class has left.
-        validation_rmse: Estimated error on the validation ratings, if it is released.
-        validation_upper: An upper confidence bound on that error.
-        spent: Largest sums of each class, in the accountant's ticks.
-        split: How the charge was divided between the parts of an upload, by name.
-        asked: How many real machines were asked.
-        aborted: True if more clients dropped out than was stated, so that the sum was not opened:
-            the charge is spent, and nothing was learned.
-        surplus: By which share the noise was above that of the promise, because fewer clients
-            dropped out or collude than it allows for, where each adds a share of the noise.
-        plan: The policy's plan; None once the budget is used up.
-        seen: What the server saw.
-    """
+    """The result of a round. Fields about a budget are None in a run without one."""
 
     round: int
-    metrics: Metrics
-    loss: float | None
+    metrics: Metrics  # on the held-out ratings after the round; empty on real machines
+    loss: float | None  # mean of the participating clients, before the round
     clients: int
-    ratings: int | None
-    rmse_arriving: float | None = None
-    charge: float | None = None
-    charges: list[float] | None = None
+    ratings: int | None  # training ratings known; None, like the loss, on real machines
+    rmse_arriving: float | None = None  # on the ratings that arrive, predicted before they do
+    charge: float | None = None  # of a client of the class that paid most
+    charges: list[float] | None = None  # of each class of budgets, or all different ones
     paid: int = 0
-    late: int = 0
-    dropped: int = 0
+    late: int = 0  # how many of those who paid answered too late
+    dropped: int = 0  # uploads that the server did not accept
     level: int | None = None
-    clip: float | list[float] | None = None
-    noise_multiplier: float | list[float] | None = None
-    released_norm: float | None = None
-    noise_norm: float | None = None
+    clip: float | list[float] | None = None  # the largest
+    noise_multiplier: float | list[float] | None = None  # the smallest
+    released_norm: float | None = None  # of the aggregate that the server used
+    noise_norm: float | None = None  # that its noise alone is expected to have
     reward: float | None = None
-    left: list[float] = field(default_factory=list)
-    validation_rmse: float | None = None
-    validation_upper: float | None = None
+    left: list[float] = field(default_factory=list)  # share of its budget, for each class
+    validation_rmse: float | None = None  # the estimate, if it is released
+    validation_upper: float | None = None  # an upper confidence bound on it
     why: dict[str, str | list[float]] | None = None
-    spent: list[list[int]] | None = None
-    split: dict[str, float] | None = None
-    asked: int | None = None
+    spent: list[list[int]] | None = None  # largest sums of each class, in ticks
+    split: dict[str, float] | None = None  # of the charge between the parts of an upload
+    asked: int | None = None  # real machines, of which some refused
     refused: int | None = None
     dropped_by_kind: dict[str, int] | None = None
-    aborted: bool | None = None
-    surplus: float | None = None
+    aborted: bool | None = None  # too many dropped out: it was paid for, and nothing was learned
+    surplus: float | None = None  # by which share the shared noise was above the promised
     seconds: float = 0.0
     plan: Plan | None = field(default=None, compare=False, repr=False)
     seen: Seen | None = field(default=None, compare=False, repr=False)

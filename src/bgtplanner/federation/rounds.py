@@ -70,20 +70,12 @@ class Uploaded(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How well a round went, still on the device.
+    """How well a round went, still on the device."""
 
-    Attributes:
-        scores: The sums of :func:`bgtplanner.models.metrics.tally` on the held-out ratings.
-        loss: Mean loss of the participating clients, at the parameters before the step.
-        clients: How many clients took part.
-        validation: The released validation error after the step, and the standard deviation of
-            its noise; None if none was released.
-    """
-
-    scores: dict[str, Any]
-    loss: Array
-    clients: Array
-    validation: tuple[Array, Array] | None = None
+    scores: dict[str, Any]  # of :func:`bgtplanner.models.metrics.tally` on the held-out ratings
+    loss: Array  # mean of the participating clients, at the parameters before the step
+    clients: Array  # how many took part
+    validation: tuple[Array, Array] | None = None  # released, with the deviation of its noise
 
 
 class Extras(Protocol):
@@ -111,19 +103,11 @@ class Extras(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Federation:
-    """Everything that is constant over a run: the model, the server, and who takes part.
-
-    Attributes:
-        model: What is learned.
-        server: How uploads become steps, unless the model defines that itself.
-        participation: Share of the clients that take part in a round, drawn for each round.
-        protection: How uploads are protected; None for no protection.
-        extras: What else belongs to a round, if anything.
-    """
+    """Everything that is constant over a run: the model, the server, and who takes part."""
 
     model: Learner
-    server: Server
-    participation: float = 1.0
+    server: Server  # how uploads become steps, unless the model defines that itself
+    participation: float = 1.0  # share of the clients that take part, drawn for each round
     protection: Protection | None = None
     extras: Extras | None = None
 

@@ -58,15 +58,13 @@ def pick_device(name: str) -> jax.Device:
 class Simulation:
     """A federation on one machine, stepped round by round.
 
+    The seed is that of everything random in training; every client puts a share `validation` of
+    its training ratings in its validation set.
+
     Attributes:
         state: Parameters, local state and optimizer memory after the last round.
         next_round: Index of the next round.
         seen: What the server saw in the last round.
-
-    Args:
-        seed: Seed of everything that is random in training.
-        device: ``auto``, ``cpu`` or ``gpu``.
-        validation: Share of its training ratings that every client puts in its validation set.
     """
 
     def __init__(
@@ -184,11 +182,7 @@ class Simulation:
         arriving = self._split.train.take(self._split.arrival == self.next_round)
         if not len(arriving):
             return None
-        most = int(np.bincount(self._split.arrival)[1:].max())  # one program for all rounds
-        places = np.zeros(most, dtype=np.int64)
-        places[: len(arriving)] = np.arange(len(arriving))
-        predicted = self.predict(arriving.user[places], arriving.item[places])
-        errors = predicted[: len(arriving)] - arriving.value
+        errors = self.predict(arriving.user, arriving.item) - arriving.value
         return float(np.sqrt((errors.astype(np.float64) ** 2).mean()))
 
     def _record(
@@ -313,12 +307,7 @@ class Simulation:
         return state_arrays(self.state, self.next_round)
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from the result of :meth:`arrays`.
-
-        Raises:
-            RunFolderError: If an array is missing or has another shape or type, because the state
-                belongs to another model, data set or version.
-        """
+        """Go on from the result of :meth:`arrays`."""
         self.state, self.next_round = restored_state(arrays, self.state, self._device)
 
 

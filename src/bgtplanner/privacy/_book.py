@@ -41,14 +41,7 @@ from bgtplanner.privacy.mechanisms import SENSITIVITY, Neighbours
 
 
 class Spending:
-    """What every client has spent, which the caller must not change.
-
-    Attributes:
-        sums: The sums of all charges in ticks, ``[sums, clients]``.
-        limits: The largest that each sum may become.
-        class_of: The class of each client's budget.
-        class_sizes: The number of clients of each class.
-    """
+    """What every client has spent, ``[sums, clients]`` in ticks, and the limits of these sums."""
 
     def __init__(
         self, accountant: Accountant, budgets: Budgets, sums: Ticks | None = None
@@ -169,19 +162,15 @@ class Decision(NamedTuple):
     pays: Mask
     refused: Mask
     replayed: Mask
-    made: Made | None
+    attempt: int
+    number: int  # the row of the earlier reservation, or -1
 
 
 class Book:
     """The state that a ledger's rows lead to, beginning with the first one.
 
-    Attributes:
-        first_budgets: The budgets that the ledger was created with. Rows refer to their classes.
-        budgets: The budgets that are in force.
-        made: The reservations of each run and round, oldest first.
-        newest_round: The highest round of each run.
-        unsettled: The rows of reservations that were never settled.
-        forgiven: Lost heads whose loss was stated.
+    Rows refer to the classes of the first budgets; other budgets may be in force. Of each run and
+    round, the reservations that were made are kept, oldest first.
     """
 
     def __init__(self, first: Row | None, key: bytes) -> None:
@@ -214,7 +203,7 @@ class Book:
         self.made: dict[tuple[str, int], list[Made]] = {}
         self.newest_round: dict[str, int] = {}
         self.unsettled: set[int] = set()
-        self.forgiven: set[Head] = set()
+        self.forgiven: set[Head] = set()  # lost heads whose loss was stated
         self._hashes = [self.head.hash]
 
     def lower(self, budgets: Budgets, path: Path | str) -> None:
@@ -242,13 +231,12 @@ class Book:
         if refused.any() and (strict or not (pays | replayed).any()):
             least = float(from_ticks(np.broadcast_to(demand.ticks, asked.shape)[refused].min()))
             left = float(self.spending.left()[refused].max())
-            raise BudgetExceeded(
-                f"{refused.sum()} of {asked.sum()} clients cannot pay {least:.6g}: at most "
-                f"{left:.6g} is left",
-                charge=least,
-                left=left,
-            )
-        return Decision(pays, refused, replayed, made)
+            who = f"{refused.sum()} of {asked.sum()} clients"
+            said = f"{who} cannot pay {least:.6g}: at most {left:.6g} is left"
+            raise BudgetExceeded(said, charge=least, left=left)
+        earlier = self.made.get(demand[:2], [])
+        attempt = made.attempt if made else max((1 + one.attempt for one in earlier), default=0)
+        return Decision(pays, refused, replayed, attempt, made.number if made else -1)
 
     def read(self, row: Row) -> None:
         """Add the next row, whichever process wrote it."""
@@ -316,9 +304,8 @@ def first_row(
     budgets: Budgets, accountant: Accountant, key: bytes, neighbours: str = "replace-one"
 ) -> Row:
     """Return the row with which a ledger begins."""
-    ConfigError.unless(
-        neighbours in SENSITIVITY, "neighbours", neighbours, " or ".join(SENSITIVITY)
-    )
+    known = neighbours in SENSITIVITY
+    ConfigError.unless(known, "neighbours", neighbours, " or ".join(SENSITIVITY))
     for budget in budgets.classes:
         accountant.limit_ticks(budget)
     about = {

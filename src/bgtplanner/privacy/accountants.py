@@ -66,10 +66,9 @@ TICK = 2.0**-44
 """The smallest charge, about 6e-14; a power of two, so that ticks and floats convert exactly."""
 
 CEILING = 2**61
-"""The number of ticks at which sums stop instead of overflowing. Every capacity is below it."""
+"""The ticks at which sums stop instead of overflowing; a capacity is at most the double below."""
 
 _MOST = CEILING * TICK  # the largest charge, or power of a charge
-_HIGHEST_LIMIT = CEILING - 2**8  # the next double below
 
 
 def to_ticks(charge: ArrayLike) -> Ticks:
@@ -107,12 +106,10 @@ class Accountant:
 
     A charge fits if at least one of the sums stays within its capacity.
 
-    Attributes:
-        name: ``mechanism/rule``.
-        sound: Whether staying within the capacity gives (epsilon, delta) for adaptively chosen
-            charges, with one clip over the whole upload.
-        sums: The sums that are kept, of the charges and perhaps of their squares: each with its
-            capacity for (epsilon, delta), and the epsilon that it amounts to at delta.
+    The sums are of the charges, and perhaps of their squares: each has its capacity for (epsilon,
+    delta), and the epsilon that it amounts to at delta. If the accountant is sound, staying within
+    the capacity gives (epsilon, delta) for adaptively chosen charges, with one clip over the whole
+    upload.
 
     Example:
         >>> accountant = accountant_named("gaussian/gdp")
@@ -121,7 +118,7 @@ class Accountant:
         4.99889
     """
 
-    name: str
+    name: str  # mechanism/rule
     mechanism: str
     sound: bool = True
     sums: tuple[Sum, ...]
@@ -135,8 +132,6 @@ class Accountant:
     def counts_epsilons(self) -> bool:
         """Whether a charge is the pure epsilon of its release."""
         return self.sums[0] is PURE
-
-    # ---- charges and noise
 
     def multiplier_of(self, charge: Floats) -> Floats:
         """Return the noise multiplier at which a release costs this charge."""
@@ -164,8 +159,6 @@ class Accountant:
             raise ConfigError(f"noise_multiplier = {float(bad)!r}: expected a positive number")
         with np.errstate(over="ignore", divide="ignore"):  # infinite is too large a charge
             return from_ticks(to_ticks(self.charge_of(array)))
-
-    # ---- sums and limits, in ticks
 
     def limit_ticks(self, budget: Budget) -> Ticks:
         """Return the capacity of each sum in ticks, rounded down; shape ``[sums]``."""
@@ -213,8 +206,6 @@ class Accountant:
         charge = float(self.largest_fitting(np.zeros_like(share), share))
         ConfigError.unless(charge > 0, "rounds", rounds, f"fewer, for {budget}")
         return charge
-
-    # ---- readings
 
     def epsilon(
         self, spent: ArrayLike, delta: float, *, other_than: Neighbours | None = None
@@ -286,7 +277,7 @@ class Accountant:
 def _limits(sums: tuple[Sum, ...], budget: Budget) -> list[int]:
     """Return the limits in ticks, each computed once: the exact ones take milliseconds."""
     exact = [float(np.asarray(limit(budget.epsilon, budget.delta))) for limit, _ in sums]
-    return [min(math.floor(limit / TICK), _HIGHEST_LIMIT) for limit in exact]
+    return [min(math.floor(limit / TICK), CEILING - 2**8) for limit in exact]
 
 
 def _root_ticks(ticks: Ticks, power: int) -> Ticks:
@@ -401,10 +392,6 @@ def quotes(
     Accountants that do not fit the budget's delta or the relation are left out. ``auto`` is
     ``replace-special`` where noise can be added to a sum, and ``replace-one`` for PrivUnit. With a
     noise multiplier, a quote also says what a round with this noise costs.
-
-    Example:
-        >>> round(quotes(Budget(10, 1e-5), 100)["gaussian/gdp"]["noise_multiplier"], 5)
-        4.99889
     """
     known = sorted({accountant.mechanism for accountant in ACCOUNTANTS.values()})
     fits = mechanism is None or mechanism in known

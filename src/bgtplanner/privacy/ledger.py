@@ -260,35 +260,23 @@ class Ledger:
                 self._catch_up()
                 newest = self._book.newest_round.get(run) if rising else None
                 if newest is not None and demand.round <= newest:
-                    raise StaleRoundError(
-                        f"round = {demand.round}: the run has already had round {newest}; "
-                        "rounds must rise"
-                    )
+                    had = f"the run has already had round {newest}"
+                    raise StaleRoundError(f"round = {demand.round}: {had}; rounds must rise")
                 decision = self._book.decide(demand, self._repeats(demand), strict=strict)
-                made = decision.made
-                earlier = self._book.made.get(demand[:2], [])
-                attempt = (
-                    made.attempt if made else max((1 + m.attempt for m in earlier), default=0)
-                )
                 if decision.pays.any():
-                    payment = Payment(attempt, demand.mark, decision.pays, demand.ticks)
-                    row = self._append(
-                        "reserve", *demand[:2], payment.packed(self._book.first_budgets)
-                    )
+                    payment = Payment(decision.attempt, demand.mark, decision.pays, demand.ticks)
+                    packed = payment.packed(self._book.first_budgets)
+                    row = self._append("reserve", *demand[:2], packed)
             if row is not None:  # it is on the disk: only now is the memory updated
                 self._book.read(row)
                 if self._witness is not None:
                     self._witness.append(self.head)
         return Reservation(
-            run=demand.run,
-            round=demand.round,
-            attempt=attempt,
-            granted=decision.pays | decision.replayed,
-            refused=decision.refused,
-            replayed=decision.replayed,
-            number=row.number if row else made.number if made else -1,
+            run=demand.run, round=demand.round, attempt=decision.attempt,
+            granted=decision.pays | decision.replayed, refused=decision.refused,
+            replayed=decision.replayed, number=row.number if row else decision.number,
             ticks=demand.ticks,
-        )
+        )  # fmt: skip
 
     def _repeats(self, demand: Demand) -> list[tuple[Made, Payment]]:
         """Return the earlier reservations for the same inputs, as their rows say."""

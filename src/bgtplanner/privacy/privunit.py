@@ -281,7 +281,7 @@ class PrivUnit(Mechanism):
             part[terms.class_of_client]
             for part in (terms.clip, terms.scale, _caps(terms.parameters))
         )
-        length = uploads.norm(self)
+        length = self.root(uploads.size(self))
         xp = length.__array_namespace__()
         part = _along(of_along, cap[:, 0], cap[:, 1], length / clip)
         unit = uploads.times(1.0 / xp.maximum(length, 1e-30))

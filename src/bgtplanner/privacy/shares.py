@@ -163,11 +163,9 @@ class Shares:
         return share
 
     def bits(self, size: int) -> int:
-        """Return the bits of a sum of `size` coordinates, which wraps with probability 2^-40.
-
-        Its noise exceeds t deviations with a probability of at most exp(-t^2 / 2).
-        """
+        """Return the bits of a sum of `size` coordinates, which wraps with probability 2^-40."""
         number = max(int(size), 1)
+        # Noise exceeds t deviations with a probability of at most exp(-t^2 / 2).
         tail = math.sqrt(2 * math.log(2) * (_WRAPS + math.log2(number)))
         noise = math.ceil(tail * self.share * math.sqrt(self.invited) * (1 + 1e-9)) + 1
         clip, unit = self.clip.as_integer_ratio()
