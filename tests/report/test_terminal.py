@@ -152,19 +152,19 @@ class TestStudy:
     def watch(self, verbosity: int = 0, **options: Any) -> str:
         target = console(**options)
         view = StudyProgress(target, verbosity)
-        view(None, 3, 6, 130.0)
+        view(None, 3, 6)
         done = Outcome(cell=self.cell, summary=SUMMARY, seconds=4.0)
-        view(done, 4, 6, 400.0)
-        view(Outcome(cell=self.cell, error="no [such] file"), 5, 6, 200.0)
-        view(done, 6, 6, 0.0)
+        view(done, 4, 6)
+        view(Outcome(cell=self.cell, error="no [such] file"), 5, 6)
+        view(done, 6, 6)
         view.close()
         return text_of(target)
 
     def test_lines(self) -> None:
         assert self.watch().splitlines() == [
-            "6 cells, 3 of them finished before, about 2 min left",
-            "4/6  demo gaussian bgt seed 0: RMSE 0.1900, 4 s, about 7 min left",
-            "5/6  demo gaussian bgt seed 0: failed: no [such] file, about 3 min left",
+            "6 cells, 3 of them finished before",
+            "4/6  demo gaussian bgt seed 0: RMSE 0.1900, 4 s",
+            "5/6  demo gaussian bgt seed 0: failed: no [such] file",
             "6/6  demo gaussian bgt seed 0: RMSE 0.1900, 4 s",
         ]
 

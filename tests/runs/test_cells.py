@@ -78,9 +78,7 @@ class TestRunning:
             assert outcome.summary is not None
             folder = RunFolder(tmp_path / "grid" / outcome.cell.place)
             assert folder.config() == ASKED.cells()[outcome.cell]
-        assert [of[1:] for of in told] == [
-            (0, 4, None), (1, 4, 6000.0), (2, 4, 4000.0), (3, 4, 2000.0), (4, 4, 0.0),
-        ]  # fmt: skip
+        assert [of[1:] for of in told] == [(done, 4) for done in range(5)]
         assert [of[0] for of in told] == [None, *found]
 
     def test_finished_cells_are_left_alone(self, tmp_path: Path, fake: Fake) -> None:

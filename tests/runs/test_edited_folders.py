@@ -319,8 +319,7 @@ class TestOldFolders:
 
     def test_it_can_be_shown(self, tmp_path: Path) -> None:
         folder = Path(shutil.copytree(self.OLD, tmp_path / "run"))
-        assert "noise comes from a seed" in render(folder)
-        assert read_facts(folder).summary["simulated_noise"] is True
+        assert "this run is simulated, and its noise comes from a seed" in render(folder)
 
     def test_what_it_left_unsaid_is_taken_for_the_worst(self, tmp_path: Path) -> None:
         folder = Path(shutil.copytree(self.OLD, tmp_path / "run"))
@@ -328,7 +327,6 @@ class TestOldFolders:
         assert tomllib.loads(file.read_text())["data"]["dataset"] == "synthetic"
         file.write_text(file.read_text().replace('"synthetic"', '"csv:mine.csv"', 1))
         story = read_facts(folder)
-        assert story.summary["not_accounted"] == ["scale", "catalogue"]
         said = " ".join(line for section in story.sections for line in section.words)
         assert "read off the ratings is public: the scale, which was read" in said
         assert "which items occur in the ratings at all" in said

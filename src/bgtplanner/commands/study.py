@@ -65,10 +65,9 @@ def compare(
     never run again, so you can add seeds, policies or data sets to a folder later.
     """
     folder, before = _begun("compare", out)
-    given = _given(dataset, mechanism, policy, seeds)
-    given |= {} if baseline is None else {"baseline": baseline}
-    given |= {} if preset is None else {"preset": preset}
-    _carry_out(replace(before, variations=()), given, settings, folder, jobs, as_json, quiet)
+    before = replace(before, variations=(), baseline=baseline or before.baseline)
+    asked = _asked(before, settings, dataset, mechanism, policy, seeds, preset)
+    _carry_out(asked, folder, jobs, as_json, quiet)
 
 
 @settings_options("planning.objective", "planning.traffic", "data.data_dir", "data.items")
@@ -104,13 +103,12 @@ def sweep(
             "checkout; use --vary for others"
         )
     folder, before = _begun("sweep", out, policies=("bgt",))
-    given = _given(dataset, mechanism, policy, seeds)
-    given |= {} if preset is None else {"preset": preset}
-    if vary:
-        given["variations"] = (parse_grid(vary),)
-    elif not before.variations:
+    varied = (parse_grid(vary),) if vary else before.variations
+    if not varied:
         raise ConfigError("--vary: expected SECTION.KEY=V1,V2,...")
-    _carry_out(before, given, settings, folder, jobs, as_json, quiet)
+    before = replace(before, variations=varied)
+    asked = _asked(before, settings, dataset, mechanism, policy, seeds, preset)
+    _carry_out(asked, folder, jobs, as_json, quiet)
 
 
 def _begun(command: str, out: str | None, **usual: Any) -> tuple[Path, Study]:
@@ -123,22 +121,27 @@ def _begun(command: str, out: str | None, **usual: Any) -> tuple[Path, Study]:
     return folder, Study.read(folder) or Study(**usual)
 
 
-def _given(
+def _asked(
+    before: Study,
+    settings: dict[str, Any],
     dataset: list[str] | None,
     mechanism: list[str] | None,
     policy: list[str] | None,
     seeds: str | None,
-) -> dict[str, Any]:
-    """The axes of a study that were given on the command line."""
+    preset: str | None,
+) -> Study:
+    """The study of before with what was given on the command line."""
     from bgtplanner.runs.study import parse_seeds
 
-    named = {
+    given: dict[str, Any] = {
         "datasets": _listed(dataset, "--dataset"),
         "mechanisms": _listed(mechanism, "--mechanism"),
         "policies": _listed(policy, "--policy"),
         "seeds": () if seeds is None else parse_seeds(seeds),
+        "preset": preset,
+        "settings": {**before.settings, **settings},
     }
-    return {name: values for name, values in named.items() if values}
+    return replace(before, **{name: value for name, value in given.items() if value})
 
 
 def _listed(given: list[str] | None, flag: str) -> tuple[str, ...]:
@@ -151,22 +154,13 @@ def _listed(given: list[str] | None, flag: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _carry_out(
-    before: Study,
-    given: dict[str, Any],
-    settings: dict[str, Any],
-    folder: Path,
-    jobs: int,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+def _carry_out(study: Study, folder: Path, jobs: int, as_json: bool, quiet: bool) -> None:
     """Run the cells that are not finished, write the tables, and show them."""
     from bgtplanner.report.terminal import StudyProgress
     from bgtplanner.runs.compare import run_study
     from bgtplanner.runs.statistics import summed_up
     from bgtplanner.runs.tables import tables_of, write_tables
 
-    study = replace(before, **given, settings={**before.settings, **settings})
     view = StudyProgress(Screen(stderr=as_json), -1 if quiet or as_json else 0)
     try:
         outcomes = run_study(study, folder, jobs=jobs, progress=view)
@@ -181,8 +175,8 @@ def _carry_out(
         for table in tables_of(found, planned=True):
             print_table(console, table)
             console.print()
-        for outcome in found.failed:
-            said = words(("failed", "red"), f": {outcome.cell.name}: {outcome.error or ''}")
+        for of in found.failed:
+            said = words(("failed", "red"), f": {of.cell.name}: {of.error or ''}")
             console.print(said, highlight=False)
         say(f"Tables: {place}/{study.kind}.md, .csv, .json")
         say(f"To see it as a page: bgtplanner report {place} --open")

@@ -96,10 +96,6 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
-def _left(seconds: float | None) -> str:
-    return "" if seconds is None else f", about {duration(seconds)} left"
-
-
 class _View:
     """A console, and at most one live line at its bottom; it prints nothing if verbosity is -1."""
 
@@ -175,8 +171,9 @@ class RunProgress(_View):
             self._show(said + (f"  budget left {max(left):.0%}" if left else ""), done)
         elif self.verbosity > 0 or 4 * done // total != 4 * (done - 1) // total:
             pace = (time.perf_counter() - self._begun) / max(steady, 1)
-            rest = _left(pace * (total - done)) if steady and done < total else ""
-            self._say(f"round {done}/{total}  {said}{rest}")
+            if steady and done < total:
+                said += f", about {duration(pace * (total - done))} left"
+            self._say(f"round {done}/{total}  {said}")
 
     def finished(self, result: Result) -> None:
         """Print the results: on one screen, or with all details if they were wanted."""
@@ -202,11 +199,11 @@ class RunProgress(_View):
 class StudyProgress(_View):
     """Shows how a study is going: as a live line on a terminal, and as one line per cell."""
 
-    def __call__(self, outcome: Outcome | None, done: int, total: int, left: float | None) -> None:
-        """Print how many cells there are, then what came of each, and how much time is left."""
+    def __call__(self, outcome: Outcome | None, done: int, total: int) -> None:
+        """Print how many cells there are, then what came of each."""
         if outcome is None:
             before = f", {done} of them finished before" if done else ""
-            self._say(f"{total} cells{before}{_left(left)}")
+            self._say(f"{total} cells{before}")
             self._open(total, done)
             return
         said: list[str | tuple[str, str]] = [f"{done}/{total}  {outcome.cell.name}: "]
@@ -215,6 +212,5 @@ class StudyProgress(_View):
         else:
             error = outcome.summary[verdict.planned_key(outcome.summary)]
             said += [f"RMSE {error:.4f}, {duration(outcome.seconds)}"]
-        rest = _left(left) if done < total else ""
-        self._show(rest.removeprefix(", "), done)
-        self._say(*said, rest)
+        self._show("", done)
+        self._say(*said)

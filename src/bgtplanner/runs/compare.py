@@ -14,8 +14,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from bgtplanner.arguments import as_path, as_settings, as_whole, refuse_unless
@@ -34,20 +32,20 @@ from bgtplanner.runs.statistics import Comparison, Outcome, finished_cells, outc
 from bgtplanner.runs.study import Cell, Study
 from bgtplanner.runs.tables import write_tables
 
-Progress = Callable[[Outcome | None, int, int, float | None], None]
+Progress = Callable[[Outcome | None, int, int], None]
 """Called with None at the start, then with the outcome of every cell that is run; also with how
-many cells are done, how many there are, and about how many seconds the others will take."""
+many cells are done, and how many there are."""
 
 
 class Objects(NamedTuple):
     """Objects that were given in Python in place of names, for all cells of a study."""
 
-    ratings: Mapping[str, Ratings] = MappingProxyType({})
-    given: Given = Given()
-    policies: tuple[type[Policy], ...] = ()
+    ratings: Mapping[str, Ratings]
+    given: Given
+    policies: tuple[type[Policy], ...]
 
 
-_BY_NAME = Objects()
+_BY_NAME = Objects({}, Given(), ())
 
 
 def compare(
@@ -68,25 +66,14 @@ def compare(
 ) -> Comparison:
     """Run every policy on every data set, with every mechanism and seed, and compare them.
 
-    A cell that fails is listed in `failed` of the result, and does not stop the others.
+    Of `ratings`, `policies` (names, ``package.module:Class`` or classes), `mechanisms` and `seeds`
+    there may be one or several; what is not explained here is as in :func:`simulate`. A cell that
+    fails is listed in `failed` of the result, and does not stop the others.
 
-    Args:
-        ratings: Ratings, or the name of a data set or ``csv:PATH``; one or several.
-        policies: Names, ``package.module:Class`` or classes of policies, one or several.
-        model: The model of all runs, as in :func:`simulate`.
-        mechanisms: Names such as ``gaussian`` and ``laplace``; ``unlimited`` runs once, without.
-        seeds: Seeds of the split and of everything that is drawn at random.
-        preset: ``recommended`` or ``paper``.
-        epsilon: Budget of each client over the whole run.
-        rounds: How many rounds each run has.
-        settings: Any other config keys, such as ``{"server.learning_rate": 0.02}``.
-        baseline: The policy that the others are compared with.
-        out: Folder for the runs and tables. Called again with the same folder, it runs only
-            what is not finished. By default nothing is kept.
-        jobs: How many cells to run at a time: processes on this machine, or wherever joblib's
-            ``parallel_config`` says, such as a Dask cluster that shares the folder.
-        progress: Called with the outcome of every cell, how many are done, of how many, and about
-            how many seconds are left.
+    Runs and tables are kept in `out`, if it is given; called again with the same folder, it runs
+    only what is not finished. `jobs` cells run at a time: processes on this machine, or wherever
+    joblib's ``parallel_config`` says, such as a Dask cluster that shares the folder. `progress` is
+    called with the outcome of every cell, how many are done, and how many there are.
 
     Raises:
         ConfigError: If a cell cannot be run; raised before anything is run.
@@ -97,7 +84,7 @@ def compare(
         >>> found.rows[0].policy, found.rows[0].figures["rmse_final"].seeds
         ('unlimited', 1)
     """
-    own, model_of_all = model_given(model)
+    own, given = model_given(model)
     single = {"privacy.epsilon": epsilon, "federation.rounds": rounds}
     own |= {key: of for key, of in single.items() if of is not None} | as_settings(settings)
     every = _several("ratings", ratings, Ratings | str, runner.RATINGS)
@@ -118,11 +105,11 @@ def compare(
         baseline=baseline,
         given=tuple(objects),
     )
-    classes = tuple(policy for policy in chosen if isinstance(policy, type))
+    every_object = Objects(objects, given, tuple(of for of in chosen if isinstance(of, type)))
     kept = None if out is None else as_path("out", out)
     with tempfile.TemporaryDirectory(prefix="bgtplanner-") as temporary:
-        place, given = kept or Path(temporary), Objects(objects, model_of_all, classes)
-        outcomes = run_study(study, place, jobs=jobs, progress=progress, objects=given)
+        place = kept or Path(temporary)
+        outcomes = run_study(study, place, jobs=jobs, progress=progress, objects=every_object)
         found = replace(summed_up(study, outcomes), folder=kept)
         write_tables(found, place)
     return found
@@ -169,17 +156,11 @@ def run_study(
         raise StorageError.of(out, error, "choose another folder with --out") from error
     study.write(out)
 
-    def tell(outcome: Outcome | None) -> None:
-        taken = [of.summary.get("seconds_total", 0.0) for of in outcomes.values() if of.summary]
-        rest = len(cells) - len(outcomes)
-        left = fmean(taken) * rest / min(jobs, max(1, rest)) if taken else None
-        if progress is not None:
-            progress(outcome, len(outcomes), len(cells), left)
-
-    tell(None)
+    progress = progress or (lambda *_: None)
+    progress(None, len(outcomes), len(cells))
     for outcome in run_cells(todo, out, jobs=jobs, objects=objects):
         outcomes[outcome.cell] = outcome
-        tell(outcome)
+        progress(outcome, len(outcomes), len(cells))
     if len(outcomes) < len(cells):
         done = sum(outcome.summary is not None for outcome in outcomes.values())
         raise InterruptedRunError(
@@ -190,11 +171,7 @@ def run_study(
 
 
 def check_settings(cell: Cell, config: Config, out: Path) -> bool:
-    """Return whether a cell was begun, after checking that it has the same settings.
-
-    Raises:
-        ConfigError: If the folder holds a run with other settings.
-    """
+    """Return whether a cell was begun; raise ConfigError if it was with other settings."""
     folder = RunFolder(out / cell.place)
     if not (folder.path / "config.toml").exists():
         return False
@@ -232,14 +209,12 @@ def run_cells(
 ) -> Iterator[Outcome]:
     """Run cells, `jobs` at a time, until all are done or a request to stop arrives.
 
-    Ctrl-C reaches the other processes, too; each saves the state of its cell.
-
-    Raises:
-        InterruptedRunError: If a process died, most often because there was too little memory.
+    Ctrl-C reaches the other processes, too; each saves the state of its cell. If a process dies,
+    most often for want of memory, it raises InterruptedRunError.
     """
     import joblib
 
-    threads = max(1, cores() // jobs) if jobs > 1 else None
+    run, threads = joblib.delayed(_run_cell), max(1, cores() // jobs) if jobs > 1 else None
     with stop_requests(active=True) as stop:
 
         def tasks() -> Iterator[Any]:
@@ -247,8 +222,8 @@ def run_cells(
                 if stop.is_set():
                     return
                 own = {name: of for name, of in objects.ratings.items() if name == cell.dataset}
-                place, some = out.absolute() / cell.place, objects._replace(ratings=own)
-                yield joblib.delayed(_run_cell)(cell, config, place, some, threads)
+                some = objects._replace(ratings=own)
+                yield run(cell, config, out.absolute() / cell.place, some, threads)
 
         how = {"return_as": "generator_unordered", "pre_dispatch": "n_jobs", "batch_size": 1}
         try:

@@ -7,7 +7,6 @@ seed share their split.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import statistics
@@ -37,20 +36,15 @@ def compared() -> list[str]:
     They include what is only shown with some other preset.
     """
     found = []
-    for name in METRICS:
-        metric = METRICS[name]
-        if metric.shown:
-            found += [f"{name}_final", f"{name}_best"] if metric.sums else [name]
-            if metric.unit == "ratings" or name == HEADLINE:
-                found.append(f"{name}_served")
+    for name in [of for of in METRICS if METRICS[of].shown]:
+        found += [f"{name}_final", f"{name}_best"] if METRICS[name].sums else [name]
+        found += [f"{name}_served"] * (METRICS[name].unit == "ratings" or name == HEADLINE)
     return found
 
 
 def metric_of(key: str) -> str:
     """The metric of such a key."""
-    if key in METRICS:
-        return key
-    return key.removesuffix("_final").removesuffix("_best").removesuffix("_served")
+    return key if key in METRICS else key.rpartition("_")[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +116,6 @@ class Row:
 
     Attributes:
         mechanism: What protected the uploads; ``none`` if nothing did.
-        policy: Name of the policy, or one of :data:`~bgtplanner.models.references.REFERENCES`.
         figures: By key of the summary; None if no seed is finished.
         varied: The varied settings, with their values here.
         reference: Whether it is a predictor that shares nothing.
@@ -139,6 +132,11 @@ class Row:
     asked: int = 0
     baseline: str = ""
 
+    @property
+    def kind(self) -> str:
+        """What it is: ``policy``, ``reference`` or ``difference``."""
+        return "difference" if self.baseline else "reference" if self.reference else "policy"
+
     def as_json(self) -> dict[str, Any]:
         """The row as JSON."""
         others = ("reference", "asked") if self.baseline else ("baseline",)
@@ -147,17 +145,14 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The results of a study.
+    """The results of a study, over all seeds.
 
     Attributes:
         study: What was requested.
         outcomes: The outcome of every cell.
-        rows: Means over seeds, for each combination of varied settings and each data set.
+        rows: Means, for each combination of varied settings and each data set.
         differences: Differences from the baseline, over the seeds that both have.
-        folder: Where its runs are, if they were kept.
-
-    A notebook shows it as a table with a picture. It can be pickled. If ``compare`` was given
-    ``out``, ``bgtplanner.load_study`` reads it from that folder.
+        folder: Where its runs are, if they were kept; ``bgtplanner.load_study`` reads it again.
     """
 
     study: Study
@@ -185,24 +180,6 @@ class Comparison:
         return [outcome for outcome in self.outcomes if outcome.error is not None]
 
     @property
-    def reported(self) -> tuple[str, ...]:
-        """The figures to show, those that were planned for first.
-
-        With the paper's preset they are those of the best round. Otherwise they are of the last
-        round and as people were served; what is known for both first.
-        """
-        preset = self.study.preset
-        hidden = ("_final", "_served") if preset == "paper" else ("_best",)
-        known = [key for key in self.known if metric_of(key) in shown(preset)]
-        both = {metric_of(key) for key in known if key.endswith("_served")}
-        planned = self.error.endswith("_served")
-
-        def rank(key: str) -> tuple[bool, bool]:
-            return key.endswith("_served") != planned, metric_of(key) not in both
-
-        return tuple(sorted((key for key in known if not key.endswith(hidden)), key=rank))
-
-    @property
     def known(self) -> list[str]:
         """The compared figures that any row has; runs of earlier versions do not have all."""
         ours = [row for row in self.rows if not row.reference]
@@ -215,9 +192,27 @@ class Comparison:
         With the paper's preset it is that of the best round, by which the paper compares. Where
         earlier versions have not noted what people were served, it is that of the last round.
         """
+        if self.study.preset == "paper":
+            return "rmse_best"
         served = self.study.objective == "served" and "rmse_served" in self.known
-        usual = "rmse_served" if served else "rmse_final"
-        return "rmse_best" if self.study.preset == "paper" else usual
+        return "rmse_served" if served else "rmse_final"
+
+    @property
+    def reported(self) -> tuple[str, ...]:
+        """The figures to show, those that were planned for first.
+
+        With the paper's preset they are those of the best round. Otherwise they are of the last
+        round and as people were served; what is known for both first.
+        """
+        preset, planned = self.study.preset, self.error.endswith("_served")
+        hidden = ("_final", "_served") if preset == "paper" else ("_best",)
+        known = [key for key in self.known if metric_of(key) in shown(preset)]
+        both = {metric_of(key) for key in known if key.endswith("_served")}
+
+        def rank(key: str) -> tuple[bool, bool]:
+            return key.endswith("_served") != planned, metric_of(key) not in both
+
+        return tuple(sorted((key for key in known if not key.endswith(hidden)), key=rank))
 
     def as_json(self) -> dict[str, Any]:
         """Everything as JSON."""
@@ -244,9 +239,7 @@ class Comparison:
         lines: list[dict[str, Any]] = []
         for row in (*self.rows, *self.differences):
             place: dict[str, Any] = {key: in_words(value) for key, value in row.varied.items()}
-            place |= {name: getattr(row, name) for name in _COLUMNS[1:5]}
-            place["kind"] = "reference" if row.reference else "policy"
-            place["kind"] = "difference" if row.baseline else place["kind"]
+            place |= {name: getattr(row, name) for name in _COLUMNS[:5]}
             for key in self.known:
                 if (found := row.figures[key]) is not None:
                     lines.append(place | {"metric": key} | asdict(found))
@@ -259,13 +252,9 @@ def load_study(path: Path | str) -> Comparison:
     """Load the results of a study from its folder, with all runs that are finished.
 
     Only summaries are read, so neither the ratings nor the models have to be there.
-
-    Raises:
-        RunFolderError: If the folder does not hold a study.
     """
     place = as_path("path", path)
-    study = Study.read(place)
-    if study is None:
+    if (study := Study.read(place)) is None:
         raise RunFolderError(
             f"{place}: does not hold a study; give the folder of 'bgtplanner compare --out', or "
             "load a single run with bgtplanner.load"
@@ -283,37 +272,31 @@ def summed_up(study: Study, outcomes: Sequence[Outcome]) -> Comparison:
             done.setdefault(place, {})[cell.seed] = outcome.summary
     rows: list[Row] = []
     differences: list[Row] = []
-    for (name, varied), dataset in itertools.product(
-        study.points().items(), dict.fromkeys(study.datasets)
-    ):
+    places = itertools.product(study.points().items(), dict.fromkeys(study.datasets))
+    for (name, varied), dataset in places:
         runs = {pair: done.get((name, dataset, *pair), {}) for pair in study.pairs()}
-        row = functools.partial(Row, dataset=dataset, varied=varied)
-        asked = len(set(study.seeds))
+        where: dict[str, Any] = {"dataset": dataset, "varied": varied}
+        asked = where | {"asked": len(set(study.seeds))}
         for (mechanism, policy), of in runs.items():
             figures = _means(of.values())
-            rows.append(row(mechanism=mechanism, policy=policy, figures=figures, asked=asked))
+            rows.append(Row(mechanism=mechanism, policy=policy, figures=figures, **asked))
         # For a seed the references are the same in every cell, so any cell will do.
-        by_seed = {seed: summary for of in runs.values() for seed, summary in of.items()}
-        some = [by_seed[seed] for seed in sorted(by_seed)]
-        for reference in REFERENCES:
-            figures = _means(some, reference)
+        every = {seed: summary for of in runs.values() for seed, summary in of.items()}
+        for key in REFERENCES:
+            figures = _means([every[seed] for seed in sorted(every)], key)
             # What was released depends on the policy.
-            if reference != "popularity_released" and any(figures.values()):
-                whose: dict[str, Any] = {
-                    "mechanism": "none",
-                    "policy": reference,
-                    "reference": True,
-                }
-                rows.append(row(figures=figures, asked=asked, **whose))
-        for mechanism in study.noisy if study.against else ():
+            if key != "popularity_released" and any(figures.values()):
+                beside = Row(mechanism="none", policy=key, figures=figures, **asked)
+                rows.append(replace(beside, reference=True))
+        for mechanism in study.noisy if (baseline := study.against) else ():
             # A policy without a mechanism is compared in each.
-            ours = {of: runs[("none" if of == "unlimited" else mechanism), of]
-                    for of in study.policies}  # fmt: skip
-            theirs = ours.pop(str(study.against))
-            for policy, of in ours.items():
-                figures = _means([_minus(of[seed], theirs[seed]) for seed in of if seed in theirs])
-                apart = row(mechanism=mechanism, policy=policy, figures=figures)
-                differences.append(replace(apart, baseline=str(study.against)))
+            kinds = {of: "none" if of == "unlimited" else mechanism for of in study.policies}
+            theirs = runs[kinds.pop(str(baseline)), str(baseline)]
+            for policy, kind in kinds.items():
+                ours = runs[kind, policy]
+                figures = _means([_minus(ours[of], theirs[of]) for of in ours if of in theirs])
+                apart = Row(mechanism=mechanism, policy=policy, figures=figures, **where)
+                differences.append(replace(apart, baseline=str(baseline)))
     return Comparison(study=study, outcomes=outcomes, rows=rows, differences=differences)
 
 

@@ -14,6 +14,7 @@ import copy
 import hashlib
 import itertools
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -76,14 +77,13 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         >>> parse_seeds("0-2,7")
         (0, 1, 2, 7)
     """
-    found: dict[int, None] = {}
+    found: list[int] = []
     for part in text.split(","):
-        ends = part.strip().split("-", 1)
-        fits = all(end.isascii() and end.isdigit() and len(end) < 11 for end in ends)
-        first, last = (int(ends[0]), int(ends[-1])) if fits else (1, 0)
+        ends = re.fullmatch(r" *([0-9]{1,10})(?:-([0-9]{1,10}))? *", part)
+        first, last = (int(ends[1]), int(ends[2] or ends[1])) if ends else (1, 0)
         ConfigError.unless(0 <= last - first < 10_000, "--seeds", text, "such as 0-4 or 0,1,2")
-        found |= dict.fromkeys(range(first, last + 1))
-    return tuple(found)
+        found += range(first, last + 1)
+    return tuple(dict.fromkeys(found))
 
 
 def parse_grid(texts: Iterable[str]) -> dict[str, tuple[Any, ...]]:
@@ -178,10 +178,9 @@ class Study:
         """The baseline, given or by default; None if there is nothing to compare with."""
         if self.baseline is not None or len(self.policies) < 2:
             return self.baseline
-        if "uniform" in self.policies:  # an even schedule: what planning has to beat
-            return "uniform"
-        others = [name for name in self.policies if name not in ("bgt", "unlimited")]
-        return others[0] if others else self.policies[1]
+        others = (name for name in self.policies if name not in ("bgt", "unlimited"))
+        # An even schedule is what planning has to beat.
+        return "uniform" if "uniform" in self.policies else next(others, self.policies[1])
 
     @property
     def objective(self) -> str:
@@ -253,28 +252,23 @@ class Study:
         own = (self.datasets, self.mechanisms, self.policies, self.seeds)
         for flag, values in zip(AXES.values(), own, strict=True):
             ConfigError.unless(bool(values), flag, list(values), "at least one")
-        varied = [key for grid in self.variations for key in grid]
-        for flag, keys in (("--set", self.settings), ("--vary", varied)):
-            for key in keys:
-                if key in AXES:
-                    raise ConfigError(f"{flag} {key}: this is given by {AXES[key]}")
-        for key in varied:
-            if key in self.settings:
+        varied = dict.fromkeys((key for grid in self.variations for key in grid), "--vary")
+        for key, flag in (dict.fromkeys(self.settings, "--set") | varied).items():
+            if key in AXES:
+                raise ConfigError(f"{flag} {key}: this is given by {AXES[key]}")
+            if flag == "--vary" and key in self.settings:
                 raise ConfigError(f"--vary {key}: also given by --set; choose one of them")
-        flag = "--dataset"
         try:
-            for name in self.datasets:
-                if name not in self.given:
-                    dataset_info(name)
+            flag = "--dataset"
+            for name in set(self.datasets) - set(self.given):
+                dataset_info(name)
             flag = "--policy"
             for name in self.policies:
-                if name not in POLICIES.gone:  # of an older study, which is only read
-                    POLICIES[name]
+                POLICIES[name]
         except ConfigError as error:
             raise ConfigError(f"{flag}: {error}") from error
-        known = self.baseline is None or self.baseline in self.policies
-        expected = f"one of {', '.join(self.policies)}"
-        ConfigError.unless(known, "--baseline", self.baseline, expected)
+        known, expected = (None, *self.policies), f"one of {', '.join(self.policies)}"
+        ConfigError.unless(self.baseline in known, "--baseline", self.baseline, expected)
 
     @classmethod
     def read(cls, out: Path) -> Self | None:
@@ -287,11 +281,7 @@ class Study:
         try:
             tree = json.loads(read_bytes(file, MOST_BYTES_OF_SETTINGS))
             if tree["schema"] not in (1, _SCHEMA):
-                raise RunFolderError(
-                    f"{file}: written by another version (schema {tree['schema']}); this one "
-                    f"reads schema {_SCHEMA}. Use that version, or choose another folder with "
-                    "--out"
-                )
+                raise ValueError(f"written by another version (schema {tree['schema']})")
             # What the version that wrote it did not know is as it was then, for added cells, too.
             before = {key: of for key, of in BEFORE.items() if key not in tree.get("knows", ())}
             tree["settings"] = before | tree.get("settings", {})
@@ -303,12 +293,11 @@ class Study:
             found.cells()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except RunFolderError:
-            raise
         except _UNREADABLE as error:
             said = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
             raise RunFolderError(
-                f"{file}: cannot be read: {said}; delete it, and request the study again"
+                f"{file}: cannot be read: {said}; choose another folder, or delete it and request "
+                "the study again"
             ) from error
         return found
 
