@@ -108,12 +108,3 @@ def test_by_budget() -> None:
     found = gains_of(split, perfect_for(split, small), ROUNDS - 1, budgets)["budget"]
     assert [group["name"] for group in found] == ["ε 1", "ε 10"], "three clients are too few"
     assert [round(group["gain"], 6) for group in found] == [0.5, -0.5]
-
-
-def test_many_budgets_are_grouped() -> None:
-    split = data()
-    budgets = Budgets.per_client(np.linspace(1, 9, CLIENTS), delta=1e-5)
-    found = gains_of(split, split.test.value, ROUNDS - 1, budgets)["budget"]
-    assert 2 <= len(found) <= 4
-    assert found[0]["name"].startswith("ε up to ")
-    assert all(group["clients"] >= FEWEST for group in found)

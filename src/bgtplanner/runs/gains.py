@@ -24,7 +24,6 @@ FEWEST = 10
 """Of fewer clients than this, nothing is said."""
 
 _MOST_GROUPS = 4
-_MOST_CLASSES = 6  # of more budgets than this, groups are made, too
 _Z95 = 1.96
 
 
@@ -48,14 +47,10 @@ def gains_of(
     tested = np.bincount(test.client, minlength=train.n_clients)
     known = tested > 0
     rated = np.bincount(train.client, minlength=train.n_clients)
-    named = {"ratings": _grouped(rated, known, "{} ratings", 1)}
+    named = {"ratings": _grouped(rated, known)}
     if budgets is not None:
-        epsilons = np.array([budget.epsilon for budget in budgets.classes])
-        epsilon = epsilons[budgets.class_of_client]
-        single = np.unique(epsilon)
-        named["budget"] = _grouped(epsilon, known, "ε {}", 0)
-        if len(single) <= _MOST_CLASSES:
-            named["budget"] = ((f"ε {of:g}", known & (epsilon == of)) for of in single)
+        epsilon = np.array([of.epsilon for of in budgets.classes])[budgets.class_of_client]
+        named["budget"] = ((f"ε {of:g}", known & (epsilon == of)) for of in np.unique(epsilon))
     found: dict[str, Any] = {
         by: [
             {"name": name, **_gain(ours[who], theirs[who], tested[who])}
@@ -69,13 +64,10 @@ def gains_of(
 
 
 def _grouped(
-    values: NDArray[Any], known: NDArray[np.bool_], form: str, step: int
+    rated: NDArray[Any], known: NDArray[np.bool_]
 ) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Groups of about equal size by a value, with rounded bounds; the outer ones are open.
-
-    `form` names a group by its bounds, the lower one `step` above the bound of the one before.
-    """
-    some = values[known]
+    """Groups of about equal size by ratings, with rounded bounds; the outer ones are open."""
+    some = rated[known]
     number = min(_MOST_GROUPS, len(some) // FEWEST)
     shares = np.arange(1, number) / max(number, 1)
     wanted = {float(f"{of:.2g}") for of in np.quantile(some, shares)} if number > 1 else set()
@@ -84,12 +76,12 @@ def _grouped(
         if ((some > edges[-1]) & (some <= edge)).sum() >= FEWEST <= (some > edge).sum():
             edges.append(edge)
     for low, high in pairwise([*edges, math.inf]):
-        name = form.format(f"{low + step:g} to {high:g}")
+        name = f"{low + 1:g} to {high:g} ratings"
         if math.isinf(low):
-            name = "all clients" if math.isinf(high) else form.format(f"up to {high:g}")
+            name = "all clients" if math.isinf(high) else f"up to {high:g} ratings"
         elif math.isinf(high):
-            name = form.format(f"more than {low:g}")
-        yield name, known & (values > low) & (values <= high)
+            name = f"more than {low:g} ratings"
+        yield name, known & (rated > low) & (rated <= high)
 
 
 def _gain(ours: NDArray[Any], theirs: NDArray[Any], tested: NDArray[Any]) -> dict[str, Any]:

@@ -263,7 +263,7 @@ class Study:
             for name in set(self.datasets) - set(self.given):
                 dataset_info(name)
             flag = "--policy"
-            for name in self.policies:
+            for name in set(self.policies) - set(POLICIES.gone):  # old studies can be read
                 POLICIES[name]
         except ConfigError as error:
             raise ConfigError(f"{flag}: {error}") from error
