@@ -85,8 +85,7 @@ coverage: setup
 
 # The same federations under 10,000 schedules of stops, losses and delays; about twenty minutes.
 test-long: setup
-	BGTPLANNER_SCHEDULES=10000 $(BIN)/pytest -n 2 tests/games/test_schedules.py \
-	  tests/games/test_aggregation_schedules.py tests/games/test_summing_schedules.py
+	BGTPLANNER_SCHEDULES=10000 $(BIN)/pytest -n 2 tests/games/test_schedules.py
 
 $(VENV)/.fuzz: $(VENV)/.ready
 	@$(PIP) install --quiet --quiet --constraint constraints.txt --group fuzz

@@ -1,16 +1,15 @@
 """A federation in one thread, driven by one seed.
 
 Messages are delayed, lost, doubled and overtaken; machines stop at any write, with the file they
-were writing torn; disks lose a name that was not flushed. The client, its ledger and the
-coordinator's ledger are the real ones, on real files; only the model is a stand-in, time is a
-number, and noise comes from the seed, so that whatever happens happens again when the seed is
-played again.
+were writing torn; disks lose a name that was not flushed; the server asks again, and starts again.
+Clients, their ledgers and their stores are the real ones, on real files; only the model is a
+stand-in, time is a number, and noise comes from the seed. Clients either noise their own uploads,
+or add them up.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import heapq
 import shutil
 from collections.abc import Callable, Iterator
@@ -21,24 +20,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bgtplanner.errors import BGTPlannerError
+from bgtplanner.errors import BGTPlannerError, MessageError
 from bgtplanner.federation import answers, ratelimit
+from bgtplanner.federation.aggregation.client import Client as Member
+from bgtplanner.federation.aggregation.client import _State
+from bgtplanner.federation.aggregation.messages import Opened, Opening, Survivors
+from bgtplanner.federation.aggregation.server import Server
 from bgtplanner.federation.randomizer import Randomizer
+from bgtplanner.flower import client as client_module
 from bgtplanner.flower import state as module
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client
-from bgtplanner.flower.messages import Request, SentModel
 from bgtplanner.privacy._journal import Journal
-from bgtplanner.privacy.accountants import to_ticks
-from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.randomness import SeededNoise
+from games.summing import CHARGE, CLIENTS, SIZE, Asked, Table, plan_of, stand_in
 
-SIZE = 4  # coordinates of an upload
-CHARGE = 1.0
-CLIP = 0.1
-ROUNDS = 3
-CLIENTS = 3
+ROUNDS = 3  # with faults, before one without
+FAULTS = (0.0, 0.02, 0.08)
 
 
 class Stop(BaseException):
@@ -47,318 +46,253 @@ class Stop(BaseException):
 
 @dataclass
 class Disk:
-    """Counts writes, and stops the machine at one of them.
-
-    Attributes:
-        stop_at: Which write to stop at, counted from now; None: none.
-        rng: Decides what a stop leaves behind.
-    """
+    """Counts writes, and stops the machine at one of them, counted from now; None: at none."""
 
     rng: np.random.Generator
     stop_at: int | None = None
 
-    def step(self) -> bool:
-        """Whether the machine stops at this write."""
-        if self.stop_at is None:
-            return False
-        self.stop_at -= 1
-        return self.stop_at < 0
+    def step(self) -> None:
+        """Stop the machine, if it is time for it."""
+        if self.stop_at is not None:
+            self.stop_at -= 1
+            if self.stop_at < 0:
+                raise Stop
 
     def replace_file(self, target: Path, content: bytes) -> None:
         """As :func:`bgtplanner.durable.replace_file`, with every place at which it can stop."""
         temporary = target.parent / f".tmp-{self.rng.integers(2**62):x}"
-        if self.step():
-            raise Stop
-        if self.step():
+        self.step()
+        try:
+            self.step()
+        except Stop:
             temporary.write_bytes(content[: int(self.rng.integers(len(content) + 1))])
-            raise Stop
+            raise
         temporary.write_bytes(content)
-        if self.step():  # the name was not flushed: the old file may be back, or the new one there
+        try:
+            self.step()
+        except Stop:  # the name was not flushed: the old file may be back, or the new one there
             if self.rng.random() < 0.5:
                 temporary.replace(target)
-            raise Stop
+            raise
         temporary.replace(target)
-        if self.step():
-            raise Stop
+        self.step()
 
     @contextlib.contextmanager
     def writing(self, journal: Journal, real: Callable[..., Any]) -> Iterator[None]:
         """As :meth:`Journal.writing`, with a stop before and after what it writes."""
         with real(journal):
-            if self.step():
-                raise Stop
+            self.step()
             yield
-            if self.step():
-                raise Stop
-        if self.step():
-            raise Stop
+            self.step()
+        self.step()
 
 
-def ledger_files(path: Path) -> dict[Path, bytes]:
-    return {file: file.read_bytes() for file in path.parent.glob(f"{path.name}*")}
+class Hears:
+    """A server of clients that noise their own uploads: it takes the first answer of each."""
+
+    def __init__(self) -> None:
+        self.step: str | None = "answer"
+        self.heard: dict[int, bytes] = {}
+        self.waiting = set(range(CLIENTS))
+
+    def receive(self, place: int, content: bytes) -> None:
+        self.waiting.discard(place)
+        assert self.heard.setdefault(place, content) == content, "answered in two ways"
+
+    def close_step(self) -> dict[int, bytes]:
+        self.step = None
+        return {}
 
 
 @dataclass
-class Machine:
-    """A client's machine: it answers, stops, and starts again."""
+class Schedule:
+    """Some rounds on that network, and what everybody who listens has seen of them."""
 
-    folder: Path
-    kind: type[Client]
+    home: Path
     seed: int
-    disk: Disk
-    released: dict[bytes, set[bytes]] = field(default_factory=dict)
-    draws: int = 0
-    stops: int = 0
+    kind: type[Client] = Client
+    outcomes: list[str] = field(default_factory=list)
+    signed: dict[tuple[int, int], set[frozenset[int]]] = field(default_factory=dict)
+    opened: dict[tuple[int, int], set[str]] = field(default_factory=dict)
+    accepted: dict[int, set[frozenset[int]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.rng, self.draws = np.random.default_rng([self.seed, 1]), 0
+        self.table = Table(self.home, self.kind)
+        rngs = (np.random.default_rng([self.seed, 2, place]) for place in range(CLIENTS))
+        self.disks = [Disk(rng) for rng in rngs]
+        self.faults = float(self.rng.choice(FAULTS))
+        policy = load_client(self.home / "0" / "client.toml").agreed()
+        self.sums, self.rule = policy.secagg is not None, policy.rule
 
     def noise(self, *_: Any) -> SeededNoise:
         self.draws += 1  # never the same twice, as on a real machine
         return SeededNoise([self.seed, self.draws])
 
-    def answer(self, request: Request, now: float) -> bytes | None:
-        """The bytes that leave the machine, if any do."""
-        file = load_client(self.folder / "client.toml")
-        client = self.kind(file, noise=self.noise, clock=lambda: now)
+    def asked(self, index: int) -> Asked:
+        asked = self.table.round(index)
+        return asked if self.sums else replace(asked, plan=plan_of(round=index, trust="local"))
+
+    def answer(self, asked: Asked, step: str, place: int, message: bytes, now: float) -> Any:
+        """The bytes that leave a machine that is asked, if any do."""
+        disk, file = self.disks[place], load_client(self.home / str(place) / "client.toml")
         try:
-            vector = client.answer(request)
-        except BGTPlannerError:
-            return None
-        except Stop:
-            self.stops += 1
+            client = self.kind(file, noise=self.noise, clock=lambda: now)
+            with self.table.noting(place):
+                if self.sums:
+                    answer = client.step(asked.step(step, message))
+                else:
+                    answer = client.answer(asked.plan).tobytes()
+        except (BGTPlannerError, Stop):
             return None
         finally:
-            self.disk.stop_at = None
-        self.released.setdefault(request.digest, set()).add(vector.tobytes())
-        return vector.tobytes()
+            disk.stop_at = None
+        session = asked.agreed.session
+        self.table.sent.setdefault((place, step, session), []).append(answer)
+        self._note(asked.plan.round, step, place, message, answer)
+        return answer
 
-    @property
-    def ledger(self) -> Path:
-        return self.folder / "state" / "ledger.sqlite"
+    def _note(self, index: int, step: str, place: int, message: bytes, answer: bytes) -> None:
+        if step == "sign":
+            self.signed.setdefault((index, place), set()).add(Survivors.from_bytes(message).places)
+        if step == "open":
+            survivors = Opening.from_bytes(message).places
+            self.signed.setdefault((index, place), set()).add(survivors)
+            self.accepted.setdefault(index, set()).add(survivors)
+            self.opened.setdefault((index, place), set()).add("self")
+            for share in Opened.from_bytes(answer).shares:
+                kind = "self" if share.place in survivors else "masking"
+                self.opened.setdefault((index, share.place), set()).add(kind)
 
-    def can_pay(self) -> bool:
-        with Ledger.open(self.ledger, read_only=True) as ledger:
-            return bool(ledger.left()[0] >= CHARGE)
-
-
-@dataclass
-class Coordinator:
-    """The server: asks a round of everybody, waits, adds up, writes down, goes on."""
-
-    book: Path
-    run: str = "run"
-    done: int = 0
-    total: bytes = b""
-    sums: list[Any] = field(default_factory=list)
-    heard: dict[int, bytes] = field(default_factory=dict)
-
-    def request(self) -> Request:
-        """What this round asks for: made of what is written down, so the same after a restart."""
-        state = hashlib.sha256(self.total).digest()
-        model = SentModel(
-            name="biases",
-            settings={},
-            catalogue="0" * 64,
-            items=np.frombuffer(state[:24], dtype="<u1").astype(np.float32).reshape(2, 12),
-            dense=np.zeros(0, dtype=np.float32),
-        )
-        return Request(
-            run=self.run, round=self.done, accountant="gaussian/gdp", trust="local", unit="client",
-            charge=CHARGE, clip=CLIP, model=model,
-        )  # fmt: skip
-
-    def reserve(self) -> bool:
-        """Note what will be asked; False if nobody could pay."""
-        with Ledger.open(self.book) as ledger:
-            mark = ledger.fingerprint(str(self.done).encode())
-            with contextlib.suppress(BGTPlannerError):
-                ledger.reserve(CHARGE, run=self.run, round=self.done, fingerprint=mark)
-                return True
-        return False
-
-    def hear(self, place: int, request: Request, answer: bytes) -> None:
-        if request.round == self.done and request.digest == self.request().digest:
-            self.heard.setdefault(place, answer)
-
-    def close_round(self) -> None:
-        uploads = [np.frombuffer(answer) for _, answer in sorted(self.heard.items())]
-        total = np.sum(uploads, axis=0) if uploads else np.zeros(SIZE)
-        self.sums.append((dict(self.heard), total))
-        self.total, self.done, self.heard = total.tobytes(), self.done + 1, {}
-
-
-@dataclass
-class Federation:
-    """Everything, and what has happened in it."""
-
-    home: Path
-    kind: type[Client]
-    seed: int
-    trace: list[Any] = field(default_factory=list)
-    able: set[int] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        self.rng = np.random.default_rng([self.seed, 1])
-        self.machines = [
-            Machine(
-                self.home / str(place),
-                self.kind,
-                1000 * self.seed + place,
-                Disk(np.random.default_rng([self.seed, 2, place])),
-            )
-            for place in range(CLIENTS)
-        ]
-        self.server = Coordinator(self.home / "book.sqlite")
-
-    def disk_of(self, path: Path) -> Disk | None:
-        for machine in self.machines:
-            if machine.folder in path.parents:
-                return machine.disk
-        return None
+    # ---- the server, and the network
 
     def play(self) -> None:
         """Rounds with faults, then one without: whoever can pay must answer that one."""
-        for _ in range(ROUNDS):
-            self._round(faults=True)
-        self.able = {place for place in range(CLIENTS) if self.machines[place].can_pay()}
-        self._round(faults=False)
-
-    def _round(self, *, faults: bool) -> None:
-        if not self.server.reserve():
-            return
-        request, rng, queue = self.server.request(), self.rng, list[tuple[float, int, int, str]]()
-        number = 0
-
-        def send(place: int, kind: str, at: float) -> None:
-            nonlocal number
-            copies = int(rng.choice([0, 1, 2, 3], p=[0.1, 0.7, 0.15, 0.05])) if faults else 1
-            for _ in range(copies):
-                number += 1
-                heapq.heappush(queue, (at + float(rng.exponential(1.0)), number, place, kind))
-
+        for index in range(ROUNDS):
+            self._round(index)
+        self.faults, able = 0.0, set()
         for place in range(CLIENTS):
-            send(place, "ask", 0.0)
-        answers_of: dict[int, bytes] = {}
-        deadline = 4.0 if faults else np.inf
-        restarted = False
+            with Ledger.open(self.table.state(place) / "ledger.sqlite", read_only=True) as ledger:
+                if ledger.left()[0] >= CHARGE:
+                    able.add(place)
+        self.missing = able - self._round(ROUNDS)
+
+    def _round(self, index: int) -> set[int]:
+        """Return who is in the sum, or has answered."""
+        asked = self.asked(index)
+        for _ in range(3):
+            server = Server(asked.agreed, self.table.roster) if self.sums else Hears()
+            messages, now = dict.fromkeys(range(CLIENTS), b""), 1e9 + 1e4 * index
+            try:
+                while server.step is not None:
+                    now = self._step(asked, server, messages, now)
+                    messages = server.close_step()
+                if isinstance(server, Hears):
+                    return set(server.heard)
+                found = server.finish()
+            except TimeoutError:  # the server stops, and starts again
+                continue
+            except MessageError:
+                break
+            plain = sum(self.table.newest(place) for place in found.places)
+            total = [int(value) % (1 << asked.agreed.bits) for value in plain]
+            assert found.values.tolist() == total, "a wrong sum"
+            self.outcomes.append("sum")
+            return set(found.places)
+        self.outcomes.append("failed")
+        return set()
+
+    def _step(self, asked: Asked, server: Any, messages: dict[int, bytes], now: float) -> float:
+        """Carry a step's messages there and answers back until the deadline."""
+        step, rng, queue, number = server.step, self.rng, list[Any](), 0
+
+        def send(at: float, what: str, place: int, content: bytes) -> None:
+            nonlocal number
+            lost, twice = rng.random(2) < self.faults
+            for _ in range(int(not lost) + int(twice)):
+                number += 1
+                delay = float(rng.exponential(1.0)) * (10.0 if rng.random() < self.faults else 1.0)
+                heapq.heappush(queue, (at + delay, number, what, place, content))
+
+        for place, message in sorted(messages.items()):
+            send(now, "ask", place, message)
+        heapq.heappush(queue, (now + 4.0, 0, "again", -1, b""))
+        deadline = now + 8.0 if self.faults else np.inf
         while queue:
-            at, _, place, kind = heapq.heappop(queue)
-            now = 1e9 + 1e4 * self.server.done + at
-            if kind == "ask":
-                machine = self.machines[place]
-                if faults and rng.random() < 0.35:
-                    machine.disk.stop_at = int(rng.integers(24))
-                answer = machine.answer(request, now)
-                self.trace.append((round(at, 9), place, answer and answer.hex()))
+            at, _, what, place, content = heapq.heappop(queue)
+            if at > deadline and what == "answer":
+                continue  # the server waits no longer; clients answer whenever they are asked
+            now = max(now, min(at, deadline))
+            if what == "again":
+                for silent in sorted(server.waiting):
+                    send(at, "ask", silent, messages[silent])
+            elif what == "ask":
+                if rng.random() < 2 * self.faults:
+                    self.disks[place].stop_at = int(rng.integers(16))
+                answer = self.answer(asked, step, place, content, at)
                 if answer is not None:
-                    answers_of[place] = answer
-                    send(place, "reply", at)
-            elif at <= deadline:
-                self.server.hear(place, request, answers_of[place])
-            if faults and not restarted and rng.random() < 0.05:  # the server stops, starts again
-                restarted = True
-                self.server.heard = {}
-                self.server.reserve()
-                request = self.server.request()
-                for other in range(CLIENTS):
-                    send(other, "ask", at)
-        self.server.close_round()
+                    send(at, "answer", place, answer)
+            else:
+                with contextlib.suppress(MessageError):
+                    server.receive(place, content)
+                if rng.random() < self.faults / 20:
+                    raise TimeoutError
+        return now
 
     # ---- what must hold whatever happened
 
     def check(self) -> None:
-        with Ledger.open(self.server.book, read_only=True) as book:
-            noted = book.spent()[0]
-        for place, machine in enumerate(self.machines):
-            with Ledger.open(machine.ledger) as ledger:
+        self.table.check("upload" if self.sums else "answer")
+        for kinds in self.opened.values():
+            assert len(kinds) == 1, "a share of either kind of one client was revealed"
+        for sets in self.signed.values():
+            assert len(sets) == 1, "a client has agreed to two sets of survivors"
+        for sets in self.accepted.values():
+            assert len(sets) == 1, "two sets of survivors were opened"
+        for place in range(CLIENTS):
+            with Ledger.open(self.table.state(place) / "ledger.sqlite") as ledger:
                 ledger.verify()
-                spent = int(ledger.spent()[0, 0])
                 limit = int(ledger.accountant.limit_ticks(ledger.budgets.classes[0])[0])
-                rounds = [row["round"] for row in ledger.history() if row["kind"] == "reserve"]
-            for versions in machine.released.values():
-                assert len(versions) == 1, "one request was answered in two ways"
-            paid = len(machine.released) * int(to_ticks(CHARGE))
-            assert paid <= spent, "something has left that was not paid for"
-            assert spent <= limit, "more was spent than there was"
-            assert rounds == sorted(set(rounds)), "a round was paid for twice"
-            assert spent <= noted[place], "the coordinator's book shows less than the client's"
-        for heard, total in self.server.sums:
-            for place, answer in heard.items():
-                assert any(answer in seen for seen in self.machines[place].released.values())
-            expected = [np.frombuffer(answer) for _, answer in sorted(heard.items())]
-            assert not heard or np.array_equal(total, np.sum(expected, axis=0))
-        assert set(self.server.sums[-1][0]) == self.able, "who can pay must answer"
+                assert int(ledger.spent()[0, 0]) <= limit, "more was spent than there was"
+        assert not self.missing, "who can pay must answer once the faults are over"
 
 
 @contextlib.contextmanager
-def writing_to(disk_of: Callable[[Path], Disk | None]) -> Iterator[None]:
-    """All writes of clients go to disks that may stop."""
-    patch = pytest.MonkeyPatch()
-    real = Journal.writing
+def disks_that_stop(schedule: Schedule) -> Iterator[None]:
+    """All writes of a schedule's clients go to its disks, and the model is a stand-in."""
+    patch, real = pytest.MonkeyPatch(), Journal.writing
 
-    def replace_file(target: Path, content: bytes) -> None:
-        disk = disk_of(target)
-        assert disk is not None
-        disk.replace_file(target, content)
-
-    def writing(self: Journal) -> Any:
-        disk = disk_of(self.path)
-        return real(self) if disk is None else disk.writing(self, real)
+    def disk_of(path: Path) -> Disk:
+        return schedule.disks[int(path.relative_to(schedule.home).parts[0])]
 
     for home in (answers, ratelimit, module):
-        patch.setattr(home, "replace_file", replace_file)
-    patch.setattr(Journal, "writing", writing)
+        patch.setattr(home, "replace_file", lambda path, of: disk_of(path).replace_file(path, of))
+    patch.setattr(Journal, "writing", lambda self: disk_of(self.path).writing(self, real))
     try:
-        yield
-    finally:
-        patch.undo()
-
-
-@contextlib.contextmanager
-def simulated(federation: Federation) -> Iterator[None]:
-    """Disks may stop, and the model is a stand-in."""
-    patch = pytest.MonkeyPatch()
-
-    def upload(self: Client, *_: Any) -> Any:
-        digest = hashlib.sha256(str(self.file.ratings).encode()).digest()
-        return np.frombuffer(digest[:SIZE], "i1"), None
-
-    patch.setattr(Client, "_model_of", lambda *_: None)
-    patch.setattr(Client, "_train", upload)
-    try:
-        with writing_to(federation.disk_of):
+        with stand_in():
             yield
     finally:
         patch.undo()
 
 
-def write_template(folder: Path) -> None:
-    """Clients and the coordinator's book, to be copied for every schedule."""
-    for place in range(CLIENTS):
-        home = folder / str(place)
-        home.mkdir(parents=True)
-        (home / "ratings.csv").write_text("user,item,rating\nu,a,3\n", encoding="utf-8")
-        (home / "client.toml").write_text('ratings = "ratings.csv"\n', encoding="utf-8")
-        (home / "policy.toml").write_text(
-            "epsilon = 9.0\ndelta = 1e-5\nlargest_charge = 2.0\nsmallest_charge = 0.1\n"
-            "smallest_noise_multiplier = 0.1\nscale = [1.0, 5.0]\nrequests_per_hour = 1000\n"
-            f'catalogues = ["{"0" * 64}"]\nanswers_kept = 2\n',
-            encoding="utf-8",
-        )
-        Client(load_client(home / "client.toml")).enroll()
-    budgets = Budgets.same(Budget(100.0, 1e-5), CLIENTS)
-    Ledger.create(folder / "book.sqlite", budgets, "gaussian/gdp").close()
-
-
-def played(template: Path, to: Path, seed: int, kind: type[Client] = Client) -> list[Any]:
-    """Play a schedule and check it; what has happened."""
-    shutil.copytree(template, to)
+def played(
+    template: Path, seed: int, kind: type[Client] = Client, member: type[Member] = Member
+) -> list[str]:
+    """Play a schedule on a copy and check it; how its rounds ended."""
+    home, patch = template.with_name("played"), pytest.MonkeyPatch()
+    shutil.copytree(template, home)
+    patch.setattr(client_module, "Member", member)
     try:
-        federation = Federation(to, kind, seed)
-        with simulated(federation):
-            federation.play()
-        federation.check()
-        return federation.trace
+        schedule = Schedule(home, seed, kind)
+        with disks_that_stop(schedule):
+            schedule.play()
+        schedule.check()
+        return schedule.outcomes
+    except AssertionError as error:
+        raise AssertionError(f"schedule {seed}: {error}") from error
     finally:
-        shutil.rmtree(to)
+        patch.undo()
+        shutil.rmtree(home)
 
 
 # ---- clients with a defence taken away
@@ -367,11 +301,11 @@ def played(template: Path, to: Path, seed: int, kind: type[Client] = Client) -> 
 class PaysAfterwards(Client):
     """Sends, and writes the charge down after that."""
 
-    def answer(self, request: Request) -> Any:
+    def answer(self, request: Any) -> Any:
         known = self._answers.find(request.digest)
         if known is not None:
             return known
-        values = SeededNoise([hash(request.round), id(self)]).normal((SIZE,))
+        values = SeededNoise([request.round, id(self)]).normal((SIZE,))
         self._answers.keep(request.digest, request.round, values)
         with contextlib.suppress(Stop), self.open_ledger() as ledger:
             Randomizer(ledger).reserve(request.charge, run=request.run, round=request.round)
@@ -381,21 +315,46 @@ class PaysAfterwards(Client):
 class MakesLostAnswersAgain(Client):
     """Has paid for the round, cannot find the answer, and so makes another one."""
 
-    def answer(self, request: Request) -> Any:
+    def answer(self, request: Any) -> Any:
         try:
             return super().answer(request)
         except BGTPlannerError:
-            return SeededNoise(self._noise(None, None).normal((1,)).view("u8").tolist()).normal(
-                (SIZE,)
-            )
+            return self._noise(self.file, request).normal((SIZE,))  # type: ignore[misc]
 
 
 class KeepsNothing(Client):
     """Answers each request once, charges each time: the same request gets two answers."""
 
-    def answer(self, request: Request) -> Any:
-        again = replace(request, run=f"{request.run} {self._pacing._clock()}")
-        return super().answer(again)
+    def answer(self, request: Any) -> Any:
+        return super().answer(replace(request, run=f"{request.run} {self._pacing._clock()}"))
 
 
-DEFENCELESS = (PaysAfterwards, MakesLostAnswersAgain, KeepsNothing)
+class PaysOnceAddsTwice(Client):
+    """Takes a round for paid that is in its ledger, and adds to the sum again."""
+
+    def _begin(self, ledger: Any, agreed: Any) -> None:
+        pass
+
+    def _pay(self, ledger: Any, request: Any) -> Any:
+        guard = Randomizer(ledger, trust="secagg")
+        return guard, guard.reserve(request.charge, run=request.run, round=request.round)
+
+
+class DoesStepsAgain(Member):
+    """Keeps no answers: a step that was done is done again."""
+
+    def _step(self, step: int, message: bytes, work: Any) -> bytes:
+        state = self._load()
+        if step <= state.step:
+            before = tuple(one for one in state.answers if one.place < step)
+            self._store.save(f"{self._name}-begun", self._session + bytes([step - 1]))
+            self._store.save(f"{self._name}-state", replace(state, answers=before).to_bytes())
+        return super()._step(step, message, work)
+
+
+class BeginsStepsAgain(Member):
+    """Does a step again of which it knows only that it was begun."""
+
+    def _load(self) -> Any:
+        kept = self._store.load(f"{self._name}-state")
+        return _State.from_bytes(kept) if kept else super()._load()

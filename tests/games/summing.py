@@ -62,7 +62,8 @@ def write_summing(
         (home / "state").mkdir(parents=True, mode=0o700)
         (home / "state" / "identity").write_text(identity(place).private_bytes_raw().hex())
         (home / "ratings.csv").write_text(f"user,item,rating\nu{place},a,3\n", encoding="utf-8")
-        write_toml(home / "policy.toml", {**POLICY, **(policy or {})})
+        agreed = {**POLICY, **(policy or {})}
+        write_toml(home / "policy.toml", {key: of for key, of in agreed.items() if of is not None})
         write_toml(home / "client.toml", {"ratings": "ratings.csv"})
         Client(load_client(home / "client.toml")).enroll()
     return folder
@@ -294,14 +295,14 @@ class Table:
         with (self.home / str(place) / "ratings.csv").open("a", encoding="utf-8") as file:
             file.write(line)
 
-    def check(self) -> None:
+    def check(self, paid_step: str = "upload") -> None:
         """What must hold whatever was asked: one upload for each payment, and one answer each."""
         for (place, step, session), answers in self.sent.items():
             assert len(set(answers)) == 1, f"{place}: {step} of {session.hex()[:8]} in two ways"
         for place in range(len(self.roster)):
             rounds = self.paid(place)
             assert len(set(rounds)) == len(rounds), "a round was paid for twice"
-            uploads = {key for key in self.sent if key[:2] == (place, "upload")}
+            uploads = {key for key in self.sent if key[:2] == (place, paid_step)}
             assert len(uploads) <= len(rounds), "an upload was not paid for"
 
 

@@ -1,14 +1,17 @@
 """A server that wants more from a client that adds to sums than its part of a sum it has paid for.
 
 Each attack is played against real clients on real files, and against clients without the defence,
-where it gives the server what it wanted. Every message finds a new process: whatever a client
-knows of a round is on its disk.
+where it gives the server what it wanted. Where two defences stand behind each other, either of
+them is shown to be enough. Every message finds a new process: whatever a client knows of a round
+is on its disk.
 """
 
 from __future__ import annotations
 
+import contextlib
 import shutil
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,22 +22,27 @@ import pytest
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import MessageError
+from bgtplanner.federation.aggregation import client as member_module
 from bgtplanner.federation.aggregation import masks
 from bgtplanner.federation.aggregation.client import Client as Member
-from bgtplanner.federation.aggregation.messages import STEPS, Survivors, Upload
+from bgtplanner.federation.aggregation.messages import Survivors, Upload
 from bgtplanner.federation.aggregation.roster import Roster
-from bgtplanner.federation.aggregation.server import Server
+from bgtplanner.federation.aggregation.server import STEPS, Server
 from bgtplanner.federation.randomizer import Randomizer
+from bgtplanner.federation.ratelimit import RateLimit
+from bgtplanner.flower import client as module
 from bgtplanner.flower import state
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.messages import Request, SumStep
-from bgtplanner.privacy.ledger import Reservation
 from flower.doubles import agreed, catalogue_for, first_request, write_client
 from games import summing
+from games.machines import DoesStepsAgain, PaysOnceAddsTwice
 from games.summing import (
     CHARGE,
     CLIENTS,
     CLIP,
+    COLLUDERS,
+    DROPOUTS,
     POLICY,
     SIZE,
     Asked,
@@ -45,6 +53,7 @@ from games.summing import (
     stand_in,
     write_summing,
 )
+from games.test_aggregation_attacks import KeepsRequestsApart
 from games.worlds import (
     DEFENCELESS_IN_SUMS,
     Move,
@@ -55,6 +64,7 @@ from games.worlds import (
 )
 
 Patch = pytest.MonkeyPatch
+EITHER = pytest.mark.parametrize("broken", [False, True], ids=["defended", "broken"])
 
 
 @pytest.fixture(scope="module")
@@ -159,31 +169,23 @@ class EagerServer(Server):
         pass
 
 
-def _few_survivors(folder: Path, monkeypatch: Patch) -> tuple[Table, bool]:
-    """Whether a sum of five of seven is opened, of whom one may drop out, and one is false."""
-    monkeypatch.setattr(summing, "Server", EagerServer)
-    table = Table(write_summing(folder, 7))
-    return table, table.opened(table.round(), drops={"upload": [5, 6]})
-
-
-def test_no_sum_is_opened_that_has_too_little_noise(home: Path, monkeypatch: Patch) -> None:
-    table, opened = _few_survivors(home / "seven", monkeypatch)
-    assert not opened
-    asked = table.round(1)
-    table.play(asked, until="sign")
-    five = Survivors(asked.agreed.session, frozenset(range(5))).to_bytes()
-    assert all(table.refuses(place, asked.step("sign", five)) for place in range(5))
-
-
-def test_without_counting_survivors_a_sum_with_too_little_noise_is_opened(
-    home: Path, monkeypatch: Patch
+@EITHER
+def test_no_sum_is_opened_that_has_too_little_noise(
+    broken: bool, home: Path, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr(Member, "_check_survivors", lambda *_: None)
-    table, opened = _few_survivors(home / "seven", monkeypatch)
-    assert opened
-    shares = table.round().shares
-    four, five = (answered**0.5 * shares.std_of_share for answered in (5 - 1, 6 - 1))
-    assert four < shares.scale <= five
+    """A sum of five of seven, of whom one may drop out, and one is false."""
+    monkeypatch.setattr(summing, "Server", EagerServer)
+    if broken:
+        monkeypatch.setattr(Member, "_check_survivors", lambda *_: None)
+    table = Table(write_summing(home / "seven", 7))
+    asked = table.round()
+    assert table.opened(asked, drops={"upload": [5, 6]}) == broken
+    four, five = (answered**0.5 * asked.shares.std_of_share for answered in (5 - 1, 6 - 1))
+    assert four < asked.shares.scale <= five
+    if not broken:
+        table.play(table.round(1), until="sign")
+        told = Survivors(table.round(1).agreed.session, frozenset(range(5))).to_bytes()
+        assert all(table.refuses(place, table.round(1).step("sign", told)) for place in range(5))
 
 
 # ---- another upload than was agreed
@@ -242,30 +244,22 @@ def test_what_is_uploaded_is_what_the_round_was_begun_for(
     table.step(0, table.round(1).step("keys"))  # and the next one is not
 
 
-def _told_of_less_noise(table: Table) -> tuple[Asked, bool]:
+@EITHER
+def test_no_client_adds_to_a_sum_in_which_others_add_less_noise(
+    broken: bool, table: Table, monkeypatch: Patch
+) -> None:
     """Client 0 is told of its noise; others of an eighth of it, for clips that are as small."""
+    if broken:
+        monkeypatch.setattr(SumStep, "context", lambda *_: bytes(32))
     full = table.round()
     plan = replace(full.plan, clip=CLIP / 8)
     little = replace(full, plan=plan, scale=full.scale / 8, largest=CLIP / 8)
     assert little.shares.bits(SIZE) == full.agreed.bits  # nothing else gives it away
-    return little, table.opened(full, tell=dict.fromkeys(range(1, CLIENTS), little))
-
-
-def test_no_client_adds_to_a_sum_in_which_others_add_less_noise(table: Table) -> None:
-    _, opened = _told_of_less_noise(table)
-    assert not opened
-    assert {place for place, _ in table.put} == {0}  # under a mask that nobody can take off
-
-
-def test_without_a_digest_of_what_was_agreed_noise_is_missing(
-    table: Table, monkeypatch: Patch
-) -> None:
-    monkeypatch.setattr(SumStep, "context", lambda *_: bytes(32))
-    little, opened = _told_of_less_noise(table)
-    full = table.round().shares
-    there = (full.std_of_share**2 + (CLIENTS - 1) * little.shares.std_of_share**2) ** 0.5
-    assert opened
-    assert there < 0.7 * full.scale
+    assert table.opened(full, tell=dict.fromkeys(range(1, CLIENTS), little)) == broken
+    if not broken:
+        assert {place for place, _ in table.put} == {0}  # under a mask that nobody can take off
+    less = (CLIENTS - 1) * little.shares.std_of_share**2
+    assert (full.shares.std_of_share**2 + less) ** 0.5 < 0.7 * full.scale
 
 
 def test_without_a_check_of_shares_noise_is_missing(table: Table, monkeypatch: Patch) -> None:
@@ -297,7 +291,7 @@ def _other_rounds(table: Table) -> list[Asked]:
     ]
 
 
-@pytest.mark.parametrize("until", ["shares", "upload", "sign", "open", None])
+@pytest.mark.parametrize("until", ["upload", "sign", None])
 def test_a_round_is_not_played_again_with_other_parameters(
     table: Table, until: str | None
 ) -> None:
@@ -312,15 +306,64 @@ def test_a_round_is_not_played_again_with_other_parameters(
     assert all(len(table.paid(place)) == paid for place in range(CLIENTS))
 
 
+@pytest.mark.parametrize(
+    ("member", "kind"),
+    [
+        (Member, Client),
+        (KeepsRequestsApart, Client),
+        (Member, PaysOnceAddsTwice),
+        (KeepsRequestsApart, PaysOnceAddsTwice),
+    ],
+)
+def test_a_round_is_opened_once_whatever_its_parameters(
+    table: Table, member: type[Member], kind: type[Client], monkeypatch: Patch
+) -> None:
+    """The store of rounds and the ledger each see to it; without both, it is read twice."""
+    monkeypatch.setattr(module, "Member", member)
+    table = replace(table, kind=kind)
+    asked = table.round()
+    other = replace(asked.plan, model=replace(asked.plan.model, items=np.ones((2, 3), "f4")))
+    assert table.opened(asked)
+    table.rate(0, "u0,b,5\n")
+    twice = (member, kind) == (KeepsRequestsApart, PaysOnceAddsTwice)
+    assert table.opened(replace(asked, plan=other).sealed()) == twice
+    assert twice or not _unpaid(table)
+
+
+def _unpaid(table: Table) -> bool:
+    """Whether a client has sent more uploads than it has paid for, or one in two ways."""
+    try:
+        table.check()
+    except AssertionError:
+        return True
+    return False
+
+
+@EITHER
+@pytest.mark.parametrize("step", ["keys", "shares", "upload"])
+def test_the_same_message_is_answered_once(
+    broken: bool, table: Table, step: str, monkeypatch: Patch
+) -> None:
+    if broken:
+        monkeypatch.setattr(module, "Member", DoesStepsAgain)
+        table = replace(table, kind=PaysOnceAddsTwice)
+    asked = table.round()
+    table.play(asked, until="sign")
+    table.rate(0, "u0,b,5\n")
+    with contextlib.suppress(MessageError):
+        table.step(0, asked.step(step, table.got[0, step]))
+    assert _unpaid(table) == broken
+
+
 # ---- rounds that a client has forgotten
 
 
-def _forget(table: Table) -> None:
+def _forget(table: Table, places: Collection[int] = range(CLIENTS)) -> None:
     """Open so many rounds that clients forget those before."""
-    known = {path for place in range(CLIENTS) for path in table.sums(place).iterdir()}
+    known = {path for place in places for path in table.sums(place).iterdir()}
     for index in range(state._ROUNDS_KEPT):
         later = asked_for(table.roster, plan_of(run=f"to fill a store, {index}"))
-        for place in range(CLIENTS):
+        for place in places:
             table.step(place, later.step("keys"))
     assert not any(path.exists() for path in known)
 
@@ -384,17 +427,6 @@ def test_a_round_that_is_forgotten_before_its_upload_is_played_once(
         assert table.sent[place, "keys", asked.agreed.session] != keys
 
 
-class PaysOnceAddsTwice(Client):
-    """Takes a round for paid that is in its ledger, and adds to the sum again."""
-
-    def _begin(self, ledger: Any, agreed: Any) -> None:
-        pass
-
-    def _pay(self, ledger: Any, request: Request) -> tuple[Randomizer, Reservation]:
-        guard = Randomizer(ledger, trust="secagg")
-        return guard, guard.reserve(request.charge, run=request.run, round=request.round)
-
-
 @pytest.mark.parametrize("lose", LOST)
 def test_without_a_ledger_that_only_rises_an_upload_is_made_twice(
     begun: Table, lose: Callable[[Table], None]
@@ -420,25 +452,157 @@ def test_without_a_ledger_that_only_rises_an_upload_is_made_twice(
         )
 
 
-@pytest.mark.parametrize("part", ["state", "begun"])
-@pytest.mark.parametrize("until", ["shares", "upload", "sign"])
-def test_a_store_of_which_a_part_is_lost_ends_the_round(
-    table: Table, part: str, until: str
-) -> None:
-    asked = table.round()
-    table.play(asked, until=until)
+class BeginsAnew(Member):
+    """Takes a store that it cannot read for one of a round that has not begun."""
+
+    def _load(self) -> Any:
+        try:
+            return super()._load()
+        except MessageError:
+            return member_module._nothing()
+
+
+def _lose(table: Table, part: str) -> None:
     for path in table.sums(0).glob(f"*-{part}"):
         path.unlink()
-    for step in ("keys", until):
-        assert table.refuses(0, asked.step(step, table.got.get((0, step), b"")))
 
 
-def test_a_damaged_store_ends_the_round(begun: Table) -> None:
-    table, asked = begun, begun.round()
+def _spoil(table: Table, change: Callable[[bytes], bytes]) -> None:
     (path,) = table.sums(0).glob("*-state")
-    for content in (b"", b"BSA1", path.read_bytes()[:-1], path.read_bytes() + b"0", bytes(99)):
-        path.write_bytes(content)
-        assert table.refuses(0, asked.step("upload", table.got[0, "upload"]))
+    path.write_bytes(change(path.read_bytes()))
+
+
+DAMAGES: dict[str, Callable[[Table], None]] = {
+    "its state is lost": lambda table: _lose(table, "state"),
+    "its begin is lost": lambda table: _lose(table, "begun"),
+    "its state is cut": lambda table: _spoil(table, lambda content: content[:-1]),
+    "its state is empty": lambda table: _spoil(table, lambda _: b""),
+    "its state is longer": lambda table: _spoil(table, lambda content: content + b"0"),
+}
+
+
+@EITHER
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_store_ends_the_round_and_shows_no_second_keys(
+    broken: bool, table: Table, damage: Callable[[Table], None], monkeypatch: Patch
+) -> None:
+    if broken:
+        monkeypatch.setattr(module, "Member", BeginsAnew)
+    asked = table.round()
+    table.play(asked, until="upload")
+    damage(table)
+    assert table.refuses(0, asked.step("keys")) != broken
+    assert _unpaid(table) == broken
+    assert broken or table.refuses(0, asked.step("upload", table.got[0, "upload"]))
+
+
+# ---- two processes at once
+
+
+@EITHER
+def test_two_processes_of_a_client_give_one_answer(
+    broken: bool, table: Table, monkeypatch: Patch
+) -> None:
+    """They are asked the same at the same time.
+
+    The second is started when the first has seen that nothing is stored yet. The first goes on
+    once the second has either answered, or waits for the lock. So nothing here depends on how fast
+    the machine is.
+    """
+    if broken:
+        monkeypatch.setattr(Client, "_alone", lambda _: contextlib.nullcontext())
+    asked, seen, answers = table.round().step("keys"), threading.Event(), list[bytes]()
+    real_lock, real_load = state.fcntl.flock, Member._load
+
+    def second() -> None:
+        try:
+            answers.append(table.client(0).step(asked))
+        finally:
+            seen.set()
+
+    other = threading.Thread(target=second)
+
+    def lock(*how: Any) -> None:
+        if threading.current_thread() is other:
+            seen.set()
+        real_lock(*how)
+
+    def load(member: Member) -> Any:
+        state = real_load(member)
+        if threading.current_thread() is not other:
+            other.start()
+            seen.wait()
+        return state
+
+    monkeypatch.setattr(state.fcntl, "flock", lock)
+    monkeypatch.setattr(Member, "_load", load)
+    answers.append(table.client(0).step(asked))
+    other.join()
+    assert len(set(answers)) == 1 + broken
+
+
+# ---- stores that are set back after the upload
+
+
+@pytest.mark.parametrize("number", [1, 2, CLIENTS - 1])
+def test_a_store_that_is_set_back_is_at_worst_a_colluder(table: Table, number: int) -> None:
+    """The server has a sum opened with client 0, and then without it.
+
+    The stores of some other clients are set back to where they were after their uploads, as by a
+    backup. Their ledgers have nothing to object: no one pays for signing and opening. What they
+    reveal twice is what a colluder would: only as many as open a secret give the client away.
+    """
+    asked, who = table.round(), range(1, 1 + number)
+    table.play(asked, until="sign")
+    for place in who:
+        shutil.copytree(table.sums(place), table.sums(place).with_name("copy"))
+    with_it = table.play(asked).finish()
+    for place in who:
+        shutil.rmtree(table.sums(place))
+        shutil.copytree(table.sums(place).with_name("copy"), table.sums(place))
+    assert number >= COLLUDERS
+    if number < CLIENTS - 1:
+        with pytest.raises(MessageError):
+            table.play(asked, drops={"upload": [0]}).finish()
+        return
+    without = table.play(asked, drops={"upload": [0]}).finish()
+    difference = masks.reduced(with_it.values - without.values, asked.agreed.bits)
+    assert difference.tolist() == table.newest(0).tolist()
+
+
+# ---- two sets of keys in one round, of a client that was made to forget the first
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, CLIENTS - 1])
+def test_keys_of_a_forgotten_round_open_no_sum_but_the_true_one(table: Table, number: int) -> None:
+    """Client 0 shows two sets of keys; so many of its neighbours are shown the first of them.
+
+    Those deal shares for a key that it no longer has, and the others for the one that it has.
+    """
+    asked = table.round()
+    table.play(asked, until="shares")
+    first = {place: table.got[place, "shares"] for place in range(1, 1 + number)}
+    (before,) = table.sent.pop((0, "keys", asked.agreed.session))
+    _forget(table, [0])
+    server, messages = Server(asked.agreed, table.roster), dict.fromkeys(range(CLIENTS), b"")
+    opened = True
+    try:
+        for step in STEPS:
+            messages |= first if step == "shares" else {}
+            for place, message in messages.items():
+                with contextlib.suppress(MessageError):
+                    server.receive(place, table.step(place, asked.step(step, message)))
+            messages = server.close_step()
+        found = server.finish()
+    except MessageError:
+        opened = False
+    assert table.sent[0, "keys", asked.agreed.session] != [before]
+    assert opened or 0 < number < CLIENTS - 1  # with all of one kind, it is there or it is not
+    if opened:
+        assert len(found.places) >= CLIENTS - DROPOUTS
+        plain = sum(table.newest(place) for place in found.places)
+        assert found.values.tolist() == [int(of) % (1 << asked.agreed.bits) for of in plain]
+    table.check()
 
 
 # ---- how fast
@@ -451,6 +615,18 @@ def test_a_request_for_huge_masks_is_refused_before_they_are_made(
     table.play(asked, until="upload")
     monkeypatch.setattr(masks, "mask", lambda *_: pytest.fail("masks were made"))
     assert table.refuses(0, asked.step("upload", table.got[0, "upload"]))
+
+
+@EITHER
+def test_rounds_are_begun_at_the_pace_of_the_policy(
+    broken: bool, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    if broken:
+        monkeypatch.setattr(RateLimit, "take", lambda _: True)
+    with stand_in():
+        table = Table(write_summing(tmp_path, policy=POLICY | {"requests_per_hour": 3.0}))
+        begun = [not table.refuses(0, table.round(index).step("keys")) for index in range(6)]
+    assert sum(begun) == (6 if broken else 3)
 
 
 # ---- two worlds, which differ in what the user has rated
