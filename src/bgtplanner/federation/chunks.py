@@ -41,8 +41,8 @@ Pairs = list[tuple[Array, Array]]
 """User and item of each list of pairs to predict."""
 
 Computed = tuple[Local, Any, list[Array], Any]
-"""What is computed for some clients: what they keep, a tree of arrays with an entry per client, an
-array for each list of pairs, and a tree of arrays that are added up over all clients."""
+"""What clients keep, a tree of arrays with an entry per client, an array for each list of pairs,
+and a tree of arrays that are added up over all clients."""
 
 Compute = Callable[[Interactions, Local, Any, tuple[Array, ...], Pairs], Computed]
 """Computes it from the clients' ratings and what they keep, what all are given, further arrays

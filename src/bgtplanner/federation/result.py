@@ -93,18 +93,9 @@ class RoundResult:
                 },
             }
         return replace(
-            self,
-            paid=paid,
-            late=late,
-            released_norm=norm,
-            noise_norm=noise,
-            reward=reward,
-            validation_rmse=rmse,
-            validation_upper=upper,
-            plan=plan,
-            seen=seen,
-            **of_plan,
-        )
+            self, paid=paid, late=late, released_norm=norm, noise_norm=noise, reward=reward,
+            validation_rmse=rmse, validation_upper=upper, plan=plan, seen=seen, **of_plan,
+        )  # fmt: skip
 
     def as_json(self) -> dict[str, Any]:
         """Return a line of ``rounds.jsonl``, which is what observers and the report see."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from bgtplanner.federation.chunks import Computed, Heldout, Pairs, by_chunk
 from bgtplanner.federation.client import as_shared, first_parameters
 from bgtplanner.federation.parameters import RoundParameters
 from bgtplanner.federation.protection import Protection, Released, clipped_sum, release_sum
-from bgtplanner.federation.server import ExtraRows, How, sums_of
+from bgtplanner.federation.server import How, sums_of
 from bgtplanner.federation.validation import errors_of_clients
 from bgtplanner.models.interactions import (
     Interactions,
@@ -78,38 +78,19 @@ class Outcome(NamedTuple):
     validation: tuple[Array, Array] | None = None  # released, with the deviation of its noise
 
 
-class Extras(Protocol):
-    """What a run adds to its rounds beyond the learner and the protection; hashable.
-
-    Those of the paper, :class:`bgtplanner.paper.extras.PaperExtras`, say what each does.
-    """
-
-    def check(self, model: Learner, protection: Protection | None) -> None: ...
-
-    def begin(self, local: Local, interactions: Interactions) -> Local: ...
-
-    def items(self, key: Array, index: Array, interactions: Interactions) -> Array | None: ...
-
-    def rows(self, key: Array, index: Array, upload: Upload,
-             interactions: Interactions) -> ExtraRows | None: ...  # fmt: skip
-
-    def shows(self, index: int) -> bool: ...
-
-    def own(self, local: Local) -> Array: ...
-
-    def told(self, local: Local, own: Array, sends: Array, known: Ratings,
-             bound: float | None) -> Local: ...  # fmt: skip
-
-
 @dataclass(frozen=True, kw_only=True)
 class Federation:
-    """Everything that is constant over a run: the model, the server, and who takes part."""
+    """Everything that is constant over a run: the model, the server, and who takes part.
+
+    The extras are what a run adds to its rounds beyond the learner and the protection, such as
+    :class:`bgtplanner.paper.extras.PaperExtras`, whose methods they have; hashable.
+    """
 
     model: Learner
     server: Server  # how uploads become steps, unless the model defines that itself
     participation: float = 1.0  # share of the clients that take part, drawn for each round
     protection: Protection | None = None
-    extras: Extras | None = None
+    extras: Any = None
 
     def __post_init__(self) -> None:
         unless = ConfigError.unless

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from bgtplanner.federation.compilation import FEW_RATINGS, compiled, padding_of
 from bgtplanner.federation.parameters import RoundParameters
 from bgtplanner.federation.protection import Released
 from bgtplanner.federation.result import RoundResult
-from bgtplanner.federation.rounds import Extras, Federation, Outcome, State
+from bgtplanner.federation.rounds import Federation, Outcome, State
 from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.learner import Explanation, Learner, Local
 from bgtplanner.models.metrics import Metrics, tally
@@ -363,7 +363,8 @@ def _first(federation: Federation, interactions: Interactions, seed: Array) -> t
 def _extra_items(
     federation: Federation, interactions: Interactions, index: Array, key: Array
 ) -> Array | None:
-    return cast(Extras, federation.extras).items(key, index, interactions.at(index))
+    found: Array | None = federation.extras.items(key, index, interactions.at(index))
+    return found
 
 
 def _scores(

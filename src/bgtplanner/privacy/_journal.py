@@ -60,10 +60,7 @@ _WAIT_SECONDS = 30.0
 class Journal:
     """Rows in an SQLite file, or in memory. Use :meth:`create`, :meth:`open` or :meth:`in_memory`.
 
-    Attributes:
-        key: A secret for fingerprints; it is never exported with the rows.
-        durable: Whether the rows outlive the process.
-        path: The file; a name for errors if it is in memory.
+    The key is a secret for fingerprints; it is never exported with the rows.
     """
 
     def __init__(

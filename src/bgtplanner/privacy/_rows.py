@@ -33,12 +33,7 @@ _START = b"\0" * 32
 
 
 class Head(NamedTuple):
-    """The number and hash of the newest row. Keep it apart from the ledger.
-
-    Example:
-        >>> str(Head.parse("3:" + "ab" * 32))[:8]
-        '3:ababab'
-    """
+    """The number and hash of the newest row. Keep it apart from the ledger."""
 
     number: int
     hash: bytes
@@ -147,19 +142,12 @@ def settled_by(row: Row) -> int:
 
 
 class Payment(NamedTuple):
-    """Who pays how much: what a reserve row says.
-
-    Attributes:
-        attempt: Which attempt at the same round.
-        fingerprint: Of the inputs; empty if none was given.
-        who: Who pays, one entry per client.
-        ticks: What each of them pays: one number, or one per client.
-    """
+    """Who pays how much: what a reserve row says."""
 
     attempt: int
-    fingerprint: bytes
+    fingerprint: bytes  # of the inputs; empty if none was given
     who: Mask
-    ticks: Ticks
+    ticks: Ticks  # one number, or one per client
 
     def packed(self, budgets: Budgets) -> bytes:
         """Return the payload of a row, in the shortest form that says the same."""

@@ -26,13 +26,11 @@ over 2 * clip. No amplification by sub-sampling of clients is claimed.
 of the epsilons bounds the loss with certainty, and that of their squares up to delta: by theorem 2
 of Whitehouse et al. (2023) under ``either``, by concentrated differential privacy and its exact
 conversion under ``zcdp`` (``docs/proofs/zcdp.md``). Accountants that are no longer a mechanism's
-default are kept for the ledgers that were created with them.
+default are kept for the ledgers that were created with them. They are looked up by name alone: a
+ledger's file can never name code to be imported.
 
 Charges are counted in whole *ticks*: a charge is rounded up to ticks and a capacity down, and
 integers add without error, in any order. So no sum of charges is ever too small.
-
-A plugin adds a subclass of :class:`Accountant` to :data:`ACCOUNTANTS`. Accountants are looked up
-by name alone: a ledger's file can never name code to be imported.
 """
 
 from __future__ import annotations
@@ -72,12 +70,7 @@ _MOST = CEILING * TICK  # the largest charge, or power of a charge
 
 
 def to_ticks(charge: ArrayLike) -> Ticks:
-    """Return charges in whole ticks, rounded up; one below a tick or absurdly large is refused.
-
-    Example:
-        >>> int(to_ticks(0.5)) * TICK
-        0.5
-    """
+    """Return charges in whole ticks, rounded up; one below a tick or absurdly large is refused."""
     array = np.asarray(charge, dtype=np.float64)
     for bad in array[~((array >= TICK) & (array <= _MOST))].flat:  # NaN is neither
         expected = f"a number from {TICK:.2g} to {_MOST:,.0f}"
@@ -356,12 +349,7 @@ def known(reading: float) -> float | None:
 
 
 def rounded_up(epsilon: float) -> str:
-    """Return an epsilon in three digits, rounded up: no reading is printed as less than it is.
-
-    Example:
-        >>> rounded_up(24.3811), rounded_up(4.0)
-        ('24.4', '4')
-    """
+    """Return an epsilon in three digits, rounded up: no reading is printed as less than it is."""
     if not math.isfinite(epsilon) or epsilon <= 0:
         return f"{epsilon:g}"
     step = 10.0 ** (math.floor(math.log10(epsilon)) - 2)

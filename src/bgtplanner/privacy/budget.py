@@ -21,10 +21,6 @@ class Budget:
     The pair is a promise about everything that the client ever sends under this budget, however
     the charges are chosen, for the neighbouring relation of the ledger. The loss is at most
     epsilon, except with probability delta, which Gaussian noise needs to be positive.
-
-    Example:
-        >>> Budget(10, 1e-5)
-        Budget(epsilon=10.0, delta=1e-05)
     """
 
     epsilon: float

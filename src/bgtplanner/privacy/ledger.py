@@ -6,11 +6,9 @@
   or for a repeated message) returns it at no further charge, but only if the fingerprint of its
   inputs, which must be public, is unchanged. Otherwise it is a new attempt with a new charge.
 * If a run must move forward, a round that is not above every earlier one is refused.
-* The promise is the budget. ``epsilon_spent`` is a reading.
 * The first row names the neighbouring relation for which the noise of every release is scaled. A
   ledger whose first row names none is older, and its relation is ``replace-one``. A ledger is
   never used for another relation than its own.
-* Opening a ledger reads and checks every row.
 
 The ledger holds no rating, no item id and no gradient, only who paid how much in which round.
 """
@@ -148,10 +146,7 @@ class Ledger:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """Restore a ledger in memory as it was when :meth:`state_dict` was called.
-
-        A state that is not the one that was written is refused.
-        """
+        """Restore a ledger in memory from :meth:`state_dict`; an edited state is refused."""
         if "rows" not in state:
             raise LedgerError("the state holds no rows: open the durable ledger file instead")
         try:

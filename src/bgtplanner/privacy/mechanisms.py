@@ -10,11 +10,8 @@ which they are. With ``trust = secagg`` the sum carries it once, with ``local`` 
 The last bits of a double ``upload + noise`` can reveal the upload (Mironov 2012). So a release
 lies on a grid far coarser than those bits and far finer than the noise. The upload is cut to the
 grid towards zero, which increases no norm, and before it is summed. A real client's noise is drawn
-exactly, in whole steps of the grid (:mod:`bgtplanner.privacy.randomness`), with a scale that is
-rounded up to whole steps; simulated noise is drawn in doubles and rounded to the grid.
-
-The simulator protects all clients at once, in JAX arrays: its part of a mechanism works on the
-arrays of any library.
+in whole steps of the grid (:mod:`bgtplanner.privacy.randomness`), with a scale that is rounded up;
+simulated noise is rounded to it. The simulator's part of a mechanism works on JAX arrays.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri_exp
 
-from bgtplanner.errors import ConfigError, quoted
+from bgtplanner.errors import ConfigError
 from bgtplanner.privacy.randomness import ExactNoise, NoiseSource
 from bgtplanner.registry import Registry
 
@@ -91,8 +88,6 @@ class Mechanism:
     validates: ClassVar[bool] = False  # a second, small release can share a round's charge
     has_shares: ClassVar[bool] = False  # clients can draw the noise of a sum in shares
 
-    # ---- bound
-
     def sizes(self, values: Array) -> Array:
         """Return what each value adds to the norm before :meth:`root` is taken."""
         return abs(values) if self.order == 1 else values**2
@@ -131,19 +126,13 @@ class Mechanism:
             sums = self.root(self.sizes(unit).sum(axis=1))
         return largest, np.maximum(sums, 1.0), unit  # 0 if all entries are 0, where 1 does as well
 
-    # ---- calibrate
-
     def scale(
         self,
         noise_multiplier: ArrayLike,
         bound: ArrayLike,
         neighbours: Neighbours = "replace-one",
     ) -> Floats:
-        """Return the noise scale (standard deviation, or Laplace's b) for uploads within `bound`.
-
-        It is the multiplier times the sensitivity, which is that of ``replace-one`` if no relation
-        is given.
-        """
+        """Return the noise scale: the multiplier times the sensitivity of bounded uploads."""
         known = neighbours in SENSITIVITY
         ConfigError.unless(known, "neighbours", neighbours, " or ".join(SENSITIVITY))
         fits = neighbours == "replace-one" or "secagg" in self.trusts
@@ -175,8 +164,6 @@ class Mechanism:
             return self.std_of_scale * scales.max()
         return self.std_of_scale * scales.__array_namespace__().sqrt((counts * scales**2).sum())
 
-    # ---- randomise, for real
-
     def randomise(
         self, clipped: ArrayLike, source: NoiseSource, *, scale: float, bound: float, charge: float
     ) -> Floats:
@@ -194,15 +181,10 @@ class Mechanism:
         return np.asarray(np.rint(values / grid) * grid)
 
     def check_sums(self, clients: int, bound: float, scale: float) -> None:
-        """Refuse sums of more uploads on the grid than doubles hold exactly, in 2^53 steps.
-
-        Rounded sums of neighbours may differ by more than their uploads do.
-        """
+        """Refuse sums of more uploads on the grid than doubles hold exactly, in 2^53 steps."""
         most = 2**53 / (float(_positive("clip", bound)) / _grid(scale))
         expected = f"below {most:.3g}, or more noise: sums of these would not be exact"
         ConfigError.unless(clients < most * (1 - 1e-12), "clients", clients, expected)
-
-    # ---- randomise, in a simulation
 
     def released_sum(
         self, source: Any, uploads: Any, terms: Any, *, counts: Array, common: bool
@@ -214,15 +196,13 @@ class Mechanism:
         """
         raise NotImplementedError
 
-    # ---- what an honest release looks like
-
     def limits(
         self, reach: Array, rare: Array, size: int, *, parameters: Array | None = None
     ) -> Limits:
-        """Return limits that an honest release of `size` coordinates rarely exceeds.
+        """Return limits that an honest release exceeds with probability exp(-rare) each.
 
-        Each is exceeded with probability at most exp(-rare); the reach is clip over scale. For
-        Gaussian noise: norms by Laurent and Massart (2000), else P[z > t] <= exp(-t^2 / 2) / 2.
+        The reach is clip over scale. For Gaussian noise: norms by Laurent and Massart (2000), else
+        P[z > t] <= exp(-t^2 / 2) / 2.
         """
         del parameters
         xp = reach.__array_namespace__()
@@ -398,8 +378,6 @@ def _flat(uploads: ArrayLike) -> Floats:
 
 def _positive(name: str, value: ArrayLike) -> Floats:
     array = np.asarray(value, dtype=np.float64)
-    good = (array >= 1e-100) & (array <= 1e100)
-    if np.count_nonzero(good) < good.size:
-        shown = quoted(array.tolist())
-        raise ConfigError(f"{name} = {shown}: expected a number from 1e-100 to 1e100")
+    good = bool(((array >= 1e-100) & (array <= 1e100)).all())
+    ConfigError.unless(good, name, array.tolist(), "a number from 1e-100 to 1e100")
     return array

@@ -16,10 +16,9 @@ strength, so that the release has the mean clip * u. An upload that is shorter t
 reversed at random, with the probability that makes its mean right. A zero upload takes a uniformly
 random direction. Both only mix inputs, each of which is protected.
 
-For a real client (``randomness.ExactNoise``) the choices are exact coins of 64 bits whose odds are
-rounded down, z and a are exact to 112 bits below the point, and the release is computed in whole
-numbers and rounded to 24 bits. ``docs/proofs/privunit.md`` bounds what remains.
-Unlike noise, it cannot be shared by many clients, so it is for ``trust = local``.
+For a real client the choices are exact coins of 64 bits whose odds are rounded down, z and a are
+exact to 112 bits below the point, and the release is computed in whole numbers and rounded to 24
+bits; ``docs/proofs/privunit.md`` bounds what remains. It is for ``trust = local``.
 """
 
 from __future__ import annotations
@@ -74,12 +73,7 @@ class Cap(NamedTuple):
 
 
 def cap_of(epsilon: ArrayLike) -> Cap:
-    """Return the cap with the least noise at an epsilon.
-
-    Example:
-        >>> [round(float(cap_of(epsilon).strength), 2) for epsilon in (1, 10)]
-        [0.4, 3.26]
-    """
+    """Return the cap with the least noise at an epsilon."""
     wanted = np.asarray(epsilon, dtype=np.float64)
     good = bool(((wanted >= _LEAST) & (wanted <= _MOST)).all())
     ConfigError.unless(good, "epsilon", epsilon, f"from {_LEAST:g} to {_MOST:g}")

@@ -48,8 +48,7 @@ _LEAST_MU = 2.0**-22  # of a charge of one tick, the smallest there is
 class Tolerance(NamedTuple):
     """How many clients may fail to answer, and how many may tell what they added.
 
-    Each is a whole number of clients, or, below 1, a share of those that were invited. If more
-    drop out, the sum is not opened. One colluder protects clients from one another.
+    Each is a number of clients, or, below 1, a share of those that were invited.
     """
 
     dropouts: float = 0.0
