@@ -126,7 +126,7 @@ def test_what_would_not_be_read_is_not_written(changes: dict[str, Any]) -> None:
         replace(REQUEST, **changes).record()
 
 
-@pytest.mark.parametrize("text", [b"{", b"[" * 20, b"[]", b'{"mean":0.7}', b"\xff\xff"])
+@pytest.mark.parametrize("text", [b"[", b"[]", b'{"mean":0.7}', b"\xff\xff"])
 def test_settings_have_one_form(text: bytes) -> None:
     own, other = b'{"axes": 2, "mean": 0.7}', len(text).to_bytes(4, "big") + text
     content = MODEL.to_bytes().replace(len(own).to_bytes(4, "big") + own, other)
@@ -179,18 +179,12 @@ def test_the_digest_of_a_catalogue_is_that_of_every_version() -> None:
     "changes",
     [
         {"items": ()}, {"items": ("a", "a")}, {"titles": ("one",)}, {"names": ()},
-        {"high": float("inf")}, {"high": float("nan")},
+        {"high": float("inf")}, {"features": np.full((2, 1), np.nan, np.float32)},
     ],
 )  # fmt: skip
 def test_a_catalogue_that_is_not_as_agreed_is_not_read(changes: dict[str, Any]) -> None:
     with pytest.raises(MessageError):
         SentCatalogue.read(replace(CATALOGUE, **changes).record())
-
-
-def test_features_that_are_of_other_items_or_not_finite_are_not_read() -> None:
-    for features in (np.zeros((2, 2)), np.zeros((3, 1)), np.full((2, 1), np.nan)):
-        with pytest.raises(MessageError):
-            SentCatalogue.read(replace(CATALOGUE, features=features.astype(np.float32)).record())
 
 
 def test_an_answer_of_one_word() -> None:
@@ -199,13 +193,6 @@ def test_an_answer_of_one_word() -> None:
     assert read_answer(Upload, message(Reply("unknown").record())) is None
     for other in (RecordDict(), Error(2, "no"), Upload(np.zeros(1)).record()):
         assert read_word(message(other)) is None
-
-
-def test_an_upload_comes_to_the_last_bit() -> None:
-    upload = np.random.default_rng(0).normal(size=60)
-    read = read_answer(Upload, message(Upload(upload).record()))
-    assert read is not None
-    np.testing.assert_array_equal(read.values, upload)
 
 
 def bad_uploads() -> dict[str, RecordDict | Error]:

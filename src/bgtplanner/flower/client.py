@@ -297,10 +297,8 @@ def _file_of(context: Context) -> Path:
     return Path(path)
 
 
-def make_client_app(
-    *, find: Callable[[Context], Path] = _file_of, noise: NoiseFor | None = None
-) -> ClientApp:
-    """Return the client app; `find` returns the client file of a node, `noise` is for tests."""
+def make_client_app(*, noise: NoiseFor | None = None) -> ClientApp:
+    """Return the client app; the noise is for tests only."""
     app = ClientApp()
 
     def on(
@@ -311,7 +309,7 @@ def make_client_app(
         def answer(message: Message, context: Context) -> Message:
             content: messages.Sent = messages.Reply("refused")
             try:
-                client = Client(load_client(find(context)), noise=noise)
+                client = Client(load_client(_file_of(context)), noise=noise)
                 asked = kind.read(message.content)
                 if client.lacks(getattr(asked, "catalogue", "")):
                     content = messages.Reply("unknown")
