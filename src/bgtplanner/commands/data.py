@@ -133,10 +133,10 @@ def describe(config: Config) -> dict[str, Any]:
 def _in_words(fact: Any) -> str:
     """A fact about a data set in a line."""
     if isinstance(fact, dict):
-        return ", ".join(f"{name}: {_in_words(of)}" for name, of in fact.items())
+        fact = [f"{name}: {_in_words(of)}" for name, of in fact.items()]
     if isinstance(fact, list):
-        return ", ".join(map(_in_words, fact)) or "none"
-    return f"{fact:.4g}" if isinstance(fact, float) else "none" if fact is None else str(fact)
+        return ", ".join(map(_in_words, fact))
+    return f"{fact:.4g}" if isinstance(fact, float) else str(fact)
 
 
 def _catalogue(catalogue: Catalogue | None) -> dict[str, Any] | None:
@@ -167,8 +167,4 @@ def _histogram(ratings: Ratings) -> dict[str, int]:
 
 
 def _spread(counts: Any) -> dict[str, float]:
-    return {
-        "min": int(counts.min()) if len(counts) else 0,
-        "median": float(np.median(counts)) if len(counts) else 0.0,
-        "max": int(counts.max(initial=0)),
-    }
+    return dict(zip(("min", "median", "max"), np.quantile(counts, [0, 0.5, 1]), strict=True))

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -73,19 +73,17 @@ def settings_options(*keys: str) -> Callable[[Callable[..., None]], Callable[...
     places = {FLAGS[key].removeprefix("--").replace("-", "_"): key for key in keys}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        hints = get_type_hints(command, include_extras=True)
-        asked = {place: Annotated[_kind(key), option(key)] for place, key in places.items()}
-        kinds = {**asked, "assign": _Assign}
-        kinds |= {name: kind for name, kind in hints.items() if name not in ("settings", "return")}
-        own = inspect.signature(command).parameters
+        kinds = {place: Annotated[_kind(key), option(key)] for place, key in places.items()}
+        named = functools.partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
         parameters = [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=own[name].default if name in own else None,
-                annotation=kind,
-            )
-            for name, kind in kinds.items()
+            named(name, default=None, annotation=kind)
+            for name, kind in (kinds | {"assign": _Assign}).items()
+        ]
+        own = inspect.signature(command, eval_str=True).parameters.values()
+        parameters += [
+            named(of.name, default=of.default, annotation=of.annotation)
+            for of in own
+            if of.name != "settings"
         ]
 
         @functools.wraps(command)
@@ -95,7 +93,8 @@ def settings_options(*keys: str) -> Callable[[Callable[..., None]], Callable[...
             settings |= {key: value for key, value in flags.items() if value is not None}
             command(**given, settings=settings)
 
-        vars(called).update(__signature__=inspect.Signature(parameters), __annotations__=kinds)
+        vars(called)["__signature__"] = inspect.Signature(parameters)
+        called.__annotations__ = {of.name: of.annotation for of in parameters}
         return called
 
     return decorate
