@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 import threading
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,33 +82,18 @@ def every_command() -> list[list[str]]:
 
 
 class TestHelp:
-    def test_the_commands(self) -> None:
-        names = {" ".join(path) for path in every_command()}
-        assert {"", "run", "resume", "report", "data", "data list", "data info"} <= names
-
     @pytest.mark.parametrize(
         "path", every_command(), ids=lambda path: " ".join(path) or "bgtplanner"
     )
-    @pytest.mark.parametrize("flag", ["--help", "-h"])
-    def test_every_command(self, call: Call, path: list[str], flag: str) -> None:
-        done = call(*path, flag)
+    def test_every_command(self, call: Call, path: list[str]) -> None:
+        """The help of each has an example, and each but a group has --json."""
+        done = call(*path, "-h")
         text = without_codes(done.out)
         assert (done.code, done.err) == (0, "")
         assert "Example" in text
         assert f"bgtplanner {' '.join(path)}".strip() in text
         assert max(len(line) for line in text.splitlines()) <= 80
-
-    @pytest.mark.parametrize(
-        "path",
-        [path for path in every_command() if path],
-        ids=lambda path: " ".join(path),
-    )
-    def test_every_leaf_has_json(self, path: list[str]) -> None:
-        command: Any = typer.main.get_command(cli.app)
-        for name in path:
-            command = command.commands[name]
-        flags = {flag for parameter in command.params for flag in parameter.opts}
-        assert "--json" in flags or hasattr(command, "commands")
+        assert "--json" in text or "COMMAND" in text
 
     def test_version(self, call: Call) -> None:
         done = call("--version")
@@ -135,8 +119,8 @@ class TestRun:
         assert [line for line in lines if line.startswith("round 3/3  RMSE")]
         for predictor in ("each client alone, as served", "popularity", "tastes, as served"):
             assert [line for line in lines if line.startswith(predictor)]
-        assert lines[-3] == f"Report: {out}/report.html"
-        assert all(len(line) <= 80 for line in lines[:-3])
+        assert lines[-2] == f"Report: {out}/report.html"
+        assert all(len(line) <= 80 for line in lines[:-2])
         assert (out / "report.html").is_file()
         assert sorted(path.name for path in out.iterdir()) == [
             ".lock",
@@ -159,7 +143,7 @@ class TestRun:
         assert done.code == 0
         (folder,) = Path("runs").iterdir()
         assert re.fullmatch(r"synthetic-\d{8}-\d{6}-\d+", folder.name)
-        assert done.out.endswith(f"  {folder}\n")
+        assert done.out == f"{folder}\n"
 
     def test_csv_with_named_columns(self, call: Call, tmp_path: Path) -> None:
         file = tmp_path / "with space ☃ 😀.csv"
@@ -184,30 +168,6 @@ class TestRun:
         (folder,) = Path("runs").iterdir()
         assert load_config(file=folder / "config.toml").data.dataset == f"csv:{file}"
         assert object_of(call("resume", folder, "--json"))["rounds_run"] == 2
-
-
-class TestConfig:
-    def shown(self, call: Call, *arguments: object) -> dict[str, Any]:
-        done = call("run", "--show-config", *arguments)
-        assert (done.code, done.err) == (0, "")
-        assert not Path("runs").exists()
-        return tomllib.loads(done.out)
-
-    def test_flags_over_set_over_file_over_preset(self, call: Call, tmp_path: Path) -> None:
-        file = tmp_path / "mine.toml"
-        file.write_text("[federation]\nrounds = 7\n[run]\nseed = 7\n[fedgnn]\ndim = 7\n")
-        arguments = ["--preset", "paper", "--config", file, "--set", "run.seed=8", "--rounds", 9]
-        tree = self.shown(call, *arguments, "--set", "federation.rounds=8")
-        assert tree["federation"]["rounds"] == 9
-        assert tree["run"]["seed"] == 8
-        assert tree["fedgnn"]["dim"] == 7
-        assert tree["fedgnn"]["score"] == "sigmoid"
-
-    def test_what_is_shown_can_be_given_back(self, call: Call, tmp_path: Path) -> None:
-        first = call("run", "--show-config", "--preset", "paper", "--set", "data.data_dir=ü'\"\\")
-        file = tmp_path / "shown.toml"
-        file.write_text(first.out)
-        assert call("run", "--show-config", "--config", file).out == first.out
 
 
 class TestResume:
@@ -249,16 +209,6 @@ class TestResume:
         assert not (tmp_path / "run" / "summary.json").exists()
 
 
-class TestData:
-    def test_info(self, call: Call) -> None:
-        done = call("data", "info", "demo")
-        assert (done.code, done.err) == (0, "")
-        assert "15,000 ratings by 300 users" in done.out
-        assert max(len(line) for line in done.out.splitlines()) <= 80
-        facts = object_of(call("data", "info", "demo", "--json", "--seed", 3))
-        assert facts["ratings"] == 15_000
-
-
 class TestTrouble:
     """What goes wrong on the way: code 1, one line, no traceback."""
 
@@ -294,19 +244,8 @@ class TestTrouble:
         assert (done.code, done.out) == (2, "")
         assert done.err.startswith("error: JAX_PLATFORMS = 'bogus'")
 
-    def test_without_its_extra(self, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "jax", None)
-        for arguments in (["run"], ["resume", "x"], ["data", "info", "demo"]):
-            done = call(*arguments)
-            assert (done.code, done.out) == (2, "")
-            assert "pip install 'bgtplanner[sim]'" in done.err
-        assert call("data", "list").code == 0
-
-    @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-    def test_a_terminal_without_our_letters(
-        self, monkeypatch: pytest.MonkeyPatch, encoding: str
-    ) -> None:
-        output = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    def test_a_terminal_without_our_letters(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        output = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
         monkeypatch.setattr(sys, "stdout", output)
         monkeypatch.setattr(sys, "argv", ["bgtplanner", "budget"])
         with pytest.raises(SystemExit) as caught:

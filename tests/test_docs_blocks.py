@@ -7,7 +7,6 @@ says why it is not run has its commands checked all the same: they and their fla
 
 from __future__ import annotations
 
-import doctest
 import functools
 import pkgutil
 import re
@@ -277,12 +276,6 @@ def shape(printed: str) -> str:
     return " ".join(text.split())
 
 
-def test_shape_keeps_words_and_drops_figures() -> None:
-    assert shape("RMSE 0.1865  █▁▁\nin 15.6 s") == shape("RMSE 0.2  ▇\n in 7 s")
-    assert shape("RMSE 0.1865") != shape("MAE 0.1865")
-    assert shape("one\ncompiling: long\ntwo\n") == shape("one\ntwo\n")
-
-
 def is_contract(value: Any) -> bool:
     return (
         isinstance(value, type)
@@ -307,28 +300,6 @@ def test_links_and_pictures_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", read(page)):
             if not re.match(r"https?://", target):
                 assert ((REPOSITORY / page).parent / target).exists(), f"{page}: {target}"
-
-
-def test_examples_of_the_scripts() -> None:
-    assert doctest.testmod(blocks).failed == 0
-
-
-@pytest.mark.parametrize(
-    ("words", "trouble"),
-    [
-        (["bgtplanner", "run", "--epsilom", "3"], "No such option"),
-        (["bgtplanner", "rum"], "no such command"),
-        (["bgtplanner", "resume"], "Missing argument"),
-        (["make", "nothing"], "a page"),
-        (["pip", "install", "bgtplanner[nothing]"], "a page"),
-        (["python", "examples/nothing.py"], "a page"),
-        (["python", "-m", "benchmarks.speed", "--nothing"], "--nothing"),
-        (["nothing"], "whose command"),
-    ],
-)
-def test_what_does_not_exist_is_found(words: list[str], trouble: str) -> None:
-    with pytest.raises(AssertionError, match=trouble):
-        check(Command(words, 0), "a page")
 
 
 PACKAGES = "commands|data|federation|flower|models|paper|planning|privacy|report|runs"

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bgtplanner.errors import BGTPlannerError, BudgetExceeded, ConfigError, DataError, quoted
 from bgtplanner.text import as_code, csv_text, in_markdown, read_bytes, visible
 
 OBEYED = re.compile(
@@ -71,31 +70,6 @@ class TestCsv:
             assert not OBEYED.search(cell)
             number = re.fullmatch(r"[+-]?[\d.]+([eE][+-]?\d+)?", cell)
             assert number or not cell.lstrip().startswith(tuple("=+-@\t\r"))
-
-
-class TestErrors:
-    """Whatever a message quotes, no terminal obeys it."""
-
-    @pytest.mark.parametrize(
-        "error",
-        [
-            ConfigError("--set \x1b[2J: no"),
-            DataError("no", path="a\x1b\u202e/b.csv", line=3),
-            BudgetExceeded("run \x1b", charge=1.0, left=0.0),
-            BGTPlannerError("\x9b"),
-        ],
-        ids=lambda error: type(error).__name__,
-    )
-    def test_every_error(self, error: BGTPlannerError) -> None:
-        assert str(error).isprintable()
-
-    def test_quoted(self) -> None:
-        class Odd:
-            def __repr__(self) -> str:
-                return "\x1b[2J"
-
-        assert quoted(Odd()) == r"\u001b[2J"
-        assert quoted("\x1b") == r"'\x1b'"
 
 
 @pytest.mark.parametrize(
