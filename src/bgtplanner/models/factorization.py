@@ -61,8 +61,6 @@ class Factorization(Learner):
         shrinkage = [self.bias_shrinkage] + [self.factor_shrinkage] * self.dim
         normal = normal_equations(table, shrinkage, interactions)
         right = interactions.products_by_user(table, interactions.present * target)
-        if interactions.block == 1:
-            return jnp.linalg.solve(normal, right[..., None])[..., 0]
         return solved_systems(normal, right)
 
     def train(self, shared: Shared, local: Local, interactions: Interactions) -> Statistics:

@@ -74,18 +74,10 @@ class Posterior(NamedTuple):
     @classmethod
     def initial(cls, shared: Shared, *, discounts: bool = False) -> Posterior:
         """Return the prior; `discounts` says whether clients will be discounted."""
-        items = shared.items.shape[0]
-        return cls(
-            told=jnp.zeros((items, 2)),
-            sent=jnp.zeros(items),
-            precision=jnp.zeros(()),
-            spread=jnp.full((), _SPREAD**2),
-            weight=jnp.zeros(items),
-            error=jnp.full(items, _SPREAD**2),
-            sampling=jnp.zeros(items),
-            clients=jnp.zeros(()),
-            reach=jnp.zeros(()) if discounts else None,
-        )
+        zeros, zero = jnp.zeros(shared.items.shape[0]), jnp.zeros(())
+        first, told = zeros + _SPREAD**2, jnp.zeros((len(zeros), 2))
+        reach, spread = zero if discounts else None, zero + _SPREAD**2
+        return cls(told, zeros, zero, spread, zeros, first, zeros, zero, reach)
 
     def after(
         self,

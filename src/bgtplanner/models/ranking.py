@@ -93,46 +93,32 @@ class Recommender:
 
     def blocks(self, users: ArrayLike, top: int) -> Iterator[Block]:
         """Yield the lists of some users, different ones, in their order, many at a time."""
-        wide, which = top * self.ratings.features.shape[1], np.asarray(users, dtype=np.int32)
+        ratings, catalogue = self.ratings, self.ratings.catalogue
+        wide, which = top * ratings.features.shape[1], np.asarray(users, dtype=np.int32)
+        whom = "others" if self.learned else "chance would"
         for some, items, ranks in best_unrated(self.rank, self.known, which, top, wide):
-            why = self.explain(some)
+            why, numbers = self.explain(some), (items >= 0).sum(axis=1).tolist()
             explained = why.leaning is not None or why.interest is not None
             basis: Basis = "model" if self.learned else "features" if explained else "nothing"
             bases: list[Basis] = [basis if stands else "nothing" for stands in ranks.tolist()]
-            yield Block(
-                self.ratings.user_labels[some].tolist(),
-                self._lists(some, items, bases, why),
-                bases,
-            )
-
-    def _lists(
-        self, users: NDArray[Any], items: NDArray[Any], bases: list[Basis], why: Explanation
-    ) -> list[list[Recommended]]:
-        ratings, catalogue = self.ratings, self.ratings.catalogue
-        none: Any = np.full(items.shape, None)
-        predicted = titles = none
-        if len(self.known) and np.ptp(self.known.value) > 0:  # they are ratings, not clicks
-            pairs = np.repeat(users, items.shape[1]), items.ravel().astype(np.int32)
-            predicted = ratings.to_raw(self.predict(*pairs)).reshape(items.shape)
-        if catalogue is not None and catalogue.titles is not None:
-            titles = catalogue.titles[items]
-        reasons = reasons_of(ratings, why, items, "others" if self.learned else "chance would")
-        columns = (
-            ratings.item_labels[items].tolist(),
-            titles.tolist(),
-            predicted.tolist(),
-            reasons,
-        )
-        numbers = np.where(np.array(bases) == "nothing", 0, (items >= 0).sum(axis=1)).tolist()
-        return [
-            [
-                Recommended(user, place, *cells)
-                for place, cells in enumerate(zip(*rows, strict=True), start=1)
-            ][:number]
-            for user, number, *rows in zip(
-                ratings.user_labels[users].tolist(), numbers, *columns, strict=True
-            )
-        ]
+            titles: Any = np.full(items.shape, None)
+            predicted = titles
+            if catalogue is not None and catalogue.titles is not None:
+                titles = catalogue.titles[items]
+            if len(self.known) and np.ptp(self.known.value) > 0:  # they are ratings, not clicks
+                pairs = np.repeat(some, items.shape[1]), items.ravel().astype(np.int32)
+                predicted = ratings.to_raw(self.predict(*pairs)).reshape(items.shape)
+            cells = [part.tolist() for part in (ratings.item_labels[items], titles, predicted)]
+            cells.append(reasons_of(ratings, why, items, whom))
+            labels = ratings.user_labels[some].tolist()
+            lists = [
+                [
+                    Recommended(user, at + 1, *(column[row][at] for column in cells))
+                    for at in range(0 if bases[row] == "nothing" else numbers[row])
+                ]
+                for row, user in enumerate(labels)
+            ]
+            yield Block(labels, lists, bases)
 
 
 def best_unrated(
@@ -158,18 +144,14 @@ def best_unrated(
         scores[row, known.item[order[np.arange(len(row)) + skipped]]] = -np.inf
         lowest = np.where(scores > -np.inf, scores, np.inf).min(axis=1)
         differ = (scores.max(axis=1) > lowest) | (counts + 1 >= known.n_items)
-        yield some, _best(scores, min(size, known.n_items), turn), differ
-
-
-def _best(scores: NDArray[np.float32], size: int, turn: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the columns of the highest scores, best first; only what can be one is sorted."""
-    rows, columns = scores.shape
-    least = np.partition(scores, columns - size, axis=1)[:, columns - size, None]
-    row, column = np.nonzero(scores >= least)
-    order = np.lexsort((turn[column], -scores[row, column], row))
-    first = np.searchsorted(row, np.arange(rows))[:, None]
-    best = column[order][first + np.arange(size)]
-    return np.where(np.take_along_axis(scores, best, axis=1) > -np.inf, best, -1)
+        # Only scores that can be among the highest are sorted.
+        place = known.n_items - min(size, known.n_items)
+        high, column = np.nonzero(scores >= np.partition(scores, place, axis=1)[:, [place]])
+        in_order = column[np.lexsort((turn[column], -scores[high, column], high))]
+        begin = np.searchsorted(high, np.arange(len(some)))[:, None]
+        best = in_order[begin + np.arange(known.n_items - place)]
+        left = np.take_along_axis(scores, best, axis=1) > -np.inf
+        yield some, np.where(left, best, -1), differ
 
 
 def note_of(bases: Counter[Basis], learned: bool) -> str | None:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bgtplanner.registry import Registry
 
 if TYPE_CHECKING:
     from bgtplanner.models.learner import Learner
-
-
-def _is_learner(found: Any) -> bool:
-    parts = ("initial", "personalise", "train", "predict", "server_initial", "server_update")
-    return isinstance(found, type) and all(callable(getattr(found, part, None)) for part in parts)
 
 
 MODELS: Registry[type[Learner]] = Registry(
@@ -24,7 +19,7 @@ MODELS: Registry[type[Learner]] = Registry(
         "tastes": "bgtplanner.models.tastes:Tastes",
     },
     expected="a class derived from bgtplanner.Learner",
-    fits=_is_learner,
+    fits=lambda found: callable(getattr(found, "server_update", None)),
     gone={
         name: f"in a checkout it is the model benchmarks.rivals.als:{name.title()}, with --set "
         "server.optimizer=posterior"

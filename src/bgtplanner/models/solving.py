@@ -30,10 +30,7 @@ def ridge(
 
     if table.shape[1] <= FEW_COLUMNS:
         normal = normal_equations(table, shrinkage, interactions)
-        if interactions.block > 1:
-            return lambda target: solved_systems(normal, transposed(target))
-        inverse = jnp.linalg.inv(normal)
-        return lambda target: jnp.einsum("uab,ub->ua", inverse, transposed(target))
+        return lambda target: solved_systems(normal, transposed(target))
     penalty = jnp.array(shrinkage)
     squares = interactions.products_by_user(table**2, interactions.present)
     preconditioner = 1.0 / (squares + penalty)

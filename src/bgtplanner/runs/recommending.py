@@ -1,16 +1,14 @@
 """Recommendations of a run: as one object, in a file, and a few of them in the report.
 
-A list says something about the person that it is for, even though it has only items that the
-person has not rated. So a report shows lists by these rules: only a simulation has them, since
-whoever simulates holds all ratings anyway; those of your own data are shown only if
-``run.examples`` asks for them; users are chosen by the order of their labels, without looking at a
-rating; and no line has a rating, a figure that was computed from the ratings of the person, or the
-label of an item unless there are no titles.
+A list says something about a person. So a report shows only lists of a simulation, those of your
+own data only if ``run.examples`` asks for them, of users chosen by the order of their labels, and
+without a rating or a figure that was computed from the ratings of the person.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import re
 from collections import Counter
@@ -92,11 +90,8 @@ def writing(path: Path, ratings: Ratings) -> Iterator[Callable[[Block], None]]:
     def as_text(block: Block) -> None:
         first = not file.tell()
         if path.suffix == ".csv":
-            rows = [
-                {name: "" if of is None else of for name, of in row._asdict().items()}
-                for row in block.rows
-            ]
-            text = csv_text(_COLUMNS, rows)
+            rows = [["" if cell is None else cell for cell in row] for row in block.rows]
+            text = csv_text(_COLUMNS, [dict(zip(_COLUMNS, row, strict=True)) for row in rows])
             file.write((text if first else text.partition("\n")[2]).encode())
         else:
             users = [json.dumps(user, allow_nan=False) for user in users_as_json(block)]
@@ -130,9 +125,8 @@ def without_figures(reason: str) -> str:
 
 def number_of_examples(config: Config) -> int:
     """Return how many lists a report of this run shows."""
-    if config.run.examples is not None:
-        return config.run.examples
-    return _EXAMPLES if config.data.dataset in DATASETS else 0
+    public = config.data.dataset in DATASETS
+    return config.run.examples if config.run.examples is not None else _EXAMPLES * public
 
 
 def example_users(ratings: Ratings, number: int) -> list[Any]:
@@ -151,11 +145,15 @@ def examples_of(
         found = recommendations_of(recommender_of(ratings, simulation), places, TOP)
     except NothingLearnedError:
         return None
-    lists: dict[Any, list[dict[str, Any]]] = {}
-    for row in found.rows:
-        title = str(row.item) if row.title is None else row.title
-        reason = None if row.reason is None else without_figures(row.reason)
-        line = {"title": title, "predicted": row.predicted, "reason": reason}
-        lists.setdefault(row.user, []).append(line)
-    listed = [{"user": str(user), "items": lines} for user, lines in lists.items()]
+    listed = [
+        {"user": str(user), "items": [_line(row) for row in rows]}
+        for user, rows in itertools.groupby(found.rows, lambda row: row.user)
+    ]
     return {"note": found.note, "lists": listed} if listed else None
+
+
+def _line(row: Recommended) -> dict[str, Any]:
+    """Return a line of a report, without how much and how often: that is about the person."""
+    reason = None if row.reason is None else without_figures(row.reason)
+    title = str(row.item) if row.title is None else row.title
+    return {"title": title, "predicted": row.predicted, "reason": reason}
