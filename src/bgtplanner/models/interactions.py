@@ -22,7 +22,6 @@ from bgtplanner.data.ratings import Ratings
 FEW_COLUMNS = 4
 """Columns up to which products are added edge by edge: multiplying matrices would be slower."""
 
-_MATRIX = 8  # columns up to which rows are multiplied element by element
 _VECTOR = 16  # columns up to which a power of two of them is worth while
 _TABLE = 1 << 21  # products of columns, for all items, up to which they are made beforehand
 _NEVER = np.iinfo(np.int32).max
@@ -219,13 +218,7 @@ class Interactions:
 
     def scores(self, table: Array, users: Array) -> Array:
         """Return the inner product of the item's row and the user's row, for each edge."""
-        rows = table[self.item]
-        if self.block == 1 or table.shape[1] <= _MATRIX:
-            return (rows * self.of_users(users)).sum(1)
-        # Rows are gathered first, which is faster than doing all of it at once.
-        blocks = self._blocks(jax.lax.optimization_barrier(rows))  # type: ignore[no-untyped-call]
-        of_blocks = users[self.user_of_block]
-        return jnp.einsum("nbw,nw->nb", blocks, of_blocks, precision="highest").ravel()
+        return (table[self.item] * self.of_users(users)).sum(1)
 
     def squares_by_user(self, table: Array) -> Array:
         """Return each user's sum of outer products of the rows of its items, ``[users, w, w]``.

@@ -120,36 +120,28 @@ class Posterior(NamedTuple):
         if features is not None:
             columns = jnp.concatenate([columns, features - share @ features], axis=1)
         sampling = _RESIDUAL**2 / jnp.maximum(_ratings(weight, noise, count_weight), 0.5)
-        theta, quality, moved = moved._qualities(weight, sampling, columns, hostile)
+        information = weight**2 * moved.precision
+        known = information > _LEAST_INFORMATION
+        theta = moved.told[:, 0] / jnp.maximum(weight, 1e-12) / moved.precision
+        theta = jnp.where(known, theta + moved.sent / moved.precision, 0.0)  # as ratings have it
+        noisy = jnp.where(known, 1.0 / jnp.maximum(information, 1e-12), 1e12) + sampling
+        line, spread = _line(theta, columns, noisy, self.spread, known)
+        expected = columns @ line
+        believed = jnp.where(known, spread / (spread + noisy), 0.0)
+        own, error = believed * (theta - expected), spread * (1.0 - believed)
+        if moved.reach is not None:  # what that many could have produced alone counts for nothing
+            evidence = jnp.abs(weight * (theta - expected))
+            left = jnp.maximum(evidence - hostile * moved.reach / moved.precision, 0.0)
+            own = own * left / jnp.maximum(evidence, 1e-30)
+        moved = moved._replace(spread=spread, weight=weight, error=error, sampling=sampling)
         # Nothing is sent that may be noise alone; clients then do as well as they would alone.
         # Do the residuals of items that seem popular vary more than noise alone would?
         squares = (weight * theta) ** 2 * moved.precision - 1.0
         trust = share / jnp.maximum(jnp.sqrt((share**2).sum()), 1e-12)
         excess = (trust * squares).sum() / _VARIANCE_OF_SQUARE[noise.norm] ** 0.5
-        sure = jnp.clip(1.0 - moved.error / _SPREAD**2, 0.0, 1.0)
-        items = jnp.stack([quality, popularity, sure], axis=1)
+        sure = jnp.clip(1.0 - error / _SPREAD**2, 0.0, 1.0)
+        items = jnp.stack([expected + own, popularity, sure], axis=1)
         return jnp.where(excess > _SOME_SIGNAL, items, 0.0), moved
-
-    def _qualities(
-        self, weight: Array, sampling: Array, columns: Array, hostile: int
-    ) -> tuple[Array, Array, Posterior]:
-        """Return the qualities as ratings have them, as they are believed, and the posterior."""
-        information = weight**2 * self.precision
-        known = information > _LEAST_INFORMATION
-        theta = self.told[:, 0] / jnp.maximum(weight, 1e-12) / self.precision
-        theta = jnp.where(known, theta + self.sent / self.precision, 0.0)
-        noisy = jnp.where(known, 1.0 / jnp.maximum(information, 1e-12), 1e12) + sampling
-        line, spread = _line(theta, columns, noisy, self.spread, known)
-        expected = columns @ line
-        believed = jnp.where(known, spread / (spread + noisy), 0.0)
-        own = believed * (theta - expected)
-        if self.reach is not None:  # what that many could have produced alone counts for nothing
-            evidence = jnp.abs(weight * (theta - expected))
-            left = jnp.maximum(evidence - hostile * self.reach / self.precision, 0.0)
-            own = own * left / jnp.maximum(evidence, 1e-30)
-        error = spread * (1.0 - believed)
-        moved = self._replace(spread=spread, weight=weight, error=error, sampling=sampling)
-        return theta, expected + own, moved
 
     def _counts(self, count_weight: float) -> tuple[Array, Array]:
         """Return the noisy count of each item, and the standard deviation of the noise."""

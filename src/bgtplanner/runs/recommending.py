@@ -40,12 +40,7 @@ _OFTEN = re.compile(r"[\d.e+-]+ times as often as ")
 
 @dataclass(frozen=True)
 class Recommendations:
-    """Lists of recommendations for some users.
-
-    Attributes:
-        rows: All lines of all lists, user by user, the best item first.
-        note: What has to be said if a list does not come from the model; None if all do.
-    """
+    """Lists for some users, line by line, and what to say if not all come from the model."""
 
     rows: list[Recommended]
     note: str | None = None
@@ -106,8 +101,8 @@ def writing(path: Path, ratings: Ratings) -> Iterator[Callable[[Block], None]]:
             import pyarrow as pa
             from pyarrow import parquet
 
-            numbered = (of.dtype.kind in "iu" for of in (ratings.user_labels, ratings.item_labels))
-            user, item = (pa.int64() if number else pa.string() for number in numbered)
+            labels = ratings.user_labels, ratings.item_labels
+            user, item = (pa.int64() if of.dtype.kind in "iu" else pa.string() for of in labels)
             kinds = (user, pa.int32(), item, pa.string(), pa.float64(), pa.string())
             schema = pa.schema(list(zip(_COLUMNS, kinds, strict=True)))
             with parquet.ParquetWriter(file, schema) as writer:
@@ -145,10 +140,8 @@ def examples_of(
         found = recommendations_of(recommender_of(ratings, simulation), places, TOP)
     except NothingLearnedError:
         return None
-    listed = [
-        {"user": str(user), "items": [_line(row) for row in rows]}
-        for user, rows in itertools.groupby(found.rows, lambda row: row.user)
-    ]
+    by_user = itertools.groupby(found.rows, lambda row: row.user)
+    listed = [{"user": str(user), "items": list(map(_line, rows))} for user, rows in by_user]
     return {"note": found.note, "lists": listed} if listed else None
 
 
