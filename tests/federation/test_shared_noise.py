@@ -55,10 +55,9 @@ def terms(answers: Any = EVERYBODY, tolerance: Tolerance | None = None, **more: 
 
 def shares_of_six(tolerance: Tolerance) -> Shares:
     dropouts, colluders = tolerance.of(N_CLIENTS)
-    return Shares.of(
-        GDP, CHARGE, CLIP, "replace-special",
-        invited=N_CLIENTS, most_dropouts=dropouts, most_colluders=colluders,
-    )  # fmt: skip
+    scale = float(CLIP * GDP.noise_multiplier(CHARGE))
+    return Shares(scale=scale, clip=CLIP, invited=N_CLIENTS, most_dropouts=dropouts,
+                  most_colluders=colluders)  # fmt: skip
 
 
 def nothing(interactions: Interactions) -> Upload:

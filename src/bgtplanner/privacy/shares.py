@@ -21,14 +21,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.privacy.accountants import Accountant
-from bgtplanner.privacy.mechanisms import Neighbours, mechanism_named
+from bgtplanner.privacy.mechanisms import mechanism_named
 from bgtplanner.privacy.randomness import ExactNoise, NoiseSource
 
 Floats = NDArray[np.float64]
@@ -104,27 +103,6 @@ class Shares:
         fewer = 2.0 ** (_MOST_BITS - 2) * self.step / self.clip
         expected = f"at most {fewer:.3g}, or more noise: sums are of at most {_MOST_BITS} bits"
         ConfigError.unless(self.bits(1) <= _MOST_BITS, "invited", self.invited, expected)
-
-    @classmethod
-    def of(
-        cls,
-        accountant: Accountant,
-        charge: float,
-        clip: float,
-        neighbours: Neighbours,
-        *,
-        invited: int,
-        most_dropouts: int = 0,
-        most_colluders: int = 0,
-    ) -> Self:
-        """Return the shares with which a round costs each client this charge."""
-        mechanism = mechanism_named(accountant.mechanism)
-        expected = "gaussian: its noise can be drawn in shares, by clients of whom none holds all"
-        ConfigError.unless(mechanism.has_shares, "mechanism", mechanism.name, expected)
-        multiplier = accountant.noise_multiplier(charge)
-        scale = float(mechanism.scale(multiplier, clip, neighbours))
-        return cls(scale=scale, clip=float(clip), invited=invited, most_dropouts=most_dropouts,
-                   most_colluders=most_colluders)  # fmt: skip
 
     @property
     def honest(self) -> int:

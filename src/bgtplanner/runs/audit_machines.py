@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from bgtplanner.errors import BGTPlannerError, MissingExtraError
 from bgtplanner.privacy.accountants import to_ticks
 from bgtplanner.privacy.audit import Check, at_least, told_apart
+from bgtplanner.privacy.mechanisms import mechanism_named
 from bgtplanner.privacy.randomness import NoiseSource, SeededNoise
 from bgtplanner.privacy.shares import Shares
 from bgtplanner.runs.audit_targets import Setting, Trials
@@ -228,10 +229,10 @@ class GroupTarget(_Folders):
         self._roster = Roster(names, keys)
         self._roster.write(self.site / "roster.txt")
         # No fewer shares of the noise are accepted, and more help no one.
-        self._shares = Shares.of(
-            setting.accountant, setting.charge, _CLIP, setting.neighbours, invited=members,
-            most_dropouts=dropouts, most_colluders=colluders,
-        )  # fmt: skip
+        multiplier = setting.accountant.noise_multiplier(setting.charge)
+        scale = float(mechanism_named("gaussian").scale(multiplier, _CLIP, setting.neighbours))
+        self._shares = Shares(scale=scale, clip=_CLIP, invited=members, most_dropouts=dropouts,
+                              most_colluders=colluders)  # fmt: skip
         # Those who leave after their upload have added noise that nobody needs.
         extra = dropouts if "open" in leaving else 0
         self.scale *= float(np.sqrt(1 + extra / (members - dropouts - colluders)))
