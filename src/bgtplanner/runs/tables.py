@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -25,25 +25,18 @@ def tables_of(found: Comparison, *, planned: bool = False) -> Iterator[Table]:
     pairs = [keys[at : at + 2] for keys in same for at in range(0, len(keys), 2)]
     if planned:
         pairs = [keys for keys in pairs if found.error in keys] or pairs[:1]
-    note = "n: seeds finished of those requested; mean, standard deviation"
+    note = "n: seeds finished of those requested; mean and half its 95 % t-interval."
     for grid in map(list, found.study.variations):
         rows = [row for row in found.rows if list(row.varied) == grid and not row.reference]
-        for keys in pairs:
-            yield _table(" x ".join(grid), rows, keys, {"sd": "std"}, f"{note}.", grid)
+        yield from (_table(" x ".join(grid), rows, keys, note, grid) for keys in pairs)
     if found.study.variations:
         return
-    for keys in pairs:
-        spread, whole = {"sd": "std", "±95 %": "half"}, f"{note}, half the t-interval."
-        yield _table(" and ".join(_labels(keys)), found.rows, keys, spread, whole)
-    if not any(row.figures[found.error] for row in found.differences):
-        return
-    for keys in pairs:
-        sides = [METRICS[metric_of(key)].better for key in keys]
-        better = " and a ".join(map(" ".join, zip(sides, _labels(keys), strict=True)))
-        note = f"A {better} {'are' if len(keys) > 1 else 'is'} better. "
-        note += "* marks an interval that excludes zero."
-        title = f"Difference from {found.study.against}, paired by seed"
-        yield _table(title, found.differences, keys, {"±95 %": "half"}, note)
+    yield from (_table(" and ".join(map(_label, keys)), found.rows, keys, note) for keys in pairs)
+    title = f"Difference from {found.study.against}, paired by seed"
+    note = "Mean and half its 95 % t-interval; * marks one that excludes zero. Better is"
+    for keys in pairs if any(row.figures[found.error] for row in found.differences) else ():
+        better = ", ".join(f"a {METRICS[metric_of(key)].better} {_label(key)}" for key in keys)
+        yield _table(title, found.differences, keys, f"{note} {better}.")
 
 
 def when(key: str) -> str:
@@ -59,19 +52,14 @@ def group_name(dataset: str, mechanism: str) -> str:
     return f"{dataset}, {'no privacy' if mechanism == 'none' else mechanism}"
 
 
-def _labels(metrics: Sequence[str]) -> list[str]:
-    return [METRICS[metric_of(key)].label for key in metrics]
+def _label(key: str) -> str:
+    return METRICS[metric_of(key)].label
 
 
 def _table(
-    title: str,
-    rows: Sequence[Row],
-    metrics: Sequence[str],
-    spread: Mapping[str, str],
-    note: str,
-    grid: Sequence[str] = (),
+    title: str, rows: Sequence[Row], metrics: Sequence[str], note: str, grid: Sequence[str] = ()
 ) -> Table:
-    """Figures of rows, each with its `spread`: by heading, the attribute of an estimate."""
+    """A table of rows: the values of varied settings, then figures with their intervals."""
     lines = []
     for row in rows:
         wanted = metrics if row.reference else ["rmse_final"]
@@ -82,31 +70,28 @@ def _table(
         cells += [in_words(row.varied[key]) for key in grid]
         cells.append(f"{0 if ours is None else ours.seeds}" + f"/{row.asked}" * bool(row.asked))
         for key in metrics:
-            of = row.figures[key]
-            if ours is None and row.asked:
-                cells += ["failed", *("" for _ in spread)]
-            else:
-                ends = [_figure(getattr(of, name, None), key) for name in spread.values()]
-                cells += [_figure(getattr(of, "mean", None), key, "+" * bool(row.baseline)), *ends]
-                cells[-1] += _star(of, cells[-2]) if row.baseline else ""
+            cells += _figure(row.figures[key], key, row)
         name = f"{row.dataset}, for reference"
         lines.append((name if row.reference else group_name(row.dataset, row.mechanism), cells))
     heads = ["policy", *(key.rpartition(".")[2] for key in grid), "n"]
-    heads += [head for label in _labels(metrics) for head in (label, *spread)]
+    heads += [head for label in map(_label, metrics) for head in (label, "±95 %")]
     return Table(f"{title} ({when(metrics[0])})", heads, lines, note)
 
 
-def _figure(value: float | None, key: str, sign: str = "") -> str:
-    """A figure with four digits, but lists have fewer that matter; a dash if there is none."""
-    metric = METRICS[metric_of(key)]
-    return "–" if value is None else f"{value:{sign}.{4 if metric.sums else metric.digits}f}"
-
-
-def _star(difference: Estimate | None, mean: str) -> str:
-    """Mark an interval that excludes zero, unless the difference rounds to zero."""
-    if difference is None or difference.half is None:
-        return ""
-    return "*" if float(mean) != 0 and abs(difference.mean) > difference.half else " "
+def _figure(found: Estimate | None, key: str, row: Row) -> list[str]:
+    """A mean and half its interval, with four digits, but lists have fewer that matter."""
+    if found is None:
+        done = row.reference or row.baseline or row.figures["rmse_final"]
+        return ["–" if done else "failed", ""]
+    metric, sign = METRICS[metric_of(key)], "+" if row.baseline else ""
+    form = f".{4 if metric.sums else metric.digits}f"
+    mean, half = (
+        f"{found.mean:{sign}{form}}",
+        "–" if found.half is None else f"{found.half:{form}}",
+    )
+    if row.baseline and found.half is not None:  # a difference that rounds to zero gets no star
+        half += "*" if float(mean) != 0 and abs(found.mean) > found.half else " "
+    return [mean, half]
 
 
 def write_tables(found: Comparison, out: Path) -> None:
