@@ -228,21 +228,6 @@ def test_a_round_is_not_played_again_with_other_members() -> None:
     assert ask_twice(KeepsRequestsApart)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"bits": 33}, {"size": 4}, {"dropouts": 0}, {"colluders": 2}, {"context": b"1" * 32}],
-)
-def test_a_round_is_not_asked_again_with_other_parameters(change: dict[str, Any]) -> None:
-    members = Members(6)
-    members.play(until="upload")
-    first, members.request = members.request, members.request_for(range(6), **change)
-    with pytest.raises(MessageError, match="asked before, with other parameters"):
-        members.answer("keys", 0, b"")
-    members.request = first
-    with pytest.raises(MessageError, match="takes no further part"):
-        members.answer("upload", 0, members.got["upload", 0])
-
-
 # ---- a group of one, and colluders
 
 
@@ -325,36 +310,39 @@ class BelievesShares(Server):
         return keys.masking_key(self._reconstruct(place), self._session, place)
 
 
-def lie(members: Members, liars: Collection[int]) -> Any:
+def lie(liars: Collection[int], seed: bool = False) -> Any:
     def change(step: str, place: int, content: bytes) -> bytes:
         if step != "open" or place not in liars:
             return content
         answer = Opened.from_bytes(content)
+        if seed:
+            return replace(answer, seed=bytes(keys.SEED)).to_bytes()
         shares = tuple(replace(share, share=bytes(keys.SEED)) for share in answer.shares)
         return replace(answer, shares=shares).to_bytes()
 
     return change
 
 
-def test_who_sends_wrong_shares_is_named_and_left_out() -> None:
+@pytest.mark.parametrize("seed", [False, True], ids=["shares", "seed"])
+def test_who_sends_wrong_shares_is_named_and_left_out(seed: bool) -> None:
     members = Members(7, dropouts=2, colluders=1)
-    server = members.play({"upload": [6]}, change=lie(members, [2]))
+    server = members.play({"upload": [6]}, change=lie([2], seed))
     assert list(members.refused) == [2]
-    assert members.refused[2].startswith("a wrong share")
     found = server.finish()
     members.check(found)
     assert found.places == {0, 1, 2, 3, 4, 5}
 
 
-def test_a_server_that_believes_shares_accepts_a_wrong_sum() -> None:
+@pytest.mark.parametrize("seed", [False, True], ids=["shares", "seed"])
+def test_a_server_that_believes_shares_accepts_a_wrong_sum(seed: bool) -> None:
     members = Members(7, dropouts=2, colluders=1, server_kind=BelievesShares)
-    found = members.play({"upload": [6]}, change=lie(members, [0])).finish()
+    found = members.play({"upload": [6]}, change=lie([0], seed)).finish()
     assert found.values.tolist() != members.plain(found.places).tolist()
 
 
 def test_too_many_wrong_shares_give_no_sum() -> None:
     members = Members(7, dropouts=2, colluders=1)
-    server = members.play({"upload": [6]}, change=lie(members, [0, 1, 2]))
+    server = members.play({"upload": [6]}, change=lie([0, 1, 2]))
     with pytest.raises(MessageError, match="shares of a secret"):
         server.finish()
     assert set(members.refused) == {0, 1, 2}

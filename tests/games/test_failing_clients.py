@@ -18,16 +18,12 @@ import pytest
 from flwr.app import Message
 
 from bgtplanner.errors import ConfigError, InterruptedRunError
-from bgtplanner.federation.aggregation import keys
-from bgtplanner.federation.aggregation.messages import Opened
 from bgtplanner.federation.aggregation.messages import Shares as Dealt
-from bgtplanner.federation.aggregation.server import Server
 from bgtplanner.federation.parameters import round_parameters
 from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Federation
 from bgtplanner.flower import client as client_module
-from bgtplanner.flower import server as server_module
 from bgtplanner.flower.client import Client, make_client_app
 from bgtplanner.flower.machines import Machines
 from bgtplanner.flower.messages import SUM, Reply, SentCatalogue, StepAnswer, SumStep, read_answer
@@ -229,27 +225,3 @@ def test_what_can_never_make_a_sum_is_refused_before_a_run() -> None:
         assert Group(roster, tolerance, "replace-special").fewest == fewest
     with pytest.raises(ConfigError, match="9 members, of whom 5 may drop out"):
         Group(roster, Tolerance(5, 1), "replace-special").fewest  # noqa: B018
-
-
-def lying(step: str, place: int, answer: bytes) -> bytes:
-    """One client opens another seed than its own."""
-    if step != "open" or place != 0:
-        return answer
-    return replace(Opened.from_bytes(answer), seed=bytes(keys.SEED)).to_bytes()
-
-
-class Credulous(Server):
-    """Takes every seed and every share for what it says it is."""
-
-    def _take_open(self, place: int, content: bytes) -> None:
-        self._opened[place] = Opened.from_bytes(content)
-
-
-def test_a_client_that_opens_another_seed_makes_no_wrong_sum(
-    summing: Summing, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    summing.network.fault = lying
-    assert summing.step().clients == CLIENTS
-    monkeypatch.setattr(server_module, "SumServer", Credulous)
-    with pytest.raises(AssertionError, match="a wrong sum"):
-        summing.step()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +15,13 @@ import scipy.stats
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import BGTPlannerError
+from bgtplanner.federation.aggregation.messages import STEPS
+from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import Request, SentCatalogue
 from bgtplanner.privacy.randomness import ExactNoise
+from federation.aggregation.members import identity
 from flower.doubles import (
     AGREE_TO_TASTES,
     agreed,
@@ -26,11 +30,14 @@ from flower.doubles import (
     taste_request,
     write_client,
 )
+from games.summing import asked_for
 from games.worlds import (
     DEFENCELESS,
+    DEFENCELESS_IN_SUMS,
     HOSTILE,
     Move,
     ReplaysIfNothingChanged,
+    Sums,
     both,
     hostile_axes,
     hostile_catalogue,
@@ -77,25 +84,61 @@ def told_nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     return
 
 
+@pytest.fixture(scope="module")
+def together(few: Ratings, memory: Path) -> Path:
+    """The folder of a client that adds to sums, to be copied."""
+    group = {"roster": "roster.txt", "smallest_group": 4, "colluders": 1}
+    agrees = ALLOWED | {"requests_per_hour": 1000.0, "neighbours": "replace-special"}
+    folder = memory / "together"
+    write_client(folder, few, 0, agreed(few, agrees | {"secagg": group}))
+    (folder / "state" / "identity").write_text(identity(0).private_bytes_raw().hex())
+    shutil.copy(memory / "template" / "roster.txt", folder)
+    return folder
+
+
+def _moves(seed: int, honest: Request, few: Ratings, home: Path) -> list[Move]:
+    rng, roster = np.random.default_rng(seed), home / "roster.txt"
+    if not roster.exists():
+        return some_moves(rng, honest, 40, _catalogues(few))
+    sums = Sums(lambda plan: asked_for(Roster.read(roster), plan, size=60))
+    return some_moves(rng, replace(honest, trust="secagg"), 60, _catalogues(few)[:1], sums)
+
+
 @pytest.mark.usefixtures("told_nothing")
 @pytest.mark.parametrize("seed", range(20))
 def test_nothing_is_learned_that_was_not_paid_for(
     seed: int, home: Path, honest: Request, few: Ratings, tmp_path: Path
 ) -> None:
-    moves = some_moves(np.random.default_rng(seed), honest, 40, _catalogues(few))
-    one, other = both(home, tmp_path, Client, moves)
+    one, other = both(home, tmp_path, Client, _moves(seed, honest, few, home))
     assert one == other
     assert any(seen and seen[0] == "released" for seen in one)
 
 
 @pytest.mark.usefixtures("told_nothing")
-@pytest.mark.parametrize("kind", DEFENCELESS)
-def test_without_the_defence_the_two_worlds_can_be_told_apart(
-    kind: type[Client], home: Path, honest: Request, few: Ratings, tmp_path: Path
+def test_nothing_is_learned_from_sums_that_was_not_paid_for(
+    together: Path, honest: Request, few: Ratings, tmp_path: Path
 ) -> None:
+    steps: set[str] = set()
+    for seed in range(5):
+        one, other = both(together, tmp_path, Client, _moves(seed, honest, few, together))
+        assert one == other, f"game {seed}"
+        steps |= {seen[1] for seen in one if seen and seen[0] == "answered"}
+    assert steps == set(STEPS)
+
+
+@pytest.mark.usefixtures("told_nothing")
+@pytest.mark.parametrize(
+    ("kind", "of_sums"),
+    [*((kind, False) for kind in DEFENCELESS), *((kind, True) for kind in DEFENCELESS_IN_SUMS)],
+)
+def test_without_the_defence_the_two_worlds_can_be_told_apart(
+    kind: type[Client], of_sums: bool, home: Path, together: Path, honest: Request, few: Ratings,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    template = together if of_sums else home
     for seed in range(20):
-        moves = some_moves(np.random.default_rng(seed), honest, 40, _catalogues(few))
-        one, other = both(home, tmp_path / str(seed), kind, moves)
+        moves = _moves(seed, honest, few, template)
+        one, other = both(template, tmp_path / str(seed), kind, moves)
         if one != other:
             return
     pytest.fail("the server has learned nothing: the game cannot be won")
@@ -220,30 +263,17 @@ def test_the_client_that_replays_if_nothing_changed_is_read_by_it(
 TASTED = 60  # guesses
 
 
-@pytest.fixture(scope="module")
-def home_of_tastes(few: Ratings, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a client that agrees to `tastes`, to be copied."""
-    folder = tmp_path_factory.mktemp("tastes") / "home"
-    named = {"catalogues": [catalogue.digest for catalogue in _hostile(few)]}
-    policy = agreed(few, ALLOWED | AGREE_TO_TASTES | named | {"most_features": 30})
-    write_client(folder, few, 0, policy)
-    return folder
-
-
-def _hostile(few: Ratings) -> list[SentCatalogue]:
-    return [hostile_catalogue(catalogue_for(few), kind) for kind in HOSTILE]
-
-
 @pytest.mark.usefixtures("told_nothing")
-@pytest.mark.parametrize("seed", range(4))
-def test_features_are_no_way_around_the_charge(
-    seed: int, home_of_tastes: Path, few: Ratings, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("seed", range(3))
+def test_features_are_no_way_around_the_charge(seed: int, few: Ratings, tmp_path: Path) -> None:
     """Also where they are not finite, absurd, or of another number: all of that is public."""
-    rng, catalogues = np.random.default_rng(seed), _hostile(few)
+    catalogues = [hostile_catalogue(catalogue_for(few), kind) for kind in HOSTILE]
+    named = {"catalogues": [catalogue.digest for catalogue in catalogues], "most_features": 30}
+    policy = agreed(few, ALLOWED | AGREE_TO_TASTES | named)
+    home = write_client(tmp_path / "home", few, 0, policy).parent
     moves = [Move("hold", catalogue=catalogue) for catalogue in catalogues]
-    moves += some_moves(rng, taste_request(few), 30, catalogues)
-    one, other = both(home_of_tastes, tmp_path, Client, moves)
+    moves += some_moves(np.random.default_rng(seed), taste_request(few), 30, catalogues)
+    one, other = both(home, tmp_path, Client, moves)
     assert one == other
     assert any(seen and seen[0] == "released" for seen in one)
 
@@ -292,29 +322,24 @@ def _taste_part(upload: Any) -> Any:
     return upload.reshape(30, 4)[:, 2:].ravel()
 
 
-def _chance_of_the_best(right: int) -> float:
-    """Of so many right guesses with all that a charge of 1 buys: mu = 1, by its definition."""
-    return float(scipy.stats.binom.sf(right - 1, TASTED, scipy.stats.norm.cdf(0.5)))
-
-
-@pytest.mark.parametrize("kind", HOSTILE[:3])
+@pytest.mark.parametrize(
+    ("kind", "broken"),
+    [
+        ("none", None),
+        ("of one item", None),
+        ("of one item", tastes_are_not_clipped),
+        ("of one item", tastes_are_not_noised),
+    ],
+)
 def test_hostile_axes_and_features_gain_no_more_than_the_charge_has_bought(
-    kind: str, few: Ratings, tmp_path: Path
+    kind: str, broken: Any, few: Ratings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home = _home_of(few, tmp_path / "client", kind)
-    assert _chance_of_the_best(_best_guesses(home, few, kind)) > 1e-6
-
-
-def _home_of(few: Ratings, folder: Path, kind: str) -> Path:
+    if broken is not None:
+        broken(monkeypatch)
     digest = hostile_catalogue(catalogue_for(few), kind).digest
     policy = agreed(few, AGREE_TO_TASTES | {"catalogues": [digest]})
-    return write_client(folder, few, 0, policy, holds=False).parent
-
-
-@pytest.mark.parametrize("broken", [tastes_are_not_clipped, tastes_are_not_noised])
-def test_tastes_that_are_not_protected_are_read(
-    broken: Any, few: Ratings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broken(monkeypatch)
-    home = _home_of(few, tmp_path / "client", "of one item")
-    assert _chance_of_the_best(_best_guesses(home, few, "of one item")) < 1e-6
+    home = write_client(tmp_path / "client", few, 0, policy, holds=False).parent
+    # Of so many right guesses with all that a charge of 1 buys: mu = 1, by its definition.
+    bought = scipy.stats.norm.cdf(0.5)
+    chance = scipy.stats.binom.sf(_best_guesses(home, few, kind) - 1, TASTED, bought)
+    assert (chance < 1e-6) == (broken is not None)

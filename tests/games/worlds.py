@@ -74,16 +74,10 @@ CHANGES: tuple[Callable[[str], str | None], ...] = (
 class Move:
     """What happens next, in both worlds alike: all of it is public.
 
-    Attributes:
-        kind: ``ask``, ``sum``, ``keep``, ``hello``, ``hold``, ``change``, ``lose`` (what was kept
-            last), ``copy`` and ``restore`` (the rounds of sums), ``forget`` (the catalogues),
-            ``age``.
-        request: What is asked for.
-        step: Which step of a sum is asked for, how; see :class:`Step`.
-        catalogue: What is to be held.
-        crash: The step of the answer at which the machine stops, if it does.
-        changes: What the user of each world does.
-        seconds: By which the clock jumps.
+    The kinds are ``ask``, ``sum``, ``keep``, ``hello``, ``hold``, ``change``, ``lose`` (what was
+    kept last), ``copy`` and ``restore`` (the rounds of sums), ``forget`` (the catalogues) and
+    ``age``. `crash` is the step of the answer at which the machine stops, `changes` is what the
+    user of each world does.
     """
 
     kind: str
@@ -97,14 +91,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Step:
-    """A step of a sum that is asked for.
-
-    Attributes:
-        name: Its name.
-        asked: The round, as the server tells of it.
-        message: ``next``: the one that fits. ``last``: that of the step before. ``cut``,
-            ``none``: a part of it.
-    """
+    """A step of a sum, with the message that fits, that of the step before, a part, or none."""
 
     name: str
     asked: Asked
@@ -384,12 +371,7 @@ def some_moves(
 
 @dataclass
 class Sums:
-    """What a server tries with sums: several rounds at once, mostly a step further in one.
-
-    Attributes:
-        begin: Makes a round of a plan.
-        rounds: Those that it has begun, and how many of their steps it has asked for.
-    """
+    """What a server tries with sums: several rounds at once, mostly a step further in one."""
 
     begin: Callable[[Request], Asked]
     rounds: list[tuple[Asked, int]] = field(default_factory=list)
@@ -459,7 +441,7 @@ def _request(rng: Generator, honest: Request) -> Request:
     )
 
 
-HOSTILE = ("none", "one for each item", "of one item", "not a number", "huge", "too many")
+HOSTILE = ("none", "of one item", "not a number", "too many")
 
 
 def hostile_catalogue(honest: SentCatalogue, kind: str, item: int = 7) -> SentCatalogue:
@@ -469,10 +451,8 @@ def hostile_catalogue(honest: SentCatalogue, kind: str, item: int = 7) -> SentCa
     one[item] = 1.0
     features = {
         "none": np.zeros((number, 0)),
-        "one for each item": np.eye(number),
         "of one item": one,
         "not a number": one * np.nan,
-        "huge": one * 1e30,
         "too many": np.ones((number, number + 1)),
     }[kind].astype(np.float32)
     names = tuple(str(place) for place in range(features.shape[1]))
@@ -625,21 +605,3 @@ DEFENCELESS = (
     AsksForItemsThatItHasRated,
     KeepsAnswersByWhatItSent,
 )
-
-__all__ = [
-    "DEFENCELESS",
-    "DEFENCELESS_IN_SUMS",
-    "HOSTILE",
-    "Move",
-    "RefusesWithoutRatings",
-    "ReplaysIfNothingChanged",
-    "Sums",
-    "World",
-    "both",
-    "hostile_axes",
-    "hostile_catalogue",
-    "paid_releases_tell_nothing",
-    "some_moves",
-    "tastes_are_not_clipped",
-    "tastes_are_not_noised",
-]
