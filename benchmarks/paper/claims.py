@@ -8,9 +8,9 @@ from typing import NamedTuple
 from benchmarks.paper.figures import differs, falls, lines_of, small_constants
 from benchmarks.paper.findings import BGT, OTHERS, RIVALS, gains_of, of_print
 from benchmarks.paper.plan import DATASETS, MECHANISMS, Reading
+from benchmarks.paper.printed import HEADLINE
 from benchmarks.paper.results import Results
 from benchmarks.paper.table import column, short, table
-from bgtplanner.paper.table2 import HEADLINE
 
 YES, NO, DEPENDS, OPEN = (
     "reproduced",

@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MatplotlibFigure
 
 from benchmarks.paper.plan import DATASETS, FIGURES, MECHANISMS, SEEDS, Figure, Job
+from benchmarks.paper.printed import EPSILON
 from benchmarks.paper.results import Results
 from benchmarks.paper.table import NOTHING, not_run, short, table
 from bgtplanner.models.metrics import METRICS
-from bgtplanner.paper.table2 import EPSILON
 from bgtplanner.report.pictures import ABOVE, BLUE, GREEN, YELLOW, Picture, as_file
 from bgtplanner.runs.folder import write_whole
 from bgtplanner.runs.statistics import Comparison, Estimate, Row, metric_of

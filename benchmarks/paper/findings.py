@@ -14,9 +14,9 @@ from benchmarks.paper.plan import (
     READINGS,
     Reading,
 )
+from benchmarks.paper.printed import HEADLINE
 from benchmarks.paper.results import Results
 from benchmarks.paper.table import NOTHING, column, print_of, short, signed, table
-from bgtplanner.paper.table2 import HEADLINE
 from bgtplanner.runs.statistics import Estimate, estimate
 
 BGT = COMPARED["BGTplanner"]

@@ -18,8 +18,8 @@ from benchmarks.paper.plan import (
     Job,
     Reading,
 )
+from benchmarks.paper.printed import Published, published
 from benchmarks.paper.results import Results
-from bgtplanner.paper.table2 import Published, published
 from bgtplanner.runs.config import INDIFFERENT
 from bgtplanner.runs.statistics import Estimate
 

@@ -248,9 +248,10 @@ def test_the_process_learns_by_which_factor_a_forecast_is_wrong(context: Any) ->
         forecast.learned = 0.0  # the same situation, again and again
         assert played(policy, forecast, 1, reward=reward, context=context)
     row = np.zeros(0) if context is None else np.array(context)
-    factors, usual = policy._factors(row, np.array([0.125, 0.2, 0.5, 1.0]))
+    places = np.log2([0.125, 0.2, 0.5, 1.0])
+    factors = policy.process.expect(places, row[None], time=policy.round)[0]
     assert factors == pytest.approx([1.0, 1.0, 0.5, 0.5], abs=0.15)
-    assert 0.5 < usual < 0.7  # over all of them, by what they brought
+    assert 0.5 < policy.process.reward_scale()[0] < 0.7  # over all, by what they brought
     policy._agenda.next = policy._agenda.until = policy.round
     forecast.learned = 0.0
     (plan,) = played(policy, forecast, 1, context=context)

@@ -7,7 +7,7 @@ is played again after a crash is not charged again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -68,6 +68,7 @@ class Engine(Protocol):
     def shown_pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]: ...
 
 
+@dataclass(eq=False, repr=False)
 class Coordinator:
     """A federation whose rounds are planned and paid for.
 
@@ -76,11 +77,10 @@ class Coordinator:
         policy: Plans on this ledger.
         mark: Identifies all inputs of the run; with the number of a round, those of the round.
         context: What the policy may look at, by its name in :data:`CONTEXTS`.
-        reward: What the policy is told: by how much the RMSE on the ``test`` ratings or the mean
-            training ``loss`` fell, neither of which is accounted for; ``released``: the signal in
-            the noisy aggregate, relative to the first one, which says nothing to a policy that
-            plans by forecasts; ``validation``: by how much the RMSE on the clients' validation
-            sets fell, paid for by a share of the round's charge.
+        reward: What the policy is told: by how much the RMSE on the ``test`` ratings, the mean
+            training ``loss`` or the RMSE on the clients' ``validation`` sets fell, of which only
+            the last is accounted for; or the signal in the ``released`` aggregate, which says
+            nothing to a policy that plans by forecasts.
         participation: Share of the clients that are invited to a round.
         dropout: Share of the clients that pay and then fail to answer.
         stragglers: Share of the clients that pay and answer too late; mostly the same ones.
@@ -89,49 +89,42 @@ class Coordinator:
         stops: Whether the run ends with the budget. Otherwise each client learns from its own.
     """
 
+    engine: Engine
+    policy: Policy
+    ledger: Ledger
+    _: KW_ONLY
+    trust: str
+    run: str
+    mark: bytes
+    context: Any = "released"
+    reward: RewardKind = "released"
+    values: int = 5
+    participation: float = 1.0
+    dropout: float = 0.0
+    stragglers: float = 0.0
+    tolerance: Tolerance = field(default=Tolerance())
+    stops: bool = False
+    seed: int = 0
+
+    remembers: ClassVar = ("_last", "_first_signal", "joined_first", "over")
     everyone_joins: ClassVar[bool] = True
     """Whether the ledger has as many places as there will be clients, and none to spare."""
 
-    remembers = ("_last", "_first_signal", "joined_first", "over")
-
-    def __init__(
-        self,
-        engine: Engine,
-        policy: Policy,
-        ledger: Ledger,
-        *,
-        trust: str,
-        run: str,
-        mark: bytes,
-        context: str = "released",
-        reward: RewardKind = "released",
-        values: int = 5,
-        participation: float = 1.0,
-        dropout: float = 0.0,
-        stragglers: float = 0.0,
-        tolerance: Tolerance | None = None,
-        stops: bool = False,
-        seed: int = 0,
-    ) -> None:
-        self.engine, self.ledger, self.trust, self.run = engine, ledger, trust, run
-        self.context = CONTEXTS[context if policy.learns else "none"](values, seed=seed)
-        self.reward: RewardKind = reward if policy.learns else "none"
-        self.participation, self.dropout, self.stragglers = participation, dropout, stragglers
-        self.tolerance = Tolerance() if tolerance is None else tolerance
-        self.stops, self.over, self.seed, self._mark = stops, False, seed, mark
-        self.present = np.ones(len(ledger), dtype=bool)
-        self.joined_first = len(ledger)
+    def __post_init__(self) -> None:
+        learns = self.policy.learns
+        self.context = CONTEXTS[self.context if learns else "none"](self.values, seed=self.seed)
+        self.reward = self.reward if learns else "none"
+        self.present = np.ones(len(self.ledger), dtype=bool)
+        self.joined_first, self.over = len(self.ledger), False
         self.validation = Validation()
         self._last: float | None = None
         self._first_signal: float | None = None
-        self.policy = self._told(policy)
+        self.policy = self._told(self.policy)
 
     def _told(self, policy: Policy) -> Policy:
         """Return the policy, after telling it about the run; refuse one with another ledger."""
-        same, expected = (
-            policy.ledger in (None, self.ledger),
-            "the run's: make the policy with ledger=...",
-        )
+        same = policy.ledger is None or policy.ledger is self.ledger
+        expected = "the run's: make the policy with ledger=..."
         ConfigError.unless(same, "ledger of the policy", "one of its own", expected)
         policy.run, policy.replays = self.run, True
         return policy
@@ -173,7 +166,9 @@ class Coordinator:
             if seen.noise_std > 0 and np.isfinite(seen.aggregate).all():
                 self.context.released(seen.aggregate, seen.noise_std)
             if self.policy.follows_norms:
-                self.policy.saw(_norm_of(seen))
+                alone = None if seen.norms is None else seen.norms.astype(np.float64)
+                mean = np.linalg.norm(seen.aggregate.astype(np.float64))
+                self.policy.saw(float(mean) if alone is None else alone)
         self.policy.learn(plan, reward)
         return record.planned(
             plan, seen, reward=reward, paid=int(plan.participants.sum()) if paid else 0,
@@ -182,14 +177,13 @@ class Coordinator:
 
     def _inputs(self, index: int, invited: Mask) -> bytes:
         """Return a hash of all that the uploads of a round follow from."""
-        return self.ledger.fingerprint(self._mark, str(index).encode(), invited.tobytes())
+        return self.ledger.fingerprint(self.mark, str(index).encode(), invited.tobytes())
 
     def _planned(self, invited: Mask, forecast: _Forecast) -> Plan | None:
         """Return what the policy proposes for the invited clients; None: it has stopped."""
         policy = self.policy
         policy.present = None if self.present.all() else self.present
-        wanted = policy.forecasts and policy.learns
-        if wanted and (policy.forecast is not None or forecast.known):
+        if policy.forecasts and (policy.forecast is not None or forecast.known):
             policy.forecast = forecast
         context = context_of(self.context.of(self))
         plan = policy.plan(context, None if invited.all() else invited)
@@ -392,10 +386,3 @@ class _Forecast:
             return {}
         memory, clip, norm = self._known
         return self._learner.split(memory, self.precision(self.left()), clip, norm)
-
-
-def _norm_of(seen: Seen) -> float | Floats:
-    """Return the norm of each client's release if the server sees them, else of the mean."""
-    if seen.norms is not None:
-        return seen.norms.astype(np.float64)
-    return float(np.linalg.norm(seen.aggregate.astype(np.float64)))

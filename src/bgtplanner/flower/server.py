@@ -348,4 +348,4 @@ class DeployedRounds(Coordinator):
     def _inputs(self, index: int, invited: NDArray[np.bool_]) -> bytes:
         # A client repeats its answer whichever others are asked: it has paid for the round.
         del invited
-        return self.ledger.fingerprint(self._mark, str(index).encode())
+        return self.ledger.fingerprint(self.mark, str(index).encode())

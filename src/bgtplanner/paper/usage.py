@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array, issparse
+from scipy.sparse import csr_array
 from scipy.sparse.linalg import svds
 
-from bgtplanner.errors import ConfigError
 from bgtplanner.planning.arguments import whole
 from bgtplanner.planning.context import Context
 
@@ -50,28 +49,12 @@ class UsageContext(Context):
     def of_pairs(
         self, client: ArrayLike, item: ArrayLike, *, clients: int, items: int
     ) -> NDArray[np.float64]:
-        """Return the singular values of the pairs in use; repeated pairs count once.
-
-        Args:
-            client: Client of each pair, from 0.
-            item: Item of each pair, from 0.
-            clients: Number of clients.
-            items: Number of items.
-        """
-        shape = whole("clients", clients, 0), whole("items", items, 0)
-        rows, columns = _indices("client", client, clients), _indices("item", item, items)
-        same, expected = len(rows) == len(columns), f"{len(rows)}, as clients"
-        ConfigError.unless(same, "item", f"{len(columns)} of them", expected)
-        return self.of_matrix(csr_array((np.ones(len(rows)), (rows, columns)), shape=shape))
+        """Return the singular values of the pairs in use; repeated pairs count once."""
+        rows, columns = np.asarray(client, dtype=np.int64), np.asarray(item, dtype=np.int64)
+        return self.of_matrix(csr_array((np.ones(len(rows)), (rows, columns)), (clients, items)))
 
     def of_matrix(self, matrix: Any) -> NDArray[np.float64]:
-        """Return the singular values of a sparse matrix of clients by items, as zeros and ones.
-
-        Args:
-            matrix: A SciPy sparse array or matrix; whatever is not 0 counts as 1.
-        """
-        fits = issparse(matrix) and matrix.ndim == 2
-        ConfigError.unless(fits, "matrix", type(matrix), "a SciPy sparse matrix")
+        """Return the singular values of a sparse matrix of clients by items, as zeros and ones."""
         used = csr_array(matrix, copy=True)
         used.sum_duplicates()
         used.eliminate_zeros()
@@ -87,16 +70,3 @@ class UsageContext(Context):
         found = np.sort(found)[::-1][: self.values]
         found = np.where(found > _NOTHING * np.max(found, initial=0.0), found, 0.0)
         return np.pad(found, (0, self.values - len(found)))
-
-
-def _indices(name: str, given: ArrayLike, limit: int) -> NDArray[np.int64]:
-    """Return integers from 0 to below the limit; a refusal does not show them."""
-    array = np.asarray(given)
-    if array.size == 0 and array.ndim == 1:
-        return np.zeros(0, dtype=np.int64)
-    expected = f"one dimension of whole numbers from 0 to below {limit}"
-    ConfigError.unless(array.ndim == 1, name, f"{array.ndim} dimensions", expected)
-    ConfigError.unless(np.issubdtype(array.dtype, np.integer), name, str(array.dtype), expected)
-    fits = bool(array.min() >= 0 and array.max() < limit)
-    ConfigError.unless(fits, name, "out of range", expected)
-    return array.astype(np.int64, copy=False)

@@ -35,13 +35,11 @@ from bgtplanner.planning.policy import Choice
 from bgtplanner.planning.predictor import Predictor
 from bgtplanner.planning.schedules import fitted
 
-_REPLAYED = 32  # latest contexts that the price is updated by,
-_REFRESH = 8  # and the number of rounds after which their rewards are predicted again
+_REPLAYED, _REFRESH = 32, 8  # contexts that the price is updated by; rounds between predictions
 _LARGEST = 1e90  # larger rewards count as this much: their squares must be finite
 _PROBE = 0.06  # share of the budget that is paid to learn what the rest is worth
 _GROWS = 4.0  # by which factor charges grow where only the last round counts
 _NEGLIGIBLE = 0.005  # times `worthwhile`: the mean gain from which on a payment is asked for
-_GOALS = {"served": "all rounds", "last": "the last round"}
 _CLEARLY = 2.0  # times `worthwhile`: a forecast of so much needs no probe
 
 
@@ -53,8 +51,7 @@ class BGTPlanner(LevelPolicy):
         levels: The number of levels, A.
         min_rounds: The fewest rounds that the budget may be spent in, which sets the dearest
             level. By default an eighth of `rounds`.
-        cheapest: The cheapest level, in even shares of `rounds`.
-        skip: Whether there is a level that skips the round.
+        cheapest: The cheapest level, in even shares; with `skip`, there is one that costs nothing.
         initial_rounds: How often each level up to two even shares is tried at first, T0.
         gamma: How strongly the best level is preferred; None: more with every round.
         radius: The largest price of the dearest level, over the size of the rewards; by default
@@ -93,16 +90,14 @@ class BGTPlanner(LevelPolicy):
         super().__post_init__()
         whole("initial_rounds", self.initial_rounds, 1)
         number("gamma", self.gamma or 0.0, 0.0)
-        number("growth", self.growth, 1.0, 1e6)
-        number("worthwhile", self.worthwhile, 0.0, 1.0)
-        number("cheapest", self.cheapest, 1e-9, 1.0)
+        for name, low, high in (("growth", 1, 1e6), ("worthwhile", 0, 1), ("cheapest", 1e-9, 1)):
+            number(name, getattr(self, name), low, high)
         ConfigError.unless(isinstance(self.skip, bool), "skip", self.skip, "true or false")
-        first, low = int(self.skip), self.cheapest * self._even
+        first, cheapest = int(self.skip), self.cheapest * self._even
         levels = whole("levels", self.levels, 1, 1000)
-        grid = self._grid(low, low if levels == 1 else self._dearest, levels)
+        grid = self._grid(cheapest, cheapest if levels == 1 else self._dearest, levels)
         self.charges = np.hstack([np.zeros((len(grid), first)), grid])
-        self._goal = Objective(self.objective, self.traffic)
-        self._agenda = Agenda()
+        self._goal, self._agenda = Objective(self.objective, self.traffic), Agenda()
         self.process = Predictor(**(self._process if self.predictor is None else self.predictor))
         self._promised: dict[int, list[float]] = {}  # of plans not told: what was expected of them
         self._position, self._usual = self._positions()
@@ -115,8 +110,8 @@ class BGTPlanner(LevelPolicy):
         most = float((self.expected(self.rounds) * self._unit).max())
         radius = most if self.radius is None else self.radius
         self.constrainer = Constrainer(resources=len(shares), radius=radius, step=0.1)
-        self._latest: deque[Floats] = deque(maxlen=_REPLAYED)  # contexts
-        self._replayed: deque[Floats] = deque(maxlen=_REPLAYED)  # what is predicted in each
+        # The latest contexts, and what is predicted in each of them.
+        self._latest, self._replayed = (deque[Floats](maxlen=_REPLAYED) for _ in range(2))
 
     def choose(self, context: Floats, left: Floats) -> Choice | None:
         """Decide by forecast, by rewards, or by a schedule where nothing is known."""
@@ -138,8 +133,6 @@ class BGTPlanner(LevelPolicy):
         inputs = [position, *context.tolist()]
         self.process.observe(inputs, time=plan.round, reward=reward, variance=unsure**2)
 
-    # ---- nothing is known about the rounds
-
     def _by_schedule(self) -> Choice:
         """Charge an even share, or one that grows if the last round is what counts."""
         served = self.objective == "served"
@@ -150,8 +143,6 @@ class BGTPlanner(LevelPolicy):
     @cached_property
     def _growing(self) -> Floats:
         return fitted(self, _GROWS ** (np.arange(self.rounds) / max(self.rounds - 1, 1)))
-
-    # ---- by rewards
 
     def _by_rewards(self, context: Floats, left: Floats) -> Choice:
         """Draw a level by what it was found to bring; at first, try the levels in turn."""
@@ -220,8 +211,6 @@ class BGTPlanner(LevelPolicy):
         gamma = gamma_growing(len(score), self.round) if self.gamma is None else self.gamma
         return probabilities(score, gamma)
 
-    # ---- by forecast
-
     def _by_forecast(self, forecast: Forecast, context: Floats, left: Floats) -> Choice | None:
         """Pay what the best schedule for what is left says, or wait, or stop for good."""
         agenda, now, nothing = self._agenda, self.round, np.zeros(len(self._even))
@@ -269,8 +258,12 @@ class BGTPlanner(LevelPolicy):
         # What is known about the rounds to come has hardly changed: a plan that was made is kept.
         kept = not len(self.process) and not outlook.joining and agenda.holds(self.round, promised)
         offers = outlook.offers(agenda.plan if kept else ())
-        factors, usual = self._factors(context, offers.levels)
-        predicted, later = factors * offers.now, usual * offers.later
+        predicted, later = offers.now, offers.later
+        if len(self.process):  # by which factor rewards differ from the forecast, and usually do
+            places = np.log2(np.maximum(offers.levels, 1e-9))
+            factors = self.process.expect(places, context[None], time=self.round)[0]
+            predicted = np.maximum(factors, 0.0) * offers.now
+            later = max(self.process.reward_scale()[0], 1e-12) * offers.later
         score = predicted + later
         if len(self.process):
             chance = self._chance(score / max(abs(float(score.max())), 1e-12))
@@ -293,26 +286,15 @@ class BGTPlanner(LevelPolicy):
             score=score, probability=chance, forecast=np.array([promised]),
         )  # fmt: skip
 
-    def _factors(self, context: Floats, levels: Floats) -> tuple[Floats, float]:
-        """Return by which factor rewards differ from the forecast: per level, and as usual."""
-        if not len(self.process):
-            return np.ones(len(levels)), 1.0
-        usual = max(self.process.reward_scale()[0], 1e-12)
-        places = np.log2(np.maximum(levels, 1e-9))
-        expected = self.process.expect(places, context[None], time=self.round)[0]
-        return np.maximum(expected, 0.0), usual
-
     def _waiting(self) -> Explanation:
-        if self._agenda.next < self.rounds:
-            return Explanation(f"saving for round {self._agenda.next + 1}")
-        return Explanation("keeping what is left: it would bring next to nothing")
+        then, nothing = self._agenda.next, "keeping what is left: it would bring next to nothing"
+        return Explanation(f"saving for round {then + 1}" if then < self.rounds else nothing)
 
     def _decide(self, promised: float) -> None:
         """Decide once whether the budget is worth spending at all."""
         self._agenda.decided, self.abstained = True, promised < self.worthwhile
-        forecast = f"forecast of an error {promised:.1%} below a client's own"
-        self.note = f"aimed at {_GOALS[self.objective]}: {forecast}"
+        goal = "all rounds" if self.objective == "served" else "the last round"
+        self.note = f"aimed at {goal}: forecast of an error {promised:.1%} below a client's own"
         if self.abstained:
-            wanted = f"less than the {self.worthwhile:.2%} that is worth it"
-            fall = f"spending the rest would lower the error by {promised:.2%}"
-            self.note = f"abstained: {fall}, {wanted}"
+            fall = f"spending the rest would lower the error by {promised:.2%}, less than"
+            self.note = f"abstained: {fall} the {self.worthwhile:.2%} that is worth it"

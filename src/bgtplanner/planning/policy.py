@@ -26,7 +26,7 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.planning.arguments import Floats, context_of, number, reward_of, whole
 from bgtplanner.planning.forecasting import Forecast
 from bgtplanner.planning.plan import Explanation, Mask, Plan, Trust, in_groups, reserved
-from bgtplanner.planning.states import reading_state, recall, remembered, sealed
+from bgtplanner.planning.states import recall, remembered, sealed, unsealed
 from bgtplanner.privacy.accountants import TICK, Accountant, accountant_named, default_accountant
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.compatibility import neighbours_of
@@ -315,15 +315,14 @@ class LedgerPolicy(Policy):
     @classmethod
     def from_state(cls, state: Mapping[str, Any], *, ledger: Ledger | None = None) -> Self:
         """Restore a policy; a durable ledger has to be given, with no entry lost since."""
-        with reading_state(state):
-            kind = state["kind"]
-            ConfigError.unless(kind == cls.__name__, "state: kind", kind, cls.__name__)
-            if ledger is None:
-                ledger = Ledger.from_state(state["ledger"])
-            else:
-                ledger.check_head(Head.parse(state["ledger"]["head"]))
-            policy = cls(ledger=ledger, **state["options"])
-            recall(policy, state)
+        kind = unsealed(state).get("kind")
+        ConfigError.unless(kind == cls.__name__, "state: kind", kind, cls.__name__)
+        if ledger is None:
+            ledger = Ledger.from_state(state["ledger"])
+        else:
+            ledger.check_head(Head.parse(state["ledger"]["head"]))
+        policy = cls(ledger=ledger, **state["options"])
+        recall(policy, state)
         return policy
 
 

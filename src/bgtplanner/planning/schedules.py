@@ -21,7 +21,7 @@ from bgtplanner.planning.allocator import LevelPolicy
 from bgtplanner.planning.arguments import Floats, floats, number, whole
 from bgtplanner.planning.plan import Explanation, Mask, Plan
 from bgtplanner.planning.policy import Choice, LedgerPolicy, Policy
-from bgtplanner.planning.states import reading_state, recall, remembered, sealed
+from bgtplanner.planning.states import recall, remembered, sealed, unsealed
 from bgtplanner.privacy.budget import Budgets
 from bgtplanner.privacy.mechanisms import SENSITIVITY
 
@@ -330,8 +330,10 @@ class Unlimited(Policy):
     @classmethod
     def from_state(cls, state: Mapping[str, Any], *, ledger: Any = None) -> Self:
         """Restore the policy from its state."""
-        with reading_state(state):
-            clip = float("inf") if state["clip"] is None else float(state["clip"])
-            policy = cls(None, state["clients"], rounds=state["rounds"], clip=clip)
-            recall(policy, state)
+        clip = unsealed(state)["clip"]
+        policy = cls(
+            None, state["clients"], rounds=state["rounds"],
+            clip=float("inf") if clip is None else clip,
+        )  # fmt: skip
+        recall(policy, state)
         return policy

@@ -10,13 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
-from bgtplanner.errors import BGTPlannerError, ConfigError
+from bgtplanner.errors import ConfigError
 
 STATE_VERSION = 4
 """Version of what a policy's ``state_dict`` returns; any other version is refused."""
@@ -77,14 +76,12 @@ def sealed(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _seal(state: Mapping[str, Any]) -> str:
-    # The ledger checks itself: its rows are a chain of hashes.
-    own = {key: of for key, of in state.items() if key not in ("ledger", "seal")}
+    own = {key: value for key, value in state.items() if key != "seal"}
     return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
 
 
-@contextmanager
-def reading_state(state: Mapping[str, Any]) -> Iterator[None]:
-    """Refuse a state of another version, and one that is not as ``state_dict`` returned it."""
+def unsealed(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the state; refuse one of another version, and one that is not as it was sealed."""
     fits, expected = isinstance(state, Mapping), "a mapping, as state_dict returns it"
     ConfigError.unless(fits, "state", type(state).__name__, expected)
     version = state.get("version")
@@ -95,12 +92,8 @@ def reading_state(state: Mapping[str, Any]) -> Iterator[None]:
     fits = type(version) is int and version == STATE_VERSION
     ConfigError.unless(fits, "state: version", version, expected)
     try:
-        if state["seal"] != _seal(state):
-            raise ValueError("seal")
-        yield
-    except BGTPlannerError:
-        raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"state: edited, damaged, or of another policy ({type(error).__name__})"
-        ) from error
+        whole = state.get("seal") == _seal(state)
+    except (TypeError, ValueError):  # what is not plain data
+        whole = False
+    ConfigError.unless(whole, "state", "edited or damaged", "as state_dict returned it")
+    return state

@@ -16,15 +16,6 @@ EPSILON = 10.0
 HEADLINE = (3.40, 10.12, 0.71)
 """Average gains over the second best, in per cent: RMSE Gaussian, RMSE Laplace, F1 of both."""
 
-NAMES = {
-    "unlimited": "FedSGD",
-    "bgt": "OURS",
-    "adpml": "ADPML",
-    "adap": "ADAP",
-    "uniform": "DPSGD",
-}
-"""The table's names of our policies, in its order."""
-
 
 class Published(NamedTuple):
     """One cell of the table."""
