@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 from pathlib import Path
 
 NOTE = "commit.txt"
@@ -17,34 +16,10 @@ EXTRAS = {
 """What can be installed with the package, and a few modules that come with it."""
 
 
-def commit_of(checkout: Path) -> str | None:
-    """Return the commit of a git checkout, with a mark if files were changed since.
-
-    None is returned if the folder is not the root of one, but in somebody else's checkout.
-    """
-    if not (checkout / ".git").exists():
-        return None
-    git = ("git", "-C", str(checkout))
-    asked = ((*git, "rev-parse", "HEAD"), (*git, "status", "--porcelain", "-uno"))
-    try:
-        head, changed = (
-            subprocess.run(  # noqa: S603 - fixed words
-                words, capture_output=True, text=True, check=True, timeout=60
-            ).stdout.strip()
-            for words in asked
-        )
-    except (OSError, subprocess.SubprocessError):  # no git, or not a repository that it reads
-        return None
-    return f"{head[:12]}, changed since" if changed else head[:12]
-
-
 def commit() -> str | None:
-    """Return the commit that this package is of: of its checkout, or as its wheel has it."""
-    package = Path(__file__).parent
-    if package.parent.name == "src" and (found := commit_of(package.parents[1])) is not None:
-        return found
+    """Return the commit that a wheel was built from; None in a checkout."""
     try:
-        return (package / NOTE).read_text(encoding="utf-8").strip()[:40] or None
+        return (Path(__file__).parent / NOTE).read_text(encoding="utf-8").strip()[:40] or None
     except (OSError, ValueError):
         return None
 
@@ -55,4 +30,4 @@ def about(version: str) -> list[str]:
     has = ", ".join(name for name in there if there[name]) or "none"
     lacks = ", ".join(name for name in there if not there[name])
     extras = f"extras: {has}" + (f" (not installed: {lacks})" if lacks else "")
-    return [f"bgtplanner {version}", f"commit: {commit() or 'not recorded'}", extras]
+    return [f"bgtplanner {version}", f"commit: {commit() or 'not recorded: a checkout'}", extras]
