@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from bgtplanner import Ratings, resume, simulate
 from bgtplanner.errors import RunFolderError
 from bgtplanner.report.guarantee import guarantee, is_sound
 from bgtplanner.runs.config import load_config
-from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.prepared import ratings_of
 from bgtplanner.runs.run import load
 
@@ -47,21 +45,15 @@ def run_it(shop: Path, **settings: Any) -> Any:
 
 
 class TestCatalogue:
-    def test_it_is_used_and_found_again(self, shop: Path) -> None:
+    def test_another_one_is_detected(self, shop: Path) -> None:
         result = run_it(shop, data__items=str(shop / "items.csv"))
         assert result.summary["not_accounted"] == []
         assert (result.summary["items"], result.ratings.n_items) == (11, 11)
-        assert RunFolder(shop / "run").config().data.items == str(shop / "items.csv")
-        loaded = load(shop / "run")
-        assert loaded.ratings.catalogue is not None
-        assert loaded.ratings.features.shape == (11, 2)
-
-    def test_another_one_is_detected(self, shop: Path) -> None:
-        run_it(shop, data__items=str(shop / "items.csv"))
         file = shop / "items.csv"
         content = file.read_text()
         file.write_text(content.replace("Thing", "Product"))
-        load(shop / "run")  # titles change nothing that is computed
+        again = load(shop / "run")  # titles change nothing that is computed
+        assert again.ratings.features.shape == (11, 2)
         for change in (("3,Thing 3,a", "3,Thing 3,b"), ("10,Thing", "12,Thing")):
             file.write_text(content.replace(*change))
             with pytest.raises(RunFolderError, match="are not those it was started with"):
@@ -93,11 +85,10 @@ class TestTime:
         )
         expected = (squares / counts.sum()) ** 0.5
         assert result.summary["rmse_arriving"] == pytest.approx(expected)
-        mean = np.mean([record["rmse"] for record in result.rounds])
-        assert result.summary["rmse_served"] == pytest.approx(mean)
-        stored = json.loads((shop / "run" / "summary.json").read_text())
-        assert stored["rmse_arriving"] == result.summary["rmse_arriving"]
-        assert load(shop / "run").rounds == result.rounds
+        (shop / "run" / "summary.json").unlink()
+        again = resume(shop / "run")
+        assert again.rounds == result.rounds
+        assert again.summary["rmse_arriving"] == result.summary["rmse_arriving"]
 
     def test_a_client_joins_with_its_first_rating(self, shop: Path) -> None:
         """Who takes part shows who has rated by then, and that is said."""
@@ -115,10 +106,3 @@ class TestTime:
         assert [record["clients"] for record in result.rounds] == [7, 7, 7]
         assert [record["paid"] for record in result.rounds] == [7, 7, 7]
         assert result.summary["not_accounted"] == ["catalogue"]
-
-    def test_resumed(self, shop: Path) -> None:
-        whole = run_it(shop, data__arrival="time", data__split="last")
-        (shop / "run" / "summary.json").unlink()
-        again = resume(shop / "run")
-        assert again.rounds == whole.rounds
-        assert again.summary["rmse_arriving"] == whole.summary["rmse_arriving"]

@@ -12,7 +12,6 @@ import json
 import random
 import re
 import shutil
-import tomllib
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +23,7 @@ import pytest
 from bgtplanner import simulate
 from bgtplanner.errors import BGTPlannerError, RunFolderError
 from bgtplanner.report.page import render
-from bgtplanner.report.run import read_facts
+from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.run import load, resume
 from bgtplanner.runs.statistics import finished_cells
 from bgtplanner.runs.study import Study
@@ -210,14 +209,14 @@ def let_loose(
 
 
 @pytest.mark.usefixtures("undrawn")
-@pytest.mark.parametrize(("reader", "times"), [("report", 120), ("live", 60)])
+@pytest.mark.parametrize(("reader", "times"), [("report", 100), ("live", 40)])
 def test_whatever_is_changed(reader: str, times: int, finished: Path, tmp_path: Path) -> None:
     said = let_loose(reader, range(times), QUICK, finished, tmp_path)
     assert sum(map(bool, said)) > times // 4, "most changes matter"
     assert not all(said), "some do not"
 
 
-@pytest.mark.parametrize(("reader", "times"), [("load", 40), ("resume", 40)])
+@pytest.mark.parametrize(("reader", "times"), [("load", 30), ("resume", 30)])
 def test_whatever_is_changed_in_what_is_gone_on_with(
     reader: str, times: int, finished: Path, tmp_path: Path
 ) -> None:
@@ -229,22 +228,12 @@ MISSING = object()
 HUGE = 10**400
 FAILED_BEFORE: list[tuple[str, str, Any]] = [
     ("summary.json", "not_accounted", MISSING),
-    ("summary.json", "unit", MISSING),
     ("summary.json", "policy", "\ud800"),
-    ("summary.json", "epsilon_spent_max", MISSING),
     ("summary.json", "epsilon_spent_max", "much"),
-    ("summary.json", "epsilon", MISSING),
-    ("summary.json", "delta", MISSING),
     ("summary.json", "classes", [{}]),
     ("summary.json", "rmse_final", HUGE),
-    ("summary.json", "seconds_total", HUGE),
-    ("rounds.jsonl", "level", -float("inf")),
     ("rounds.jsonl", "why", True),
-    ("rounds.jsonl", "left", 1.5),
-    ("rounds.jsonl", "released_norm", 1e308),
     ("rounds.jsonl", "noise_norm", "loud"),
-    ("rounds.jsonl", "paid", None),
-    ("rounds.jsonl", "late", float("nan")),
     ("rounds.jsonl", "clients", "x"),
 ]
 """What a version before this one answered with a traceback: the file, the key and its value."""
@@ -253,14 +242,12 @@ FAILED_BEFORE: list[tuple[str, str, Any]] = [
 @pytest.mark.parametrize(("name", "key", "value"), FAILED_BEFORE)
 def test_failed_before(name: str, key: str, value: Any, finished: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(finished, tmp_path / "run"))
-    lines = (folder / name).read_text().splitlines() if name.endswith("jsonl") else [""]
-    number = min(1, len(lines) - 1)
-    text = lines[number] or (folder / name).read_text()
+    first, *rest = (folder / name).read_text().splitlines()
+    text = first if name.endswith("jsonl") else "".join([first, *rest])
     tree = json.loads(text) | {key: value}
     if value is MISSING:
         del tree[key]
-    lines[number] = json.dumps(tree)
-    (folder / name).write_text("\n".join(lines) + "\n")
+    (folder / name).write_text("\n".join([json.dumps(tree), *rest * (text == first), ""]))
     with pytest.raises(RunFolderError, match=rf"{re.escape(name)}.*\b{key}\b"):
         render(folder)
 
@@ -285,7 +272,7 @@ class TestFilesOfTwoRuns:
 class TestEndless:
     """A device, a pipe or a huge file in the place of one of ours is not read to its end."""
 
-    @pytest.mark.parametrize("name", ["summary.json", "rounds.jsonl", "config.toml"])
+    @pytest.mark.parametrize("name", ["summary.json", "rounds.jsonl"])
     def test_a_device(self, name: str, finished: Path, tmp_path: Path) -> None:
         folder = Path(shutil.copytree(finished, tmp_path / "run"))
         (folder / name).unlink()
@@ -312,24 +299,16 @@ class TestEndless:
             load(folder)
 
 
-class TestOldFolders:
-    """A folder that an older version wrote, kept as it was."""
-
-    OLD = Path(__file__).parent / "assets" / "run-of-0.1"
-
-    def test_it_can_be_shown(self, tmp_path: Path) -> None:
-        folder = Path(shutil.copytree(self.OLD, tmp_path / "run"))
-        assert "this run is simulated, and its noise comes from a seed" in render(folder)
-
-    def test_what_it_left_unsaid_is_taken_for_the_worst(self, tmp_path: Path) -> None:
-        folder = Path(shutil.copytree(self.OLD, tmp_path / "run"))
-        file = folder / "config.toml"
-        assert tomllib.loads(file.read_text())["data"]["dataset"] == "synthetic"
-        file.write_text(file.read_text().replace('"synthetic"', '"csv:mine.csv"', 1))
-        story = read_facts(folder)
-        said = " ".join(line for section in story.sections for line in section.words)
-        assert "read off the ratings is public: the scale, which was read" in said
-        assert "which items occur in the ratings at all" in said
+def test_what_an_older_folder_left_unsaid_is_taken_for_the_worst(tmp_path: Path) -> None:
+    old = Path(__file__).parent / "assets" / "run-of-0.1"
+    folder = Path(shutil.copytree(old, tmp_path / "run"))
+    assert "noise comes from a seed" in render(folder)
+    file = folder / "config.toml"
+    file.write_text(file.read_text().replace('"synthetic"', '"csv:mine.csv"', 1))
+    summary = RunFolder(folder).summary()
+    assert summary is not None
+    assert summary["simulated_noise"] is True
+    assert summary["not_accounted"] == ["scale", "catalogue"]
 
 
 def test_a_grid_with_edited_cells(tmp_path: Path) -> None:

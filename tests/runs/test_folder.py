@@ -49,92 +49,59 @@ def folder(tmp_path: Path) -> Iterator[RunFolder]:
 
 
 class TestLayout:
-    def test_new(self, folder: RunFolder) -> None:
+    def test_new_and_full(self, folder: RunFolder) -> None:
         assert names(folder.path) == [".lock", "config.toml"]
         assert folder.config() == CONFIG
-        notes = folder.notes()
-        assert notes.pop("versions")["numpy"] == np.__version__
-        assert notes == {
-            "schema": SCHEMA,
-            "version": bgtplanner.__version__,
-            "data": "abc",
-            "facts": {},
-        }
+        assert folder.notes()["versions"]["numpy"] == np.__version__
+        assert (folder.notes()["schema"], folder.notes()["data"]) == (SCHEMA, "abc")
         assert folder.rounds() == []
-        assert folder.checkpoint() is None
-        assert folder.summary() is None
-
-    def test_full(self, folder: RunFolder) -> None:
+        assert folder.checkpoint() is folder.summary() is None
         for number in range(3):
             folder.append_round(record(number))
         folder.write_checkpoint(ARRAYS)
         folder.write("summary.json", {"rmse_final": 0.5, "epsilon": None})
-        assert names(folder.path) == [
-            ".lock",
-            "checkpoint.npz",
-            "config.toml",
-            "rounds.jsonl",
-            "summary.json",
-        ]
+        written = ["checkpoint.npz", "config.toml", "rounds.jsonl", "summary.json"]
+        assert names(folder.path) == [".lock", *written]
         lines = (folder.path / "rounds.jsonl").read_text().splitlines()
-        assert [json.loads(line) for line in lines] == [record(n) for n in range(3)]
+        assert [json.loads(line) for line in lines] == folder.rounds()
         assert folder.rounds() == [record(n) for n in range(3)]
         assert folder.read("summary.json") == {"rmse_final": 0.5, "epsilon": None}
         stored = folder.checkpoint()
         assert stored is not None
         for name, array in ARRAYS.items():
-            assert stored[name].dtype == array.dtype
-            assert stored[name].tobytes() == array.tobytes()
+            assert (stored[name].dtype, stored[name].tobytes()) == (array.dtype, array.tobytes())
 
 
 class TestAtomicWrites:
-    @pytest.fixture
-    def filled(self, folder: RunFolder) -> RunFolder:
-        folder.append_round(record(0))
-        folder.write_checkpoint(ARRAYS)
-        folder.write("summary.json", {"n": 1})
-        return folder
-
-    def writes(self, folder: RunFolder) -> list[Any]:
-        return [
-            lambda: folder.write_checkpoint({"a": np.zeros(99)}),
-            lambda: folder.write("summary.json", {"n": 2}),
-            lambda: folder.keep_rounds(0),
-        ]
-
-    def assert_unchanged(self, folder: RunFolder, before: dict[str, bytes]) -> None:
-        assert {e.name: e.read_bytes() for e in folder.path.iterdir()} == before
-
-    @pytest.mark.parametrize("which", range(3))
-    @pytest.mark.parametrize(
-        "failure", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt()], ids=["full", "interrupt"]
-    )
     @pytest.mark.parametrize("target", ["replace", "fsync"])
+    @pytest.mark.parametrize("failure", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt()])
     def test_failure_leaves_the_old_one(
         self,
-        filled: RunFolder,
+        folder: RunFolder,
         monkeypatch: pytest.MonkeyPatch,
-        which: int,
         target: str,
         failure: BaseException,
     ) -> None:
-        before = {e.name: e.read_bytes() for e in filled.path.iterdir()}
+        folder.append_round(record(0))
+        folder.write_checkpoint(ARRAYS)
+        folder.write("summary.json", {"n": 1})
+        before = {e.name: e.read_bytes() for e in folder.path.iterdir()}
 
         def fail(*_: object) -> None:
             raise failure
 
-        if target == "replace":
-            monkeypatch.setattr(Path, "replace", fail)
-            monkeypatch.setattr(os, "replace", fail)
-        else:
-            monkeypatch.setattr(os, "fsync", fail)
         expected = StorageError if isinstance(failure, OSError) else KeyboardInterrupt
-        with pytest.raises(expected) as caught:
-            self.writes(filled)[which]()
-        if expected is StorageError:
-            assert "no space left" in str(caught.value)
-        monkeypatch.undo()
-        self.assert_unchanged(filled, before)
+        with monkeypatch.context() as patch:
+            patch.setattr(*((Path, "replace") if target == "replace" else (os, "fsync")), fail)
+            for write in (
+                lambda: folder.write_checkpoint({"a": np.zeros(99)}),
+                lambda: folder.write("summary.json", {"n": 2}),
+                lambda: folder.keep_rounds(0),
+            ):
+                with pytest.raises(expected) as caught:
+                    write()
+                assert expected is KeyboardInterrupt or "no space left" in str(caught.value)
+        assert {e.name: e.read_bytes() for e in folder.path.iterdir()} == before
 
     def test_bytes_are_on_the_disk_before_the_new_name(
         self, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
@@ -165,63 +132,24 @@ class TestDisk:
         with pytest.raises(StorageError, match=r"rounds\.jsonl: no space left.*resume"):
             folder.append_round(record(0))
 
-    @pytest.mark.parametrize(
-        ("number", "words"),
-        [
-            (errno.ENOSPC, "no space left"),
-            (errno.EDQUOT, "quota"),
-            (errno.EACCES, "no permission"),
-            (errno.EROFS, "read-only"),
-            (errno.EIO, os.strerror(errno.EIO)),
-        ],
-    )
-    def test_a_disk_that_refuses(
-        self,
-        folder: RunFolder,
-        monkeypatch: pytest.MonkeyPatch,
-        tmp_path: Path,
-        number: int,
-        words: str,
-    ) -> None:
-        def refuse(*_: object, **__: object) -> None:
-            raise OSError(number, os.strerror(number))
-
-        monkeypatch.setattr(Path, "open", refuse)
-        monkeypatch.setattr(Path, "mkdir", refuse)
-        for write in (
-            lambda: folder.append_round(record(0)),
-            lambda: folder.write("summary.json", {}),
-            lambda: RunFolder.create(tmp_path / "new", CONFIG, fingerprint=""),
-        ):
-            with pytest.raises(StorageError, match=words) as caught:
-                write()
-            assert caught.value.exit_code == 1
-            assert isinstance(caught.value.__cause__, OSError)
-
 
 class TestPaths:
-    @pytest.mark.parametrize("overwrite", [False, True])
-    def test_file_instead_of_a_folder(self, tmp_path: Path, overwrite: bool) -> None:
+    def test_file_instead_of_a_folder(self, tmp_path: Path) -> None:
         file = tmp_path / "file"
         file.write_text("mine")
         for path in (file, file / "below"):
             with pytest.raises(RunFolderError, match="is a file") as caught:
-                RunFolder.create(path, CONFIG, fingerprint="", overwrite=overwrite)
+                RunFolder.create(path, CONFIG, fingerprint="", overwrite=True)
             assert caught.value.exit_code == 2
         assert file.read_text() == "mine"
 
     def test_the_command_to_go_on_can_be_pasted(self, tmp_path: Path) -> None:
         assert RunFolder(Path("a/b")).resume_command == "bgtplanner resume a/b"
         assert RunFolder(Path("a b")).resume_command == "bgtplanner resume 'a b'"
-        with RunFolder.create(tmp_path / "a b", CONFIG, fingerprint=""):
-            pass
-        with pytest.raises(RunFolderError, match=r"bgtplanner resume '.*a b'"):
-            RunFolder.create(tmp_path / "a b", CONFIG, fingerprint="")
 
 
 class TestForeignFolders:
-    @pytest.mark.parametrize("overwrite", [False, True])
-    @pytest.mark.parametrize("name", ["notes.txt", "sub", "config.toml.bak", ".hidden"])
+    @pytest.mark.parametrize(("overwrite", "name"), [(True, "notes.txt"), (False, ".hidden")])
     def test_refused_and_untouched(self, tmp_path: Path, overwrite: bool, name: str) -> None:
         (tmp_path / "config.toml").write_text("")
         (tmp_path / name).mkdir()
@@ -291,7 +219,7 @@ class TestLock:
 
 class TestSchema:
     @pytest.mark.parametrize(
-        ("schema", "age"), [(SCHEMA - 1, "an older"), (SCHEMA + 1, "a newer"), (-(10**30), "an o")]
+        ("schema", "age"), [(SCHEMA - 1, "an older"), (SCHEMA + 1, "a newer")]
     )
     def test_other_versions(self, folder: RunFolder, schema: int, age: str) -> None:
         folder.close()
@@ -304,7 +232,7 @@ class TestSchema:
             assert words in message
         assert f"version {bgtplanner.__version__}" in message
 
-    @pytest.mark.parametrize("text", [b"[", b"\xff", b"\x00", b"a = " + b"[" * 5000])
+    @pytest.mark.parametrize("text", [b"[", b"\xff", b"a = " + b"[" * 5000])
     def test_no_toml(self, tmp_path: Path, text: bytes) -> None:
         (tmp_path / "config.toml").write_bytes(text)
         with pytest.raises(RunFolderError, match=r"config\.toml: cannot be read"):
@@ -318,9 +246,7 @@ class TestRounds:
             (folder.path / "rounds.jsonl").write_text(whole + torn)
             assert folder.rounds() == [record(0)]
 
-    @pytest.mark.parametrize(
-        "line", [b"nonsense", b"", b"5", b"[1]", b"null", b"\xff\xfe", b"\x00", b"[" * 9999]
-    )
+    @pytest.mark.parametrize("line", [b"nonsense", b"", b"[1]", b"\xff\xfe", b"[" * 9999])
     def test_a_line_that_is_no_record(self, folder: RunFolder, line: bytes) -> None:
         whole = json.dumps(record(0)).encode() + b"\n"
         (folder.path / "rounds.jsonl").write_bytes(whole + line + b"\n" + whole)
@@ -329,7 +255,7 @@ class TestRounds:
         with pytest.raises(RunFolderError, match="line 2"):
             folder.keep_rounds(2)
 
-    @pytest.mark.parametrize("keep", range(4))
+    @pytest.mark.parametrize("keep", [0, 2])
     def test_cut_back_to_the_checkpoint(self, folder: RunFolder, keep: int) -> None:
         for number in range(3):
             folder.append_round(record(number))
@@ -340,18 +266,18 @@ class TestRounds:
         folder.append_round(record(keep))
         assert folder.rounds()[-1] == record(keep)
 
-    @pytest.mark.parametrize("numbers", [[0], [0, 2], [1, 0], [0, 0], [], ["0", 1], [None, 1]])
+    @pytest.mark.parametrize("numbers", [[0], [0, 2], ["0", 1], [None, 1]])
     def test_rounds_that_do_not_fit_the_checkpoint(
         self, folder: RunFolder, numbers: list[Any]
     ) -> None:
         for number in numbers:
             folder.append_round(record(0) | {"round": number})
         file = folder.path / "rounds.jsonl"
-        before = file.read_bytes() if numbers else b""
+        before = file.read_bytes()
         words = "does not hold the 2 rounds|line [12]: (is round|round = |has no round)"
         with pytest.raises(RunFolderError, match=words):
             folder.keep_rounds(2)
-        assert (file.read_bytes() if numbers else b"") == before
+        assert file.read_bytes() == before
 
 
 def zipped(**members: bytes) -> bytes:
@@ -407,7 +333,7 @@ class TestCheckpoint:
 
 
 class TestSummary:
-    @pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[1]", b"3", b"[" * 99999])
+    @pytest.mark.parametrize("text", [b"", b"\xff", b"[1]", b"[" * 99999])
     def test_damaged(self, folder: RunFolder, text: bytes) -> None:
         (folder.path / "summary.json").write_bytes(text)
         with pytest.raises(RunFolderError, match=r"summary\.json: cannot be read"):

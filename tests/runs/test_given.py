@@ -147,11 +147,3 @@ def test_policies_by_name_class_and_object() -> None:
     ]
     assert len({summary["rmse_final"] for summary in found}) == 1
     assert {summary["policy"] for summary in found} == {"uniform"}
-
-
-def test_a_class_that_cannot_be_imported() -> None:
-    class Own(Uniform):
-        pass
-
-    summary = simulate(**SHORT, policy=Own, settings=TINY).summary
-    assert summary["policy"] == f"{__name__}:{Own.__qualname__}"

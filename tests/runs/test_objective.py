@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 
 from bgtplanner import simulate
-from bgtplanner.models.metrics import METRICS, lists_of
 from bgtplanner.models.references import references
 from bgtplanner.planning.objective import Objective
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.prepared import ratings_of, split_of
-from bgtplanner.runs.run import resume
 from bgtplanner.runs.summary import (
     alone_by_round,
     as_served,
@@ -42,7 +40,7 @@ class TestFigures:
         assert as_served(SERVED, [0.2, 0.1]) == pytest.approx(0.15)
         assert as_served(SERVED, [0.2, None]) is as_served(SERVED, []) is None
 
-    @pytest.mark.parametrize("rounds", [1, 2, 3, 10, 100, 5000])
+    @pytest.mark.parametrize("rounds", [1, 2, 100])
     def test_few_rounds_are_ranked(self, rounds: int) -> None:
         found = rounds_to_rank(rounds)
         assert found == sorted(set(found))
@@ -86,8 +84,7 @@ class TestFigures:
         assert found == pytest.approx(np.mean(each), rel=1e-3)
         assert found is not None
         assert found > last, "it learns, too"
-        short = alone_by_round(split, 2, last)
-        assert short == pytest.approx(each[:2]), "a run that ended early"
+        assert alone_by_round(split, 2, last) == pytest.approx(each[:2]), "a run that ended early"
         assert alone_by_round(split, 8, None) is None
 
 
@@ -115,20 +112,6 @@ class TestRuns:
         assert ranked == rounds_to_rank(20)
         expected = lists_served(SERVED, found.rounds, found.summary["ndcg_at_10"])
         assert found.summary["ndcg_at_10_served"] == expected is not None
-        short = simulate("synthetic", settings=settings | {"federation.rounds": 1})
-        split = split_of(load_config(settings=settings), short.ratings)
-        lists = lists_of(short.simulation.rank, split.train, split.test)
-        assert short.summary["ndcg_at_10_served"] == METRICS["ndcg_at_10"].of(lists)
-
-    def test_the_same_after_a_stop(self, tmp_path: Path) -> None:
-        folder, settings = tmp_path / "run", FEW | {"federation.rounds": 9}
-        whole = simulate("synthetic", settings=settings, out=folder)
-        (folder / "summary.json").unlink()
-        lines = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
-        again = resume(folder)
-        assert (folder / "rounds.jsonl").read_text().splitlines(keepends=True) == lines
-        for key in ("ndcg_at_10_served", "rmse_objective", "rmse_client_alone_served"):
-            assert again.summary[key] == whole.summary[key] is not None
 
     def test_not_where_lists_are_not_shown(self) -> None:
         settings = FEW | {"federation.rounds": 3}
@@ -137,17 +120,11 @@ class TestRuns:
         assert found.summary["ndcg_at_10_served"] is None
 
 
-def test_the_budget_left_is_that_of_the_class_that_has_least() -> None:
-    record = {"round": 0, "rmse": 0.2, "seconds": 1.0, "left": [0.75, 0.25, 0.5]}
-    assert summarise(load_config(), {}, [record], 1.0)["budget_left"] == 0.25
-    assert summarise(load_config(), {}, [record | {"left": []}], 1.0)["budget_left"] is None
-
-
 def test_figures_of_a_run_by_hand() -> None:
     """Last, best, as served and on the data's own scale."""
     errors = [0.4, 0.1, 0.2]
     records = [
-        {"round": number, "rmse": error, "mae": error / 2, "seconds": float(number)}
+        {"round": number, "rmse": error, "seconds": float(number), "left": [0.75, 0.25]}
         for number, error in enumerate(errors)
     ]
     config = load_config(
@@ -160,6 +137,7 @@ def test_figures_of_a_run_by_hand() -> None:
     found = summarise(config, {"scale": [1, 5]}, records, 9.0)
     assert (found["rmse_final"], found["rmse_best"], found["rmse_best_round"]) == (0.2, 0.1, 1)
     assert found["rmse_final_raw"] == pytest.approx(0.8)
+    assert found["budget_left"] == 0.25, "of the class that has least"
     assert found["rmse_served"] == pytest.approx(0.7 / 3)
     assert (found["target_reached"], found["target_round"], found["rounds_run"]) == (True, 1, 3)
     assert (found["seconds_total"], found["seconds_per_round"]) == (9.0, 1.5)

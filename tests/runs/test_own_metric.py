@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jax
-import numpy as np
 import pytest
 
 from bgtplanner import compare, simulate
-from bgtplanner.models.metrics import METRICS, Lists, Metric
+from bgtplanner.models.metrics import METRICS, Metric
 from bgtplanner.runs.run import load
 from bgtplanner.runs.tables import tables_of
 
@@ -70,24 +69,3 @@ def test_it_is_compared(tmp_path: Path) -> None:
     cells = [cell for table in tables_of(found) for _, row in table.rows for cell in row]
     assert f"{mean.mean:.4f}" in cells
     assert "worst_final" in (tmp_path / "comparison.csv").read_text()
-
-
-@pytest.mark.usefixtures("more")
-def test_lists_hold_what_was_not_trained_on() -> None:
-    seen: list[Lists] = []
-
-    def of(lists: Lists) -> float:
-        seen.append(lists)
-        return 0.5
-
-    METRICS.add("spy", Metric(label="spy", better="higher", of=of, shown=False))
-    result = simulate("synthetic", settings=TINY)
-    assert result.summary["spy"] == 0.5
-    (lists,) = seen
-    assert lists.items.shape == lists.hits.shape == (8, 10)
-    assert (lists.hits.sum(axis=1) <= lists.liked).all()
-    split_test = lists.liked.sum()
-    assert 0 < split_test < len(result.ratings)
-    for row in lists.items:
-        known = row[row >= 0]
-        assert 0 < len(np.unique(known)) == len(known), "what is left, each once"

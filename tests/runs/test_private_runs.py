@@ -49,8 +49,9 @@ def spent(folder: Path) -> NDArray[np.int64]:
 
 
 class TestSummary:
-    @pytest.mark.parametrize("trust", ["local", "secagg"])
-    @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+    @pytest.mark.parametrize(
+        ("mechanism", "trust"), [("gaussian", "secagg"), ("laplace", "local")]
+    )
     def test_promised_and_spent(self, mechanism: str, trust: str, tmp_path: Path) -> None:
         result = tiny(
             tmp_path / "run",
@@ -100,37 +101,7 @@ class TestSummary:
         assert result.summary["epsilon_client_level"] > result.summary["epsilon_spent_max"]
 
 
-@pytest.fixture(scope="module")
-def result(compiled_once: Path) -> Result:
-    return tiny(preset="paper", planning__min_rounds=4, model__pseudo_items=2)
-
-
 class TestPaper:
-    def test_client_level(self, result: Result) -> None:
-        """Client by client, round by round: four tensors, and a row for each item rated so far."""
-        settings = TINY | {"data.dataset": "synthetic", "federation.rounds": ROUNDS}
-        config = load_config(preset="paper", settings=settings)
-        split = split_of(config, ratings_of(config))
-        paid = [record for record in result.rounds if record["charge"] > 0]
-        assert 4 <= len(paid) <= ROUNDS
-        multipliers = [record["noise_multiplier"] for record in paid]
-        levels = []
-        for client in range(12):
-            mine = split.train.client == client
-            blocks = [
-                4 + len(set(split.train.item[mine & (split.arrival <= record["round"])].tolist()))
-                for record in paid
-            ]
-            levels.append(
-                client_level("gaussian", multipliers, blocks, CLIENT_LEVEL_DELTA).epsilon
-            )
-        summary = result.summary
-        assert summary["epsilon_client_level"] == pytest.approx(max(levels), rel=1e-9)
-        median = sorted(levels)[(len(levels) - 1) // 2]
-        assert summary["epsilon_client_level_median"] == pytest.approx(median, rel=1e-9)
-        assert summary["epsilon_client_level_pure"] is None
-        assert summary["epsilon_client_level"] > 3 * summary["epsilon"]
-
     def test_laplace_has_a_pure_one(self) -> None:
         result = tiny(
             preset="paper",
@@ -153,10 +124,11 @@ class TestExpansion:
         """Four clients of three users each: in a round that expands, three embeddings each."""
         changes = {"data__clients": 4, "planning__policy": "uniform", "planning__min_rounds": None}
         changes |= {"model__pseudo_items": 0, "planning__reward": "none"}
-        levels = []
+        levels, medians = [], []
         for times in (0, 2):
             result = tiny(preset="paper", model__expansions=times, **changes)
             levels.append(result.summary["epsilon_client_level"])
+            medians.append(result.summary["epsilon_client_level_median"])
         multipliers = [record["noise_multiplier"] for record in result.rounds]
         assert len(multipliers) == ROUNDS
         settings = TINY | {"data.dataset": "synthetic", "federation.rounds": ROUNDS}
@@ -170,25 +142,21 @@ class TestExpansion:
             for known in (split.arrival <= index for index in range(ROUNDS))
         ]
         users = np.bincount(split.train.client_of_user)
-        for times, level in zip((0, 2), levels, strict=True):
+        for times, level, median in zip((0, 2), levels, medians, strict=True):
             blocks = 4.0 + np.array(rows)
             if times:
                 blocks[[2, 4]] += users  # evenly over six rounds
-            found = [
-                client_level("gaussian", multipliers, blocks[:, client], CLIENT_LEVEL_DELTA)
-                for client in range(4)
-            ]
-            assert level == pytest.approx(max(one.epsilon for one in found), rel=1e-9)
+            found = sorted(
+                client_level("gaussian", multipliers, rows, CLIENT_LEVEL_DELTA).epsilon
+                for rows in blocks.T
+            )
+            assert (level, median) == pytest.approx((found[-1], found[1]), rel=1e-9)
         assert levels[1] > levels[0]
         assert result.summary["not_accounted"] == ["item-ids", "expansion-matching"]
 
 
 class _PowerCut(Exception):
     pass
-
-
-def result_config(folder: Path) -> Any:
-    return RunFolder(folder).config()
 
 
 class Cut:
@@ -220,12 +188,10 @@ SOON: dict[str, Any] = {  # the paper's setting, with an initial stage of three 
     "changes",
     [
         {"federation__participation": 0.5, "federation__dropout": 0.2},
-        {"privacy__mechanism": "laplace", "privacy__trust": "local", "planning__policy": "adap"},
         {"privacy__budgets": "1:0.5,6:0.5", "planning__context": "usage"},
-        {"preset": "paper", "planning__min_rounds": 6, "model__expansions": 3},
         {**SOON, "planning__constants": "paper"},
     ],
-    ids=["some take part", "adap", "classes", "expansion", "as printed"],
+    ids=["some take part", "classes", "as printed"],
 )
 def test_interrupted_runs_spend_the_same(changes: dict[str, Any], tmp_path: Path) -> None:
     whole = tiny(tmp_path / "whole", **changes)
@@ -303,9 +269,7 @@ class TestTarget:
 
 
 class TestPolicies:
-    @pytest.mark.parametrize(
-        "policy", ["uniform", "random", "hong", "two-phase", "adpml", "adap", "bgt"]
-    )
+    @pytest.mark.parametrize("policy", ["random", "two-phase", "adap", "bgt"])
     def test_all_stay_within_the_budget(self, policy: str) -> None:
         result = tiny(planning__policy=policy, privacy__epsilon=2.0)
         assert result.summary["policy"] == policy
@@ -329,12 +293,11 @@ class TestPolicies:
         assert (poor["epsilon"], poor["clients"]) == (1.0, 3)
         assert (rich["epsilon"], rich["clients"]) == (6.0, 9)
         assert poor["epsilon_spent_max"] <= 1.0 < rich["epsilon_spent_max"] <= 6.0
-        test = split_of(result_config(tmp_path / "run"), result.ratings).test
+        test = split_of(RunFolder(tmp_path / "run").config(), result.ratings).test
         counts = np.bincount(ledger.budgets.class_of_client[test.client], minlength=2)
         squares = [entry["rmse_final"] ** 2 for entry in summary["classes"]]
-        assert np.dot(squares, counts) / counts.sum() == pytest.approx(
-            summary["rmse_final"] ** 2, rel=1e-5
-        )
+        mean = np.dot(squares, counts) / counts.sum()
+        assert mean == pytest.approx(summary["rmse_final"] ** 2, rel=1e-5)
 
     def test_after_the_budget_clients_rest_or_the_run_ends(self) -> None:
         changes = {
@@ -356,24 +319,11 @@ class TestPolicies:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"privacy__unit": "row"}, "unit = 'row': expected client, with trust = secagg"),
-        (
-            {"privacy__mechanism": "gaussian", "privacy__accounting": "laplace/basic"},
-            "an accountant for gaussian noise",
-        ),
-        (
-            {"privacy__mechanism": "laplace", "privacy__accounting": "gaussian/gdp"},
-            "an accountant for laplace noise",
-        ),
-        ({"privacy__mechanism": "none", "planning__policy": "uniform"}, "unlimited, for"),
-        ({"privacy__mechanism": "laplace", "planning__policy": "unlimited"}, "none, for --policy"),
         ({"planning__options": {"no_such": 1}}, "planning.options: bgt does not accept them"),
-        ({"planning__policy": "nonsense"}, "nonsense"),
         ({"privacy__budgets": "1:0.5"}, "shares that sum to 1"),
-        ({"privacy__delta": 0.0}, "delta = 0"),
         (
             {"privacy__unit": "row", "privacy__trust": "local", "planning__target": 0.2},
-            "nothing pays for validation",
+            "nothing pays for it",
         ),
     ],
 )

@@ -137,11 +137,7 @@ class TestSimulate:
         [
             ({"ratings": "nonsense"}, ConfigError, "nonsense"),
             ({"ratings": "csv:/no/such/file.csv"}, DataError, "no such file"),
-            ({"rounds": 0}, ConfigError, "--rounds"),
-            ({"seed": -1}, ConfigError, "--seed"),
             ({"model": "nonsense"}, ConfigError, "--model"),
-            ({"mechanism": "nonsense"}, ConfigError, "--mechanism"),
-            ({"preset": "nonsense"}, ConfigError, "--preset"),
             ({"settings": {"server.lerning_rate": 1}}, ConfigError, "learning_rate"),
             ({"out": "a\0b"}, RunFolderError, "zero byte"),
         ],
@@ -159,19 +155,12 @@ class TestSimulate:
 
 
 class TestPredict:
-    def test_as_the_simulation_does(self, learned: Result) -> None:
-        users, items = np.arange(20), np.arange(20) % 15
-        raw = learned.simulation.predict(users, items)
-        assert np.array_equal(learned.predict(users, items), learned.ratings.to_raw(raw))
-
     def test_broadcasting(self, learned: Result) -> None:
-        flat = learned.predict([1, 1, 2, 2, 3, 3], [4, 5, 4, 5, 4, 5])
-        assert np.array_equal(learned.predict([[1], [2], [3]], [4, 5]), flat.reshape(3, 2))
-        assert np.array_equal(learned.predict(1, [4, 5]), flat[:2])
-        assert np.array_equal(learned.predict([1, 2, 3], 4), flat[::2])
-        cube = learned.predict(np.full((2, 3, 4), 1), 4)
-        assert cube.shape == (2, 3, 4)
-        assert np.array_equal(cube, np.full((2, 3, 4), flat[0]))
+        flat = learned.predict([1, 1, 2, 2], [4, 5, 4, 5])
+        raw = learned.simulation.predict(np.array([1, 1, 2, 2]), np.array([4, 5, 4, 5]))
+        assert np.array_equal(flat, learned.ratings.to_raw(raw))
+        assert np.array_equal(learned.predict([[1], [2]], [4, 5]), flat.reshape(2, 2))
+        assert np.array_equal(learned.predict([1, 2], 4), flat[::2])
 
 
 DEMANDED = {
@@ -185,67 +174,33 @@ DEMANDED = {
 
 class TestFiles:
     def test_summary(self, reference: Path) -> None:
-        text = (reference / "summary.json").read_text()
-
         def never(constant: str) -> None:
             raise AssertionError(f"{constant} is not JSON")
 
+        text = (reference / "summary.json").read_text()
         summary = json.loads(text, parse_constant=never)
         assert set(summary) >= DEMANDED
-        assert summary["dataset"] == "synthetic"
         assert summary["rounds_run"] == ROUNDS
-        assert summary["seconds_total"] > 0
-        assert summary["seconds_per_round"] > 0
-        known = {
-            "item-ids",
-            "reward",
-            "context",
-            "pseudo-rows",
-            "user-gradients",
-            "expansion-matching",
-            "tuning",
-            "scale",
-            "catalogue",
-            "arrival",
-        }
-        assert set(summary["not_accounted"]) <= known
+        assert summary["seconds_total"] > summary["seconds_per_round"] > 0
 
-    def test_rounds_and_summary_agree(self, reference: Path) -> None:
+    def test_rounds_model_and_summary_agree(self, reference: Path) -> None:
         _, rounds, summary = state_of(reference)
         assert [r["round"] for r in rounds] == list(range(ROUNDS))
-        last = rounds[-1]
-        for name in ("rmse", "f1", "mae", "precision", "recall"):
-            assert summary[f"{name}_final"] == last[name]
         assert summary["rmse_best"] == min(r["rmse"] for r in rounds)
         assert rounds[summary["rmse_best_round"]]["rmse"] == summary["rmse_best"]
         assert summary["f1_best"] == max(r["f1"] for r in rounds)
-        assert all(r["clients"] <= 10 for r in rounds)
-        ratings = [r["ratings"] for r in rounds]
-        assert ratings == sorted(ratings)
-        assert ratings[-1] == len(
-            prepared.split_of(config_of(reference), ratings_of(reference)).train
-        )
-
-    def test_final_figures_are_the_models(self, reference: Path) -> None:
-        _, _, summary = state_of(reference)
-        split = prepared.split_of(config_of(reference), ratings_of(reference))
-        result = resume(reference)
-        predicted = result.simulation.predict(split.test.user, split.test.item)
-        error = predicted.astype(float) - split.test.value
+        data = prepared.Prepared(load_config(file=reference / "config.toml"))
+        assert rounds[-1]["ratings"] == len(data.split.train)
+        test = data.split.test
+        predicted = resume(reference).simulation.predict(test.user, test.item)
+        error = predicted.astype(float) - test.value
+        assert summary["rmse_final"] == rounds[-1]["rmse"]
         assert summary["rmse_final"] == pytest.approx(np.sqrt((error**2).mean()), rel=1e-5)
         assert summary["mae_final"] == pytest.approx(np.abs(error).mean(), rel=1e-5)
 
     def test_the_folders_config_runs_again(self, reference: Path, tmp_path: Path) -> None:
         execute(load_config(file=reference / "config.toml"), out=tmp_path / "again")
         assert state_of(tmp_path / "again") == state_of(reference)
-
-
-def config_of(folder: Path) -> Any:
-    return load_config(file=folder / "config.toml")
-
-
-def ratings_of(folder: Path) -> Ratings:
-    return prepared.ratings_of(config_of(folder))
 
 
 class TestResume:
@@ -263,12 +218,10 @@ class TestResume:
         monkeypatch.setattr(loop, "stop_requests", ours)
         return event
 
-    @pytest.mark.parametrize("seed", range(2))
-    def test_stopped_at_random_rounds(
-        self, tmp_path: Path, reference: Path, stop: threading.Event, seed: int
+    def test_stopped_at_several_rounds(
+        self, tmp_path: Path, reference: Path, stop: threading.Event
     ) -> None:
-        folder = tmp_path / "run"
-        rounds = sorted(random.Random(seed).sample(range(0, ROUNDS - 2, 2), 3))
+        folder, seconds, rounds = tmp_path / "run", 0.0, (0, 4, 10)
         start: Callable[[Watcher], Result] = lambda w: tiny(folder, observer=w)  # noqa: E731
         for at in rounds:
             with pytest.raises(InterruptedRunError) as caught:
@@ -279,6 +232,8 @@ class TestResume:
             assert caught.value.exit_code == 1
             with np.load(folder / "checkpoint.npz") as stored:
                 assert stored["next_round"] == done
+                assert stored["seconds"] > seconds, "they add up"
+                seconds = float(stored["seconds"])
             assert len((folder / "rounds.jsonl").read_text().splitlines()) == done
             assert not (folder / "summary.json").exists()
             start = lambda w: resume(folder, observer=w)  # noqa: E731
@@ -336,41 +291,17 @@ class TestResume:
         resume(tmp_path / "run")
         assert state_of(tmp_path / "run") == state_of(reference)
 
-    @pytest.mark.usefixtures("ctrl_c")
-    def test_signals_are_left_alone_without_a_folder(self) -> None:
-        with pytest.raises(KeyboardInterrupt):
-            tiny(observer=Watcher(1, lambda: os.kill(os.getpid(), signal.SIGINT)))
-
     def test_finished_run_is_left_as_it_is(self, tmp_path: Path, reference: Path) -> None:
         folder = tmp_path / "run"
         shutil.copytree(reference, folder)
-        for _ in range(2):
-            watcher = Watcher()
-            result = resume(folder, observer=watcher)
-            assert watcher.seen == []
-            assert watcher.first == ROUNDS
-            assert state_of(folder) == state_of(reference)
-            assert result.summary["rounds_run"] == ROUNDS
-
-    def test_before_the_first_checkpoint(self, tmp_path: Path, reference: Path) -> None:
-        folder = tmp_path / "run"
-        shutil.copytree(reference, folder)
-        (folder / "checkpoint.npz").unlink()
-        (folder / "summary.json").unlink()
-        resume(folder)
+        watcher = Watcher()
+        resume(folder, observer=watcher)
+        assert (watcher.seen, watcher.first) == ([], ROUNDS)
         assert state_of(folder) == state_of(reference)
 
-    def test_seconds_add_up(self, tmp_path: Path, stop: threading.Event) -> None:
-        with pytest.raises(InterruptedRunError):
-            tiny(tmp_path, observer=Watcher(5, stop.set))
-        with np.load(tmp_path / "checkpoint.npz") as stored:
-            before = float(stored["seconds"])
-        assert resume(tmp_path).summary["seconds_total"] > before > 0
-
     def test_changed_data(self, tmp_path: Path) -> None:
-        table = frame()
+        table, file = frame(), tmp_path / "mine.csv"
         rows = list(zip(table["user"], table["item"], table["rating"], strict=True))
-        file = tmp_path / "mine.csv"
 
         def write(rows: list[Any]) -> None:
             file.write_text("user,item,rating\n" + "".join(f"{u},{i},{r}\n" for u, i, r in rows))
@@ -379,7 +310,7 @@ class TestResume:
         simulate(f"csv:{file}", rounds=2, out=tmp_path / "run")
         before = state_of(tmp_path / "run")
         user, item, rating = rows[0]
-        for changed in ([(user, item, 6 - rating), *rows[1:]], rows[1:], [*rows, ("z", "z", 1)]):
+        for changed in ([(user, item, 6 - rating), *rows[1:]], rows[1:]):
             write(changed)
             with pytest.raises(RunFolderError, match="not those it was started with"):
                 resume(tmp_path / "run")
@@ -416,17 +347,9 @@ class TestTampering:
         "entries",
         [
             {"next_round": None},
-            {"next_round": -1},
             {"next_round": ROUNDS + 1},
-            {"next_round": 10**15},
             {"next_round": [1, 2]},
-            {"next_round": "3"},
-            {"next_round": float("nan")},
-            {"seconds": -1.0},
-            {"seconds": "x"},
-            {"seconds": [1.0, 2.0]},
             {"seconds": float("nan")},
-            {"shared/items": None},
             {"shared/items": np.zeros(3, np.float32)},
             {"shared/items": np.zeros((15, 5))},
         ],
@@ -492,7 +415,7 @@ class TestCrashes:
         assert any(list(copy.glob(".tmp-*")) for copy in instants)
         assert len(instants) > 2 * ROUNDS
 
-    @pytest.mark.parametrize("seed", range(4))
+    @pytest.mark.parametrize("seed", range(3))
     def test_any_instant(
         self, instants: list[Path], reference: Path, tmp_path: Path, seed: int
     ) -> None:
@@ -518,17 +441,11 @@ class TestFailures:
     def test_divergence(self, tmp_path: Path) -> None:
         with pytest.raises(TrainingDivergedError) as caught:
             tiny(tmp_path, rounds=30, run__checkpoint_every=1, **self.DIVERGING)
-        assert caught.value.exit_code == 1
         assert "server.learning_rate (now 10)" in str(caught.value)
         assert not (tmp_path / "summary.json").exists()
-        rounds = [
-            json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()
-        ]
-        assert 1 <= len(rounds) < 30
-        assert f"in round {len(rounds) + 1}:" in str(caught.value)
-        assert all(np.isfinite(record["loss"]) for record in rounds)
-        with np.load(tmp_path / "checkpoint.npz") as stored:
-            assert stored["next_round"] == len(rounds)
+        lines = (tmp_path / "rounds.jsonl").read_text().splitlines()
+        assert 1 <= len(lines) < 30
+        assert f"in round {len(lines) + 1}:" in str(caught.value)
         with pytest.raises(TrainingDivergedError) as again:
             resume(tmp_path)
         assert str(again.value) == str(caught.value)
@@ -568,8 +485,7 @@ class TestFailures:
         resume(tmp_path / "run")
         assert state_of(tmp_path / "run") == state_of(reference)
 
-    @pytest.mark.parametrize("number", [1, 2, 4])
-    def test_too_few_ratings(self, number: int) -> None:
-        ratings = Ratings.from_arrays(range(number), [0] * number, range(number), scale=(0, 5))
-        with pytest.raises(DataError, match=f"too few ratings.*0 for training, {number} for the"):
+    def test_too_few_ratings(self) -> None:
+        ratings = Ratings.from_arrays([0, 1], [0, 0], [0, 1], scale=(0, 5))
+        with pytest.raises(DataError, match=r"too few ratings.*0 for training, 2 for the"):
             simulate(ratings, rounds=1)
