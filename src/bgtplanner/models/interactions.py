@@ -267,16 +267,10 @@ def laid_out(
     block: int | None = None,
     chunk: int | None = None,
 ) -> Interactions:
-    """Return the edges of some training ratings in blocks and chunks.
+    """Return the edges of training ratings, sorted by client, in blocks and chunks of so many.
 
-    Small data stay as they are. By default blocks are as large as their padding allows, and chunks
-    fit the caches of a CPU, or the memory of an accelerator.
-
-    Args:
-        ratings: The training ratings, sorted by client.
-        arrival: First round in which each rating can be used; by default round 0.
-        block: Number of edges in a block.
-        chunk: Number of edges in a chunk, about; clients are not divided.
+    Small data stay as they are. By default all arrive in round 0, blocks are as large as their
+    padding allows, and chunks fit the caches of a CPU, or the memory of an accelerator.
     """
     if block is None and len(ratings) <= _SMALL:
         return Interactions.of(ratings, arrival)

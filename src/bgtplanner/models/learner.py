@@ -23,8 +23,7 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.models.interactions import Interactions, Shared, Upload, copies
 from bgtplanner.models.optimizers import Aggregate, Memory, Noise, Server
 
-Local = Any
-"""Local state, which stays on the clients: a tree of arrays whose first axis is the user."""
+Local = Any  # state that stays on the clients: a tree of arrays whose first axis is the user
 
 
 class Statistics(NamedTuple):

@@ -24,18 +24,10 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.models.ranking import SEED, best_unrated
 from bgtplanner.registry import Registry
 
-THRESHOLD = 0.5
-"""From which value on the scale of 0 to 1 a rating or prediction counts as positive in F1."""
-
-RELEVANT = 0.8
-"""From which share of the best possible rating on a held-out item is relevant: 4 of 5 stars."""
-
-HEADLINE = "ndcg_at_10"
-"""The metric of lists that headlines, stops and charts go by."""
-
-LIST_LENGTH = 10
-"""How many items each user is shown, for metrics of lists."""
-
+THRESHOLD = 0.5  # from which a rating or prediction from 0 to 1 counts as positive in F1
+RELEVANT = 0.8  # from which share of the best possible rating on an item is relevant
+HEADLINE = "ndcg_at_10"  # the metric of lists that headlines, stops and charts go by
+LIST_LENGTH = 10  # how many items each user is shown
 _TWIN = 8  # so many of these two users must have in common to be near-twins
 _MOST_USERS = 10_000  # of more users, so many are drawn, always the same, and only they get lists
 _Float = NDArray[np.float64]

@@ -16,8 +16,7 @@ from bgtplanner.models.settings import check
 if TYPE_CHECKING:  # takes long to import, and the default model does not need it
     import optax
 
-Memory = Any
-"""What the server remembers from round to round: a tree of arrays."""
+Memory = Any  # what the server remembers from round to round: a tree of arrays
 
 _DOUBT = 4.0  # squared: anything within two standard deviations is taken for noise
 
@@ -39,8 +38,7 @@ class Noise(NamedTuple):
     reach: Array | float = 0.0  # how far one client can move a coordinate of the mean upload
 
 
-NO_NOISE = Noise(0.0, jnp.inf, 1.0, None)
-"""For uploads that were neither clipped nor noised."""
+NO_NOISE = Noise(0.0, jnp.inf, 1.0, None)  # of uploads that were neither clipped nor noised
 
 
 class Shrunk(NamedTuple):

@@ -34,9 +34,7 @@ from bgtplanner.models.solving import solved_systems
 Floats = NDArray[np.float64]
 Norm = Literal["l1", "l2"] | None
 
-COUNT_WEIGHT = 0.1
-"""The weight of one rating's count in an upload, beside a residual of about 0.2."""
-
+COUNT_WEIGHT = 0.1  # of one rating's count in an upload, beside a residual of about 0.2
 _SPREAD = 0.1  # prior standard deviation of the qualities
 _SPREAD_ITEMS = 20.0  # how many items that prior weighs as much as
 _LINE = 0.03  # standard deviation of level and slopes before anything is known

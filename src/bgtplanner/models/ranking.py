@@ -26,12 +26,9 @@ from bgtplanner.errors import NothingLearnedError
 if TYPE_CHECKING:
     from bgtplanner.models.learner import Explanation
 
-Basis = Literal["model", "features", "nothing"]
-"""What a list rests on."""
+Basis = Literal["model", "features", "nothing"]  # what a list rests on
 
-SEED = 20_161_010
-"""Of the order of equal items, and of the users that are drawn; it is public."""
-
+SEED = 20_161_010  # of the order of equal items, and of the users that are drawn; it is public
 _AT_ONCE = 1 << 22  # scores held in memory at a time
 _FEWEST = 64  # users ranked at a time: fewer would be padded to as many
 _TENTH = 0.1  # a rating so much higher counts as an item that is about three times as likely
@@ -155,15 +152,7 @@ def best_unrated(
 
 
 def note_of(bases: Counter[Basis], learned: bool) -> str | None:
-    """Return what must be said about lists that do not come from the model; None if all do.
-
-    Args:
-        bases: How many lists rest on what.
-        learned: Whether the server has learned anything.
-
-    Raises:
-        NothingLearnedError: If there is no list at all.
-    """
+    """Return what must be said about lists, by their bases; refuse if there is none at all."""
     total = sum(bases.values())
     if bases["model"] == total:
         return None
@@ -191,11 +180,7 @@ def reasons_of(
 ) -> list[list[str | None]]:
     """Return a reason for each place of each list; None where there is none.
 
-    Args:
-        ratings: Whose scale and catalogue the words are about.
-        why: The explanation for the users of these lists.
-        items: Indices of the items on the lists, ``[users, top]``.
-        whom: Whom a user's picks are compared with.
+    `items` are those on the lists, ``[users, top]``; picks are compared with those of `whom`.
     """
     low, high = ratings.low, ratings.high
     digits, unit = (".1f", "stars") if low >= 0 and 3 <= high <= 10 else (".2g", "points")

@@ -14,11 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.models.metrics import Metrics, drawn_users, metrics
 
-PRIOR_MEAN = 0.7
-"""A client's prior mean of ratings: a public constant, not the mean of the data."""
-
-PRIOR_RATINGS = 5.0
-"""How many ratings that prior weighs as much as."""
+PRIOR_MEAN = 0.7  # a client's prior of ratings: a public constant, not the mean of the data
+PRIOR_RATINGS = 5.0  # how many ratings that prior weighs as much as
 
 REFERENCES = {
     "constant": "one constant for all",
@@ -31,9 +28,7 @@ REFERENCES = {
 }
 """Labels of the references in tables and figures. Some only predict, some only rank."""
 
-FEATURE_RIDGE = 15.0
-"""Penalty on a leaning towards a feature from 0 to 1; chosen on training ratings of ML-100K."""
-
+_RIDGE = 15.0  # of a leaning towards a feature; chosen on training ratings of ML-100K
 _SWEEPS = 10
 _Float = NDArray[np.float64]
 
@@ -86,7 +81,7 @@ def _features_alone(train: Ratings, test: Ratings) -> Metrics:
     # Against their mean in the catalogue, which is public, an item without a feature says
     # something, too.
     features = np.column_stack([np.ones(train.n_items), _centred(train)])
-    penalty = np.diag([PRIOR_RATINGS, *np.full(features.shape[1] - 1, FEATURE_RIDGE)])
+    penalty = np.diag([PRIOR_RATINGS, *np.full(features.shape[1] - 1, _RIDGE)])
     predicted, some = np.full(len(test), np.nan), drawn_users(train.n_users)
     known, asked = (
         np.split(

@@ -29,9 +29,7 @@ from bgtplanner.models.ranking import Block, Recommended, Recommender, note_of
 from bgtplanner.runs.config import Config
 from bgtplanner.text import csv_text
 
-TOP = 5
-"""How many items each list of a report has."""
-
+TOP = 5  # items in each list of a report
 _COLUMNS = Recommended._fields
 _EXAMPLES = 3
 _HIGHER = re.compile(r"[\d.e+-]+ (?:stars|points) above your mean")
@@ -85,8 +83,7 @@ def writing(path: Path, ratings: Ratings) -> Iterator[Callable[[Block], None]]:
     def as_text(block: Block) -> None:
         first = not file.tell()
         if path.suffix == ".csv":
-            rows = [["" if cell is None else cell for cell in row] for row in block.rows]
-            text = csv_text(_COLUMNS, [dict(zip(_COLUMNS, row, strict=True)) for row in rows])
+            text = csv_text(_COLUMNS, [row._asdict() for row in block.rows])
             file.write((text if first else text.partition("\n")[2]).encode())
         else:
             users = [json.dumps(user, allow_nan=False) for user in users_as_json(block)]
