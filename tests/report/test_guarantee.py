@@ -25,7 +25,7 @@ SOUND: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("summary", [{"mechanism": "none"}, {}, SOUND | {"mechanism": "none"}])
+@pytest.mark.parametrize("summary", [{}, SOUND | {"mechanism": "none"}])
 def test_none(summary: dict[str, Any]) -> None:
     (line,) = guarantee(summary)
     assert line == "Guarantee: none. Uploads were neither clipped nor noised."
@@ -51,44 +51,28 @@ def test_a_simulated_run_says_so_in_the_same_sentence(changes: dict[str, Any]) -
     assert guarantee(SOUND | changes | {"simulated_noise": True})[0].endswith(words)
 
 
-ROWS = SOUND | {
-    "unit": "row",
-    "accounting": "gaussian/authors",
-    "epsilon": 10.0,
-    "epsilon_client_level": 1234.4,
-    "epsilon_client_level_median": 391.2,
-    "not_accounted": ["item-ids", "pseudo-rows", "context", "reward"],
-}
+def test_rows_name_what_it_is_for_the_whole_client() -> None:
+    rows = SOUND | {
+        "unit": "row",
+        "accounting": "gaussian/authors",
+        "epsilon": 10.0,
+        "epsilon_client_level": 1234.4,
+        "epsilon_client_level_median": 391.2,
+        "not_accounted": ["item-ids", "pseudo-rows", "context", "reward"],
+    }
+    promise, rest = guarantee(rows)
+    assert "epsilon 10 is booked, but for each tensor and item row on its own" in promise
+    assert "For the whole client it is 391 at delta 1e-5 for the median client" in promise
+    assert "1,234 for the most exposed one" in promise
+    assert "for each whole client" not in promise
+    assert rest.startswith("Not covered, so that no finite epsilon holds: ")
+    for words in ("which items each client rated", "gives them away", "the planner's reward"):
+        assert words in rest
+    pure = guarantee(rows | {"mechanism": "laplace", "epsilon_client_level_pure": 5600.2})
+    assert "(5,600 as pure epsilon)" in pure[0]
 
 
-class TestRows:
-    def test_names_what_it_is_for_the_whole_client(self) -> None:
-        promise, rest = guarantee(ROWS)
-        assert "epsilon 10 is booked, but for each tensor and item row on its own" in promise
-        assert "For the whole client it is 391 at delta 1e-5 for the median client" in promise
-        assert "1,234 for the most exposed one" in promise
-        assert "pure" not in promise
-        assert "for each whole client" not in promise
-        assert rest.startswith("Not covered, so that no finite epsilon holds: ")
-        for words in ("which items each client rated", "gives them away", "the planner's context"):
-            assert words in rest
-        assert "the planner's reward" in rest
-
-    def test_laplace_has_a_pure_one(self) -> None:
-        promise, _ = guarantee(
-            ROWS
-            | {
-                "mechanism": "laplace",
-                "accounting": "laplace/basic",
-                "epsilon_client_level_pure": 5600.2,
-            }
-        )
-        assert "(5,600 as pure epsilon)" in promise
-
-
-@pytest.mark.parametrize(
-    "name", ["context", "reward", "expansion-matching", "tuning", "something new"]
-)
+@pytest.mark.parametrize("name", ["context", "tuning", "something new"])
 def test_what_is_not_covered_is_named(name: str) -> None:
     promise, rest = guarantee(SOUND | {"not_accounted": ["item-ids", name]})
     assert promise == "Guarantee: (8, 1e-06)-differential privacy of the uploads alone."
@@ -96,22 +80,19 @@ def test_what_is_not_covered_is_named(name: str) -> None:
     assert rest.count(";") == 1
 
 
-@pytest.mark.parametrize("name", ["scale", "catalogue", "arrival"])
-def test_what_is_taken_as_public_is_said(name: str) -> None:
-    promise, public, *_ = guarantee(SOUND | {"not_accounted": [name]})
+def test_what_is_taken_as_public_is_said() -> None:
+    promise, public, *_ = guarantee(SOUND | {"not_accounted": ["arrival"]})
     assert promise.startswith("Guarantee: (8, 1e-06)-differential privacy for each whole client")
     assert public.startswith("This assumes that what was read off the ratings is public: ")
 
 
 def test_the_authors_rule_promises_what_it_amounts_to() -> None:
     """It books a divergence as if it were an epsilon."""
-    authors = SOUND | {"accounting": "gaussian/authors", "epsilon": 10.0}
-    authors |= {"epsilon_client_level": 18.62, "not_accounted": ["reward"]}
-    line, rest = guarantee(authors)
+    authors = SOUND | {"accounting": "gaussian/authors", "epsilon_client_level": 18.62}
+    (line,) = guarantee(authors)
     assert "differential privacy" not in line
-    assert "epsilon 10 is booked by gaussian/authors" in line
+    assert "epsilon 8 is booked by gaussian/authors" in line
     assert "18.6 at delta 1e-5" in line
-    assert "computed from the ratings themselves" in rest
 
 
 @pytest.mark.parametrize(
@@ -120,9 +101,8 @@ def test_the_authors_rule_promises_what_it_amounts_to() -> None:
         ({}, True),
         ({"mechanism": "none"}, False),
         ({"unit": "row"}, False),
-        ({"not_accounted": ["reward"]}, False),
         ({"not_accounted": ["scale", "reward"]}, False),
-        ({"not_accounted": ["scale", "catalogue"]}, True),  # if they are public: that is said
+        ({"not_accounted": ["scale", "catalogue", "arrival"]}, True),  # if they are public
         ({"accounting": "gaussian/authors"}, False),
         ({"accounting": "of a later version"}, False),
     ],
@@ -145,16 +125,12 @@ def test_who_may_drop_out_and_collude() -> None:
     (said,) = shared_noise(SHARED | {"most_dropouts": 3, "rounds_aborted": 2})
     assert "at most 3 clients dropping out" in said
     assert said.endswith("Rounds that were paid for and not opened: 2.")
+    for changes in ({"trust": "local"}, {"most_dropouts": None}):
+        assert shared_noise(SHARED | changes) == []
 
 
 def test_noise_that_no_real_federation_can_add_is_named() -> None:
     laplace = SHARED | {"mechanism": "laplace", "accounting": "laplace/zcdp"}
     (said,) = shared_noise(laplace)
     assert "No real federation can add this noise" in said
-    assert "use mechanism gaussian" in said
     assert said in guarantee(laplace)
-
-
-@pytest.mark.parametrize("changes", [{"trust": "local"}, {"most_dropouts": None}])
-def test_nothing_is_said_of_noise_that_is_not_shared(changes: dict[str, Any]) -> None:
-    assert shared_noise(SHARED | changes) == []

@@ -20,7 +20,7 @@ from bgtplanner.report import page as page_module
 from bgtplanner.report import pictures
 from bgtplanner.report.facts import Facts
 from bgtplanner.report.page import facts_of, follow, render, write_report
-from bgtplanner.report.pictures import Picture, as_file, shades
+from bgtplanner.report.pictures import Picture, as_file
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.run import simulate
 from bgtplanner.text import visible
@@ -161,28 +161,25 @@ class TestSections:
         assert "be told: 21 to 60 ratings. The gain" in table.note
         assert [row[1][0] for row in table.rows if row[0] == "by budget"] == ["ε 3", "ε 10"]
 
-    def test_lists(self, tmp_path: Path) -> None:
-        facts = facts_of(make_run(tmp_path / "run", SHORT))
+    def test_lists_of_public_data_ones_own_on_request_and_of_machines_never(
+        self, tmp_path: Path
+    ) -> None:
+        folder = make_run(tmp_path / "run", SHORT)
+        facts = facts_of(folder)
         tables = heading(facts, "What people would be shown").tables
         assert [table.title for table in tables] == ["User 1", "User 472", "User 943"]
         assert tables[0].rows[0] == ("", ["A Film of 1990", "4.2", "popular, and drama"])
         assert "everybody can get these data" in words_of(facts)
-
-    def test_ones_own_lists_are_shown_on_request_and_those_of_machines_never(
-        self, tmp_path: Path
-    ) -> None:
         own = SHORT | {"data.dataset": "csv:own.csv"}
-        folder = make_run(tmp_path / "own", own)
-        (folder / "examples.json").unlink()  # a run on such data writes none
-        assert "--set run.examples=3" in words_of(facts_of(folder))
         asked = facts_of(make_run(tmp_path / "asked", own | {"run.examples": 3}))
         assert "because run.examples asks for them" in words_of(asked)
-        deployed = make_run(tmp_path / "deployed", SHORT)
-        file = deployed / "config.toml"
+        unasked = make_run(tmp_path / "own", own)
+        (unasked / "examples.json").unlink()  # a run on such data writes none
+        assert "--set run.examples=3" in words_of(facts_of(unasked))
+        file = folder / "config.toml"
         file.write_text(file.read_text().replace("[folder]", "[folder]\ndeployed = true"))
-        found = facts_of(deployed)
+        found, rounds = facts_of(folder), RunFolder(folder).rounds()
         assert "What people would be shown" not in [of.heading for of in found.sections]
-        rounds = RunFolder(deployed).rounds()
         used, late = (sum(of[key] for of in rounds) for key in ("clients", "late"))
         assert f"Uploads used: {used:,}, {late:,} late." in words_of(found)
 
@@ -222,26 +219,19 @@ class TestPictures:
         assert came == pytest.approx(1 - rounds[-1]["rmse"] / alone)
         assert axes.get_ylim()[0] <= 0 < 0.05 <= axes.get_ylim()[1]
 
-    def test_one_user_a_client_needs_no_line_for_its_mean(self, tmp_path: Path) -> None:
-        folder = make_run(tmp_path / "run", SHORT)
-        assert "each user's own mean" in drawn(folder)["rmse"][0].alt
-        changed(folder, rmse_user_mean=0.206, rmse_client_alone=0.206)
-        alt = drawn(folder)["rmse"][0].alt
-        assert "each client alone" in alt
-        assert "each user's own mean" not in alt
-
     def test_of_an_earlier_version(self, tmp_path: Path) -> None:
         """Without what later versions note: fewer pictures, and still a page."""
         folder = make_run(tmp_path / "run", SHORT)
+        changed(folder, rmse_user_mean=0.206)  # one user a client: the two lines are one
         file = folder / "config.toml"
         file.write_text(re.sub(r"(?m)^(facts|versions|version) = .*$", "", file.read_text()))
-        lines = []
-        for line in (folder / "rounds.jsonl").read_text().splitlines():
-            record = json.loads(line)
-            del record["spent"], record["why"]
-            lines.append(json.dumps(record))
-        (folder / "rounds.jsonl").write_text("\n".join(lines) + "\n")
-        assert set(drawn(folder)) == {"rmse", "spent"}
+        rounds = RunFolder(folder).rounds()
+        kept = [{key: of[key] for key in of if key not in ("spent", "why")} for of in rounds]
+        (folder / "rounds.jsonl").write_text("\n".join(map(json.dumps, kept)) + "\n")
+        made = drawn(folder)
+        assert set(made) == {"rmse", "spent"}
+        assert "each client alone" in made["rmse"][0].alt
+        assert "each user's own mean" not in made["rmse"][0].alt
         assert "bgtplanner unknown" in render(folder)
 
     @pytest.mark.filterwarnings("ignore:constrained_layout not applied")  # too long a name
@@ -253,10 +243,6 @@ class TestPictures:
         assert not re.search("[\x00-\x09\x0b-\x1f\u202e]", text)
         tree = ElementTree.fromstring(text)
         assert visible(name) in ["".join(of.itertext()).strip() for of in tree.iter()]
-
-    def test_shades(self) -> None:
-        assert shades("#0072B2", 1) == ["#0072b2"]
-        assert len(set(shades("#0072B2", 5))) == 5
 
 
 class TestLive:
@@ -320,5 +306,4 @@ class TestLive:
         monkeypatch.setattr(time, "sleep", interrupted)
         folder = make_run(tmp_path / "run", SHORT, rounds_done=4)
         follow(folder, lambda _: None)
-        text = (folder / "report.html").read_text(encoding="utf-8")
-        assert 'type="checkbox">' in text
+        assert 'type="checkbox">' in (folder / "report.html").read_text(encoding="utf-8")
