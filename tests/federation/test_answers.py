@@ -27,11 +27,6 @@ def answers(tmp_path: Path) -> Answers:
     return Answers(tmp_path / "answers", most=3)
 
 
-def test_nothing_is_found_before_anything_was_kept(answers: Answers) -> None:
-    assert answers.find(A) is None
-    assert not answers.folder.exists()
-
-
 def test_an_answer_comes_back_bit_for_bit_for_its_request_alone(answers: Answers) -> None:
     answers.keep(A, 7, SENT)
     found = Answers(answers.folder, most=3).find(A)
@@ -82,9 +77,3 @@ def test_a_damaged_answer_is_as_good_as_none(answers: Answers, content: bytes) -
     assert answers.find(A) is None
     answers.keep(A, 2, SENT)  # a whole one beside it is found
     assert answers.find(A) is not None
-
-
-def test_a_file_that_cannot_be_read_is_as_good_as_none(answers: Answers) -> None:
-    answers.folder.mkdir()
-    (answers.folder / f"{1:016d}-{A.hex()}.npy").mkdir()
-    assert answers.find(A) is None

@@ -8,7 +8,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,9 +15,6 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from bgtplanner.federation.outliers import FALSE_ALARM, OutlierTests, limits_of
-from bgtplanner.models.interactions import Shared
-from bgtplanner.models.optimizers import Noise
-from bgtplanner.models.posterior import Posterior
 from bgtplanner.privacy.mechanisms import Limits, mechanism_named
 from bgtplanner.privacy.privunit import cap_of, randomise
 from bgtplanner.privacy.randomness import SeededNoise
@@ -120,13 +116,6 @@ class TestHonestClients:
         assert loose.coordinate**2 - float(tight.coordinate) ** 2 == pytest.approx(
             2 * np.log(ratio), rel=1e-3, abs=1e-3
         )
-
-    @pytest.mark.parametrize("mechanism", MECHANISMS)
-    def test_hostile_ones_get_nobody_else_rejected(self, mechanism: str) -> None:
-        honest = released(mechanism, directions(200, SIZE), 3)
-        same = honest[0] + 1e-9 * np.arange(40)[:, None]
-        found = rejected(mechanism, np.concatenate([honest, same]))
-        assert set(found) <= {0, *range(200, 240)}  # 0 is the one that they all copy
 
 
 def old_band(mechanism: str, upload: Floats, clip: float, scale: float) -> bool:
@@ -238,10 +227,6 @@ class TestRepeats:
         later = np.concatenate([rows[4:8], rows[3:4]])
         assert self.rounds(first, later) == [{4: "repeated"}, {4: "repeated"}]
 
-    def test_what_was_not_accepted_may_come_again(self) -> None:
-        bad, good = np.zeros((1, SIZE)), released("gaussian", directions(2, SIZE), 12)
-        assert self.rounds(np.concatenate([good, bad]), bad)[1] == {0: "outside"}
-
     def test_are_remembered_when_the_server_is_started_again(self) -> None:
         rows = released("gaussian", directions(4, SIZE), 13)
         screen = OutlierTests("gaussian")
@@ -259,41 +244,3 @@ class TestRepeats:
         self.rounds(rows, screen=screen)
         assert screen.seen.shape == (3, 16)
         assert self.rounds(rows[:5], screen=screen) == [{}]
-
-
-class TestDiscount:
-    """`server.hostile_clients`: what few can have made on their own moves no item."""
-
-    ITEMS, REACH, STD = 200, 2e-4, 1e-4
-
-    def quality(self, lift: float, *, reach: float = REACH, hostile: int = 1) -> float:
-        """Of item 3, when its residuals are lifted by so many clients at full length."""
-        rng = np.random.default_rng(4)
-        count = 0.002 * rng.pareto(1.2, self.ITEMS)
-        count[3] = np.median(count)
-        residual = count * rng.normal(0, 0.1, self.ITEMS)
-        mean = np.stack([residual, 0.1 * count], axis=1)
-        mean += rng.normal(0, self.STD, mean.shape)
-        mean[3] = [lift * self.REACH, 0.1 * count[3]]
-        noise = Noise(std=self.STD, clip=0.1, clients=500.0, norm=None, reach=reach)
-        shared = Shared(jnp.zeros((self.ITEMS, 3)), jnp.zeros(0))
-        before = Posterior.initial(shared, discounts=hostile > 0)
-        found, memory = _after(
-            before, shared.items[:, 0], jnp.asarray(mean, jnp.float32), noise, hostile
-        )
-        expected = pytest.approx(reach / self.STD**2, rel=1e-5) if hostile else None
-        assert memory.reach == expected
-        return float(found[3, 0])
-
-    @pytest.mark.parametrize("number", [1, 3])
-    def test_so_many_clients_move_an_item_no_further_than_honest_ones_did(
-        self, number: int
-    ) -> None:
-        line = self.quality(0.0, reach=1e9)
-        honest = abs(self.quality(0.0, hostile=0) - line)
-        attacked = self.quality(number, reach=number * self.REACH) - line
-        assert abs(attacked) <= honest + 0.002
-        assert self.quality(number, hostile=0) - line > 3 * (honest + 0.002)  # with no discount
-
-
-_after = jax.jit(Posterior.after, static_argnums=4)

@@ -106,16 +106,6 @@ class TestClip:
         np.testing.assert_allclose(flat(released), clipped.mean(axis=0), rtol=1e-4, atol=1e-6)
         assert released.dropped == 0
 
-    def test_each_class_has_its_own_bound(self) -> None:
-        interactions = some_interactions()
-        upload = some_upload(interactions)
-        classes = np.array([0, 1, 0, 1, 1, 0])
-        terms = some_terms(clip=[0.5, 0.1], scale=[0.0, 0.0], classes=classes)
-        released = release(Protection(mechanism="gaussian"), upload, interactions, terms)
-        bounds = np.where(classes == 0, 0.5, 0.1)
-        clipped = mechanism_named("gaussian").clip(whole_uploads(upload, interactions), bounds)
-        np.testing.assert_allclose(flat(released), clipped.mean(axis=0), rtol=1e-4, atol=1e-6)
-
     @pytest.mark.parametrize("mechanism", MECHANISMS)
     def test_one_client_moves_the_sum_by_twice_the_clip_at_most(self, mechanism: Any) -> None:
         interactions = some_interactions()
@@ -246,23 +236,6 @@ class TestNoise:
             protection = Protection(mechanism="gaussian", trust=trust)
             mean = flat(release(protection, upload, interactions, terms))[-DENSE:]
             np.testing.assert_allclose(mean, 0.5 * one / np.linalg.norm(one), rtol=1e-3)
-
-    @pytest.mark.parametrize("mechanism", MECHANISMS)
-    def test_neighbouring_coordinates_have_nothing_to_do_with_each_other(
-        self, mechanism: Any
-    ) -> None:
-        interactions = some_interactions(MANY)
-        drawn = flat(
-            release(
-                Protection(mechanism=mechanism),
-                nothing(interactions),
-                interactions,
-                some_terms(scale=1.0),
-            )
-        )
-        assert len(np.unique(drawn)) > 0.99 * len(drawn)
-        for shift in (1, WIDTH, MANY):
-            assert abs(np.corrcoef(drawn[shift:], drawn[:-shift])[0, 1]) < 0.08
 
     @pytest.mark.parametrize("unit", ["client", "row"])
     def test_every_round_has_its_own(self, unit: Any) -> None:

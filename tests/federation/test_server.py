@@ -235,34 +235,6 @@ class TestShrunk:
         )
         np.testing.assert_allclose(flat(ours[1]), flat(theirs[1]), rtol=1e-5)
 
-    def test_pure_noise_goes_nowhere(self) -> None:
-        generator = np.random.default_rng(0)
-        start = Shared(jnp.ones((2000, 2)), jnp.ones(2000))
-        server = Server(optimizer="shrunk", learning_rate=0.1, momentum=0.9)
-        shared, memory, std = start, server.initial(start), 3.0
-        for _ in range(8):
-            noise = [jnp.asarray(generator.normal(0, std, part.shape)) for part in start]
-            shared, memory = server.step(
-                shared, memory, Aggregate(Shared(*noise), USAGE), known(std)
-            )
-            rows = (np.asarray(shared.items) == 1).all(axis=1)
-            # Two standard deviations: 2 % of rows of two, 5 % of single entries.
-            assert 0.96 < rows.mean() < 0.995
-            assert 0.93 < (np.asarray(shared.dense) == 1).mean() < 0.97
-        whole = flat(memory.total)
-        assert ((flat(shared) - 1) ** 2).sum() < 0.05 * (whole**2).sum()
-
-    def test_variance_with_memory(self) -> None:
-        gradients = [some_shared(seed) for seed in (1, 2, 3)]
-        expected = 0.01 * (0.25**2 * 1.0 + 0.5**2 * 4.0 + 0.25)
-        server = Server(optimizer="shrunk", learning_rate=0.1, momentum=0.5)
-        shared = some_shared()
-        memory = server.initial(shared)
-        for gradient, std in zip(gradients, (1.0, 2.0, 0.5), strict=True):
-            shared, memory = server.step(shared, memory, Aggregate(gradient, USAGE), known(std))
-        assert float(memory.variance) == pytest.approx(expected, rel=1e-6)
-        assert np.array_equal(flat(memory.start), flat(some_shared()))
-
     def test_by_hand(self) -> None:
         """A row of length 10 with a variance of 1 in each of 2 entries: 1 - 4 * 2 / 100."""
         zero = Shared(jnp.zeros((3, 2)), jnp.zeros(2))

@@ -83,16 +83,6 @@ class TestReproducible:
             assert second.step() == whole.records[index]
             assert same(second.arrays(), whole.arrays[index + 1])
 
-    def test_the_seed_matters_in_every_round(self, split: Split) -> None:
-        """Not only at the start: with the same state, another seed draws other clients."""
-        federation = replace(FACTORIZATION, participation=0.5)
-        one, other = (Simulation(federation, split, seed=seed) for seed in (5, 6))
-        other.restore(one.arrays())
-        assert same(one.arrays(), other.arrays())
-        one.step()
-        other.step()
-        assert not same(one.arrays(), other.arrays())
-
 
 class TestResuming:
     @pytest.mark.parametrize("start", [3, 1])
@@ -143,14 +133,6 @@ class TestRecords:
             assert whole.arrays[index]["next_round"] == index
             assert record.ratings == split.present(index).sum()
         assert whole.records[0].ratings < len(split.train)  # ratings did arrive on the way
-
-    def test_one_prediction_does_not_depend_on_the_others(
-        self, whole: Run, second: Simulation, split: Split
-    ) -> None:
-        second.restore(whole.arrays[2])
-        user, item = split.test.user, split.test.item
-        backwards = second.predict(user[::-1], item[::-1])
-        np.testing.assert_array_equal(backwards[::-1], whole.predictions[1])
 
 
 def test_what_a_client_knows_and_whether_anything_was_learned(split: Split) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.data.split import deal_users, split_ratings
+from bgtplanner.data.split import deal_users
 from bgtplanner.federation.chunks import Heldout
 from bgtplanner.federation.parameters import RoundParameters
 from bgtplanner.federation.protection import Protection
@@ -45,25 +45,6 @@ def terms(granted: Any, clip: float = 0.5, scale: float = 0.0) -> RoundParameter
         scale=jnp.array([scale], jnp.float32),
         class_of_client=jnp.zeros(len(granted), jnp.int32),
     )
-
-
-class TestSettingAside:
-    @pytest.mark.parametrize("clients", [None, 3])
-    def test_every_client_its_share(self, clients: int | None) -> None:
-        split = split_ratings(some_ratings(clients=clients), seed=0, rounds=5)
-        kept, aside = split.set_aside(0.25, seed=3)
-        whole = np.bincount(split.train.client, minlength=split.train.n_clients)
-        taken = np.bincount(aside.train.client, minlength=split.train.n_clients)
-        assert np.array_equal(taken, np.floor(0.25 * whole))
-        names = [
-            set(zip(part.train.user.tolist(), part.train.item.tolist(), strict=True))
-            for part in (split, kept, aside)
-        ]
-        assert names[1] | names[2] == names[0]
-        assert not names[1] & names[2]
-        assert len(kept.arrival) == len(kept.train)
-        assert len(aside.arrival) == len(aside.train)
-        assert kept.test is split.test
 
 
 @pytest.mark.parametrize("clients", [None, 3])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import random
 import shutil
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -96,45 +95,6 @@ def test_a_file_cut_anywhere_is_refused(states: list[State], tmp_path: Path, pag
     }[pages]
     for cut in cuts:
         assert looked_at(tmp_path / "ledger.sqlite", last[:cut]) is None, cut
-
-
-def test_cut_files_of_the_earlier_schema(tmp_path: Path) -> None:
-    """A cut inside the last page gave an AttributeError."""
-    content = (ASSETS / "ledger-schema1.sqlite").read_bytes()
-    path = tmp_path / "ledger.sqlite"
-    path.write_bytes(content)
-    with Ledger.open(path, read_only=True) as ledger:
-        spent = ledger.spent().tolist()
-    generator = random.Random(7)
-    cuts = [page * PAGE for page in range(3)] + [len(content) - behind for behind in (1, 5, 50)]
-    for cut in [*cuts, *(generator.randrange(len(content)) for _ in range(40))]:
-        assert looked_at(path, content[:cut]) in (None, spent), cut
-        path.write_bytes(content[:cut])
-        try:
-            with Ledger.open(path, read_only=True) as ledger:
-                assert ledger.spent().tolist() == spent, cut
-        except BGTPlannerError:
-            pass
-
-
-def test_random_bytes_and_other_files_are_refused(tmp_path: Path) -> None:
-    generator = random.Random(3)
-    path = tmp_path / "ledger.sqlite"
-    magic = b"SQLite format 3\0"
-    contents = [b"", b"\0" * PAGE, magic, magic + generator.randbytes(PAGE)]
-    contents += [generator.randbytes(generator.randrange(3 * PAGE)) for _ in range(10)]
-    other = tmp_path / "other.sqlite"
-    connection = sqlite3.connect(other)
-    connection.executescript(
-        "PRAGMA application_id = 1111970896; PRAGMA user_version = 2; CREATE TABLE rows (x);"
-    )
-    connection.close()
-    contents.append(other.read_bytes())
-    for content in contents:
-        assert looked_at(path, content) is None
-        path.write_bytes(content)
-        with pytest.raises(BGTPlannerError):
-            Ledger.open(path, read_only=True)
 
 
 def test_a_page_of_another_moment_is_noticed_or_harmless(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
 import sqlite3
 import stat
 from pathlib import Path
@@ -17,7 +16,6 @@ from bgtplanner.errors import LedgerError, LedgerTamperedError, StorageError
 from bgtplanner.privacy import _journal as journal
 from bgtplanner.privacy._journal import SCHEMA, Journal
 from bgtplanner.privacy._rows import Head, Row, pack
-from bgtplanner.privacy.ledger import Ledger
 from privacy.ledgers import says
 
 FIRST = Row.after(None, "open", "", 0, b"first")
@@ -285,33 +283,6 @@ def test_a_file_that_has_lost_its_key_is_refused(
         Journal.open(path)
 
 
-@pytest.mark.parametrize(
-    ("error", "kind", "message"),
-    [
-        (sqlite3.IntegrityError("twice"), LedgerTamperedError, "a row exists already: twice"),
-        (sqlite3.OperationalError("no such table: rows"), LedgerError,
-         "not a ledger: no such table: rows"),
-        (sqlite3.OperationalError("no such column: kind"), LedgerError,
-         "not a ledger: no such column: kind"),
-        (sqlite3.OperationalError("Could not decode to UTF-8"), LedgerTamperedError,
-         "a row cannot be read: Could not decode to UTF-8"),
-        (sqlite3.OperationalError("database is locked"), StorageError,
-         "another process has been using it for 30 s; try again"),
-        (sqlite3.OperationalError("database is busy"), StorageError,
-         "another process has been using it for 30 s; try again"),
-        (sqlite3.OperationalError("disk I/O error"), StorageError,
-         "disk I/O error; nothing was reserved"),
-        (sqlite3.ProgrammingError("closed"), LedgerError, "closed"),
-        (sqlite3.DatabaseError("malformed"), LedgerError, "damaged, or not a ledger: malformed"),
-    ],
-)  # fmt: skip
-def test_complaints_of_sqlite_are_sorted(
-    error: sqlite3.Error, kind: type[Exception], message: str
-) -> None:
-    with says(kind, f"file: {message}"), journal._sqlite_errors(Path("file")):
-        raise error
-
-
 # ---- others
 
 
@@ -347,12 +318,6 @@ def edit(path: Path, script: str) -> None:
     connection = sqlite3.connect(path)
     connection.executescript(script)
     connection.close()
-
-
-@pytest.fixture
-def old(path: Path) -> Path:
-    shutil.copy(OLD, path)
-    return path
 
 
 # ---- in memory
@@ -417,49 +382,3 @@ def test_a_row_that_asks_for_all_memory_is_refused(
 
 
 # ---- brought up to date
-
-
-def locked(path: Path) -> bool:
-    connection = sqlite3.connect(path, timeout=0)
-    try:
-        connection.execute("SELECT count(*) FROM rows").fetchone()
-    except sqlite3.OperationalError as error:
-        return "locked" in str(error)
-    finally:
-        connection.close()
-    return False
-
-
-class Watched(sqlite3.Connection):
-    """A connection that tells before which statements nobody else could have come in."""
-
-    alone: dict[str, bool]
-    path: Path
-
-    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
-        self.alone[sql] = locked(self.path)
-        return super().execute(sql, *values)
-
-
-def test_nobody_comes_in_while_it_is_brought_up_to_date(old: Path) -> None:
-    Watched.alone, Watched.path = {}, old
-    connection = sqlite3.connect(old, isolation_level=None, factory=Watched)
-    journal._migrate(connection, old)
-    assert Watched.alone["BEGIN EXCLUSIVE"]  # from before it begins
-    assert Watched.alone["COMMIT"]
-    connection.close()
-
-
-def test_others_can_use_it_once_it_is_up_to_date(
-    old: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(journal, "_WAIT_SECONDS", 0.01)
-    for rebuild in (False, True):
-        first = Ledger.open(old, rebuild=rebuild)
-        with Ledger.open(old) as second:
-            second.reserve(0.0625, run="other", round=int(rebuild), clients=[2])
-        assert first.newest_round("other") == int(rebuild)
-        first.close()
-    connection = sqlite3.connect(old)
-    assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
-    connection.close()

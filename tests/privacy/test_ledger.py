@@ -89,16 +89,6 @@ def test_clients_are_asked_by_mask_or_index(make: Make, clients: Any) -> None:
     assert charges(ledger) == [0.0, 0.25, 0.0, 0.25]
 
 
-@pytest.mark.parametrize("nobody", [[], np.zeros(2, bool), np.zeros(0, np.int64)])
-def test_asking_nobody_books_nothing(make: Make, nobody: Any) -> None:
-    ledger = make(budgets_of(1.0, 1.0))
-    reservation = ledger.reserve(5.0, run="a", round=0, clients=nobody)
-    assert not (reservation.granted | reservation.refused | reservation.replayed).any()
-    assert reservation.number == -1
-    ledger.settle(reservation)
-    assert ledger.head.number == 0
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -139,17 +129,6 @@ def test_senseless_charges_are_refused(make: Make, charge: float) -> None:
             with pytest.raises(ConfigError, match=r"^charge = "):
                 ledger.reserve(asked, run="a", round=0)
     assert not ledger.spent().any()
-
-
-def test_the_ends_of_what_names_a_round_are_taken(make: Make) -> None:
-    ledger = make(budgets_of(1.0))
-    for name, number in (("", 0), ("a\0b", 2**62 - 1), ("r" * 1000, np.int32(5)), ("ü→", True)):
-        reservation = ledger.reserve(0.125, run=name, round=number, fingerprint=MARK)  # type: ignore[arg-type]
-        assert (reservation.run, reservation.round) == (name, int(number))
-        ledger.settle(reservation)
-    assert ledger.verify() == 9
-    again = ledger.reserve(0.125, run="a\0b", round=2**62 - 1, fingerprint=MARK)
-    assert again.replayed.all()
 
 
 def test_settling_is_noted_once(make: Make) -> None:
@@ -237,15 +216,6 @@ def test_a_round_that_is_not_above_every_earlier_one_is_refused_where_rounds_ris
     assert ledger.reserve(0.25, run="a", round=6, rising=True).granted.all()
     assert ledger.reserve(0.25, run="b", round=0, rising=True).granted.all()
     assert (ledger.newest_round("a"), ledger.newest_round("b")) == (6, 0)
-
-
-def test_a_round_that_nobody_could_pay_was_not_had(make: Make) -> None:
-    ledger = make(budgets_of(1.0))
-    with pytest.raises(BudgetExceeded):
-        ledger.reserve(2.0, run="a", round=7, rising=True)
-    assert ledger.newest_round("a") is None
-    ledger.reserve(0.5, run="a", round=0, rising=True)
-    assert ledger.newest_round("a") == 0
 
 
 def test_rounds_rise_over_processes_and_restarts(path: Path) -> None:
@@ -563,17 +533,6 @@ def test_rows_mean_the_classes_of_the_first_row(path: Path) -> None:
     first.close()
     with Ledger.open(path) as last:
         assert charges(last) == [0.5, 0.1875, 0.5625, 0.1875, 0.5]
-
-
-def test_a_million_clients_take_short_rows() -> None:
-    classes = np.arange(1_000_000) % 3
-    budgets = Budgets((Budget(1.0), Budget(2.0), Budget(4.0)), classes)
-    ledger = Ledger.in_memory(budgets, BASIC)
-    ledger.settle(ledger.reserve(0.5, run="a", round=0))
-    ledger.reserve(np.array([0.5, 0.25, 0.0])[classes], run="a", round=1, fingerprint=MARK)
-    assert ledger.reserve(0.5, run="a", round=2).granted.sum() == 666_666  # one class is spent
-    assert all(len(row.payload) < 300 for row in list(ledger._journal.rows())[1:])
-    assert ledger.left()[:4].tolist() == [0.0, 0.75, 3.0, 0.0]
 
 
 def test_rounds_that_will_be_played_again_do_not_count_as_spent_yet(make: Make) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,9 @@ import numpy as np
 import pytest
 
 from bgtplanner.errors import LedgerError, LedgerTamperedError
-from bgtplanner.privacy import _journal as journal
 from bgtplanner.privacy._book import Book, first_row
 from bgtplanner.privacy._rows import Head, Row, pack
-from bgtplanner.privacy.accountants import CEILING, TICK, accountant_named
+from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 
@@ -50,15 +48,6 @@ def test_the_first_row_is_no_reservation_that_could_be_settled(ledger: Ledger) -
 # ---- the same inputs again
 
 
-def test_the_same_inputs_for_a_single_tick_are_another_attempt(ledger: Ledger) -> None:
-    mark = ledger.fingerprint(b"inputs")
-    ledger.reserve(0.5, run="a", round=0, fingerprint=mark)
-    again = ledger.reserve(TICK, run="a", round=0, fingerprint=mark)
-    assert again.attempt == 1
-    assert not again.replayed.any()
-    assert ledger.left().tolist() == [0.5 - TICK, 0.5 - TICK, 1.5 - TICK]
-
-
 def test_an_attempt_at_the_same_charge_is_found_behind_one_at_another(ledger: Ledger) -> None:
     mark = ledger.fingerprint(b"inputs")
     ledger.reserve(0.5, run="a", round=0, fingerprint=mark)
@@ -70,26 +59,6 @@ def test_an_attempt_at_the_same_charge_is_found_behind_one_at_another(ledger: Le
 
 
 # ---- others who write meanwhile
-
-
-def test_the_head_that_is_told_is_the_newest_by_whoever_wrote_it(path: Path) -> None:
-    with Ledger.open(path) as first, Ledger.open(path) as second:
-        second.reserve(0.25, run="a", round=0)
-        assert first.state_dict() == {"head": str(second.head)}
-        assert second.head.number == 1
-
-
-def test_a_history_ends_where_the_ledger_ended_when_it_was_asked(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(journal, "_CHUNK", 1)
-    with Ledger.open(path) as first, Ledger.open(path) as second:
-        first.reserve(0.25, run="a", round=0)
-        told = first.history()
-        entries = [next(told)]
-        second.reserve(0.25, run="a", round=1)
-        entries += told
-        assert [entry["number"] for entry in entries] == [0, 1]
 
 
 def test_a_row_written_while_all_are_verified_is_no_damage(
@@ -128,16 +97,6 @@ def test_a_row_written_after_the_newest_was_looked_up_is_no_damage(
         assert first.head == second.head
 
 
-@pytest.mark.parametrize("change", ["UPDATE newest SET hash = x'00'", "DELETE FROM newest"])
-def test_a_newest_row_that_was_changed_since_is_found_by_verify(path: Path, change: str) -> None:
-    with Ledger.open(path) as ledger:
-        connection = sqlite3.connect(path)
-        connection.executescript(change)
-        connection.close()
-        with pytest.raises(LedgerTamperedError, match="the newest row is not the one"):
-            ledger.verify()
-
-
 # ---- losses
 
 
@@ -151,25 +110,6 @@ def test_a_loss_of_unknown_size_is_at_least_one() -> None:
 def book_and_loss(**about: Any) -> tuple[Book, Row]:
     book = Book(first_row(BUDGETS, BASIC, KEY), KEY)
     return book, Row.after(book.head, "loss", "", 0, pack(about))
-
-
-@pytest.mark.parametrize("ticks", [1, CEILING])
-def test_the_least_and_the_most_that_can_be_lost(ticks: int) -> None:
-    head = Head(7, bytes(32))
-    book, row = book_and_loss(ticks=ticks, head=str(head))
-    book.read(row)
-    assert book.spending.spent().tolist() == [[ticks] * 3]
-    assert book.forgiven == {head}
-    assert book.head == Head(row.number, row.hash)
-
-
-@pytest.mark.parametrize("ticks", [0, -1, CEILING + 1, True, 2.0, "2", None])
-def test_a_loss_of_no_size_is_refused(ticks: Any) -> None:
-    book, row = book_and_loss(ticks=ticks, head=str(Head(7, bytes(32))))
-    with pytest.raises(LedgerTamperedError, match="row 1 cannot be read: a loss of no charge"):
-        book.read(row)
-    assert book.head.number == 0
-    assert not book.spending.spent().any()
 
 
 @pytest.mark.parametrize("about", [{"ticks": 5}, {"head": str(Head(7, bytes(32)))}])

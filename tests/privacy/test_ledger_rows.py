@@ -23,7 +23,6 @@ from bgtplanner.privacy.ledger import Ledger
 MARK = bytes(range(32))
 DAMAGED = "^a row cannot be read: edited or damaged$"
 THREE = Budgets.per_client([1.0, 2.0, 2.0], 1e-5)  # the classes are 0, 1, 1
-CROWD = Budgets.per_client(np.arange(400) // 200 + 1.0, 1e-5)  # two classes of 200
 
 
 def numbers(*values: int) -> bytes:
@@ -80,12 +79,6 @@ def test_a_payment_takes_few_bytes(
     """These bytes are hashed, and older versions read them: they never change."""
     found = Payment(3, MARK, np.array(who), np.asarray(ticks)).packed(THREE)
     assert parts(found) == ({"attempt": 3, "fingerprint": MARK.hex()} | says, data)
-
-
-def test_one_class_of_many_clients_is_a_number_per_class_and_not_a_bit_per_client() -> None:
-    first, almost = np.arange(400) < 200, np.arange(400) < 199
-    assert parts(payment(list(first), 5).packed(CROWD))[1] == numbers(5, 0)
-    assert len(parts(payment(list(almost), 5).packed(CROWD))[1]) == 400 // 8
 
 
 @given(

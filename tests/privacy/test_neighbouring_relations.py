@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bgtplanner import BGTPlanner, Budget
+from bgtplanner import Budget
 from bgtplanner.errors import ConfigError, LedgerError
 from bgtplanner.federation.randomizer import Randomizer
-from bgtplanner.planning.schedules import Uniform
 from bgtplanner.privacy._book import Book, first_row
 from bgtplanner.privacy._rows import Row, pack, unpack
 from bgtplanner.privacy.accountants import (
@@ -27,7 +26,7 @@ from bgtplanner.privacy.accountants import (
     to_ticks,
 )
 from bgtplanner.privacy.budget import Budgets
-from bgtplanner.privacy.compatibility import Choice, allows, check, neighbours_of
+from bgtplanner.privacy.compatibility import neighbours_of
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.mechanisms import mechanism_named
 from bgtplanner.privacy.randomness import SeededNoise
@@ -76,13 +75,6 @@ def test_the_trust_decides_unless_someone_does() -> None:
         neighbours_of("secagg", "zero-out")
 
 
-def test_the_table_of_what_goes_together_knows_it() -> None:
-    assert allows(Choice("gaussian", "secagg", neighbours="replace-special"))
-    assert not allows(Choice("gaussian", "local", neighbours="replace-special"))
-    with pytest.raises(ConfigError, match=rf"^privacy.neighbours = 'replace-special': {REASON}"):
-        check(Choice("gaussian", "local", neighbours="replace-special"), "privacy.")
-
-
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
 def test_a_guard_scales_the_noise_for_the_relation_of_its_ledger(mechanism: str) -> None:
     accountant = {"gaussian": "gaussian/gdp", "laplace": BASIC}[mechanism]
@@ -101,46 +93,6 @@ def test_a_guard_scales_the_noise_for_the_relation_of_its_ledger(mechanism: str)
 
 
 # ---- a planner in a loop
-
-
-def test_in_a_loop_of_ones_own_the_relation_is_that_of_the_trust() -> None:
-    budget = Budget(10, 1e-5)
-    alone = BGTPlanner(budget, clients=5, rounds=4, clip=0.5).ask()
-    together = BGTPlanner(budget, clients=5, rounds=4, clip=0.5, trust="secagg").ask()
-    assert alone is not None
-    assert together is not None
-    assert (alone.neighbours, together.neighbours) == ("replace-one", "replace-special")
-    assert alone.noise_std == pytest.approx(2 * 0.5 * alone.noise_multiplier)
-    assert together.noise_std == pytest.approx(0.5 * together.noise_multiplier)
-    strong = BGTPlanner(
-        budget, clients=5, rounds=4, clip=0.5, trust="secagg", neighbours="replace-one"
-    ).ask()
-    assert strong is not None
-    assert (strong.neighbours, strong.noise_std) == ("replace-one", alone.noise_std)
-
-
-def test_under_local_trust_a_planner_refuses_the_weaker_relation() -> None:
-    with pytest.raises(ConfigError, match=REASON):
-        Uniform(SAME, rounds=3, neighbours="replace-special")
-    with pytest.raises(ConfigError, match=REASON):  # also if only the ledger has it
-        Uniform(ledger=special(), rounds=3)
-
-
-def test_a_planner_takes_the_relation_of_its_ledger() -> None:
-    assert Uniform(ledger=special(), rounds=3, trust="secagg").neighbours == "replace-special"
-    old = Ledger.in_memory(SAME, BASIC)
-    assert Uniform(ledger=old, rounds=3, trust="secagg").neighbours == "replace-one"
-    with pytest.raises(ConfigError, match="expected replace-one, the relation of the ledger"):
-        Uniform(ledger=old, rounds=3, trust="secagg", neighbours="replace-special")
-
-
-def test_the_relation_is_part_of_a_planners_state_and_of_its_plans() -> None:
-    policy = Uniform(SAME, rounds=3, accounting=BASIC, trust="secagg")
-    plan = policy.ask()
-    assert plan is not None
-    again = Uniform.from_state(policy.state_dict())
-    assert again.neighbours == again.ledger.neighbours == "replace-special"
-    again.tell(plan)
 
 
 # ---- the ledger

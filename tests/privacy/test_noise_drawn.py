@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.privacy import randomness as noise
-from bgtplanner.privacy.randomness import ExactNoise, SeededNoise, SystemNoise
+from bgtplanner.privacy.randomness import ExactNoise, SystemNoise
 
 NUMBER = 100_000
 RARE = 1e-9  # a right sample has a smaller p-value once in a billion; the seeds are fixed, too
@@ -246,18 +246,6 @@ def test_all_that_the_rest_of_a_normal_draw_can_come_to(k: int, x: float) -> Non
     assert exact <= found[1] + left + 1e-12
 
 
-def test_heads_in_a_row() -> None:
-    thrown: list[list[int]] = []
-
-    def coin(at: Any) -> Any:
-        thrown.append(at.tolist())
-        return np.array([(place, len(thrown)) != (3, 2) for place in at], dtype=np.bool_)
-
-    found = seeded().all_heads(np.array([0, 1, 3, 4]), coin)
-    assert found.tolist() == [True, True, True, False]
-    assert thrown == [[1, 2, 3], [2, 3], [2]]
-
-
 def test_all_that_a_comparison_with_a_fresh_number_can_come_to() -> None:
     # Of the scale 3, words of one bit: digit, then bit after bit.
     for digit in range(3):
@@ -298,46 +286,6 @@ def test_words_that_would_favour_small_numbers_are_drawn_again() -> None:
     assert source.below(4, 2).tolist() == [3, 2]
     source, left = fed([3, 3, 9])
     assert source.below([2, 3, 5], 3).tolist() == [1, 0, 4]
-
-
-@pytest.mark.parametrize("bound", [1, 2, 3, 5, 7, 8])
-def test_numbers_below_a_bound_are_equally_likely(bound: int) -> None:
-    values = seeded(bound, bits=3).below(bound, NUMBER)
-    counts = np.bincount(values.astype(np.int64), minlength=bound)
-    assert len(counts) == bound
-    assert scipy.stats.chisquare(counts).pvalue > RARE or bound == 1
-
-
-@pytest.mark.parametrize("bound", [1, 2, 5, 2**112, 3 * 2**111 + 1, 10**60])
-def test_large_numbers_below_a_bound_are_equally_likely(bound: int) -> None:
-    values = seeded().below_any(bound, 20_000)
-    assert all(isinstance(value, int) and 0 <= value < bound for value in values)
-    shares = [float(sum(value * 5 // bound == part for value in values)) for part in range(5)]
-    if bound >= 5:
-        assert scipy.stats.chisquare(shares).pvalue > RARE
-    assert len(set(values)) == min(bound, 20_000)
-
-
-def test_a_large_number_is_the_leading_bits_of_the_least_bytes() -> None:
-    asked: list[int] = []
-
-    def randomness(number: int) -> bytes:
-        asked.append(number)
-        return bytes(range(1, number + 1))
-
-    source = ExactNoise(randomness)
-    first, second = source.below_any(2**112, 2)
-    assert first == int.from_bytes(bytes(range(1, 16)), "little") >> 8
-    assert second == int.from_bytes(bytes(range(16, 31)), "little") >> 8
-    assert source.below_any(8, 3).tolist() == [1 >> 5, 2 >> 5, 3 >> 5]
-    assert asked == [30, 3]
-
-
-def test_coins_of_64_bits() -> None:
-    source, left = fed([5, 6, 2**64 - 1, 2**64 - 2])
-    chances = np.array([6, 6, 2**64 - 1, 2**64 - 1], dtype=np.uint64)
-    assert source.coins(chances).tolist() == [True, False, False, True]
-    assert left == []
 
 
 def test_a_tie_takes_further_words_and_remembers_them() -> None:
@@ -399,37 +347,6 @@ def test_fine_variates_are_the_digits_that_steps_are_rounded_from() -> None:
 
 
 # ---- sources
-
-
-LAWS = {
-    "normal": scipy.stats.norm(),
-    "laplace": scipy.stats.laplace(),
-    "uniform": scipy.stats.uniform(),
-}
-
-
-@pytest.mark.parametrize("kind", [*LAWS, "normal_steps", "laplace_steps"])
-def test_draws_have_the_distribution_and_10_percent_off_would_show(kind: str) -> None:
-    law = LAWS[kind.removesuffix("_steps")]
-    if kind in LAWS:
-        values = getattr(SeededNoise(5), kind)((NUMBER,))
-    else:
-        values = getattr(seeded(), kind)(2**48, (NUMBER,)) / 2**48
-    assert scipy.stats.kstest(values, law.cdf).pvalue > RARE
-    for wrong in (0.9, 1.1):
-        assert scipy.stats.kstest(values * wrong, law.cdf).pvalue < RARE
-    # Equal shares in 50 cells of equal probability, and independent of the draw before.
-    interactions = law.ppf(np.linspace(0, 1, 51))
-    counts = np.histogram(values, interactions)[0]
-    assert scipy.stats.chisquare(counts).pvalue > RARE
-    ranks = law.cdf(values)
-    assert abs(np.corrcoef(ranks[1:], ranks[:-1])[0, 1]) < 6.2 / math.sqrt(NUMBER)
-
-
-def test_seeded_noise_is_that_of_the_seed() -> None:
-    source, generator = SeededNoise([3, 4]), np.random.default_rng([3, 4])
-    assert (source.normal((5,)) == generator.standard_normal(5)).all()
-    assert (source.laplace((5,)) == generator.laplace(size=5)).all()
 
 
 def test_system_noise_is_made_of_nothing_but_the_operating_system(

@@ -11,24 +11,15 @@ import mpmath
 import numpy as np
 import pytest
 import scipy.stats
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from numpy.typing import NDArray
 from scipy import optimize, stats
 from scipy.special import log_ndtr
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.paper.accounting import client_level
 from bgtplanner.privacy import privunit
-from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.privunit import (
-    Cap,
     _along_exactly,
-    _best_epsilon,
     _try_tail,
-    _words,
     cap_of,
-    epsilon_of,
     randomise,
 )
 from bgtplanner.privacy.randomness import FINE_BITS, ExactNoise, NoiseSource, SeededNoise
@@ -82,12 +73,6 @@ def test_no_other_threshold_is_stronger(epsilon: float) -> None:
         lambda at: -strength(at), bounds=(0, 10), method="bounded", options={"xatol": 1e-9}
     )
     assert float(cap_of(epsilon).strength) == pytest.approx(-best.fun, rel=1e-7)
-
-
-@given(st.floats(-9, 5).map(lambda power: 10.0**power))
-@settings(deadline=None, derandomize=True, max_examples=50)
-def test_strength_and_epsilon_are_two_names_of_one_thing(epsilon: float) -> None:
-    assert float(epsilon_of(cap_of(epsilon).strength)) == pytest.approx(epsilon, rel=1e-8)
 
 
 @pytest.mark.parametrize(("source", "number"), [(SeededNoise(1), 40_000), (exact(1), 8_000)])
@@ -168,51 +153,10 @@ def test_an_upload_that_was_not_clipped_is_refused(upload: list[float]) -> None:
         randomise([upload], SeededNoise(0), bound=1.0, epsilon=1.0)
 
 
-def test_what_a_client_has_spent_in_all() -> None:
-    accountant = accountant_named("privunit/either")
-    multipliers = [float(accountant.noise_multiplier(charge)) for charge in (0.6, 9.4)]
-    found = client_level("privunit", multipliers, [1, 1], 1e-5)
-    assert found.pure == pytest.approx(10.0, rel=1e-6)
-    assert found.epsilon == pytest.approx(10.0, rel=1e-6)
-    many = client_level(
-        "privunit", [float(accountant.noise_multiplier(0.01))] * 900, [1] * 900, 1e-5
-    )
-    assert many.pure == pytest.approx(9.0, rel=1e-6)
-    assert many.epsilon < 2
-
-
 ONE = 1 << FINE_BITS
 
 
-def cap_at(threshold: float, lead: float = 0.0) -> Cap:
-    return Cap(*(np.array(value) for value in (threshold, lead, 1.0)))
-
-
 # ---- epsilon
-
-
-def best_epsilon(threshold: float) -> mpmath.mpf:
-    """log((phi(x) + x Phi(x)) / (phi(x) - x Phi(-x)))."""
-    with mpmath.workdps(50 + round(threshold**2)):
-        x = mpmath.mpf(threshold)
-        density, below, beyond = mpmath.npdf(x), mpmath.ncdf(x), mpmath.ncdf(-x)
-        return mpmath.log((density + x * below) / (density - x * beyond))
-
-
-@pytest.mark.parametrize("threshold", [1e-9, 0.01, 0.7, 1.0, 4.0, 20.0, 29.9, 30.0, 32.0, 45.0])
-def test_the_epsilon_of_a_threshold_and_of_a_strength(threshold: float) -> None:
-    wanted = best_epsilon(threshold)
-    found = float(_best_epsilon(np.array(threshold)))
-    # The series leaves 945 / x^8 and less out: 1.5e-9 at 30.
-    assert abs(found - wanted) <= max(1e-12 * wanted, 1.6e-9 * (threshold >= 30))
-    above = float(epsilon_of(threshold)) / wanted - 1
-    assert 0.49e-9 < above < 0.51e-9  # half of what a cap is weaker by
-
-
-def test_the_odds_of_a_coin_in_64_bits() -> None:
-    leads = np.array([0.0, 2.0**-63, 0.5, 1 - 2.0**-53, 1.0, 1 + 1e-9])
-    almost = 2**64 - 2**10  # never 2^64, which a word cannot hold
-    assert _words(leads).tolist() == [2**63, 2**63 + 1, 3 * 2**62, almost, almost, almost]
 
 
 # ---- which uploads
@@ -246,54 +190,6 @@ def test_no_upload_at_all_is_any_direction_with_equal_probability(
 
 
 # ---- choices at their boundary
-
-
-class Scripted:
-    """No noise, and these uniform numbers."""
-
-    def __init__(self, *uniform: float) -> None:
-        self._uniform = uniform
-
-    def split(self, number: int) -> list[Scripted]:
-        return [self] * number
-
-    def normal(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        return np.full(shape, 1e-30)
-
-    laplace = normal
-
-    def uniform(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        return np.array(self._uniform).reshape(shape)
-
-
-def test_simulated_choices_have_the_very_odds() -> None:
-    # As many doubles lie below the odds as there should be; they are not among them themselves.
-    cap = cap_of(4.0)
-    chance = float(cap.chance)
-    inside = float(scipy.stats.truncnorm.ppf(0.5, float(cap.threshold), math.inf))
-    outside = float(scipy.stats.truncnorm.ppf(0.5, -math.inf, float(cap.threshold)))
-    for turn, among, wanted in (
-        (np.nextafter(0.75, 0), np.nextafter(chance, 0), inside),
-        (0.75, np.nextafter(chance, 0), -inside),
-        (np.nextafter(0.75, 0), chance, outside),
-    ):
-        seen = randomise([[0.5, 0.0]], Scripted(turn, among, 0.5), bound=1.0, epsilon=4.0)
-        assert seen[0, 0] * float(cap.strength) == pytest.approx(wanted, rel=1e-9)
-
-
-def test_the_threshold_itself_is_in_the_cap() -> None:
-    threshold = ONE // 4
-
-    class Told(ExactNoise):
-        def fine_normal(self, shape: tuple[int, ...]) -> Any:
-            about = np.array([threshold, threshold - 1, threshold + 1], dtype=object)
-            return np.resize(about, shape)
-
-        def coins(self, chances: Any) -> Any:
-            return np.array([True, False])
-
-    source = Told(np.random.default_rng(0).bytes)
-    assert _along_exactly(cap_at(0.25), 2, source).tolist() == [threshold, threshold - 1]
 
 
 def test_a_try_beyond_the_threshold_step_by_step() -> None:

@@ -127,27 +127,6 @@ def test_one_witness_is_for_one_ledger(path: Path, witness: Witness) -> None:
         Ledger.open(other, witness=witness)
 
 
-def test_the_end_of_a_long_file_is_enough(witness: Witness) -> None:
-    for number in range(1, 40):
-        witness.append(head(number))
-    size = witness.path.stat().st_size
-    with witness.path.open("r+b") as file:  # only its last lines are whole
-        file.write(b"x" * (size - 300))
-    assert witness.newest() == head(39)
-    with witness.path.open("r+b") as file:
-        file.write(b"x" * (size - 1) + b"\n")
-    with pytest.raises(LedgerError, match=r"heads.txt: expected lines with a time and NUMBER"):
-        witness.newest()
-
-
-def test_lines_of_anything_else_are_passed_over(witness: Witness) -> None:
-    witness.append(head(1))
-    with witness.path.open("ab") as file:
-        file.write(b"\xff\xfe 3:zz\nnothing\n\n")
-    assert witness.newest() == head(1)
-    assert witness.heads() == [head(1)]
-
-
 def test_a_line_that_was_cut_off_is_said(
     witness: Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
