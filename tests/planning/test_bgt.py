@@ -104,16 +104,7 @@ def test_after_overspending_the_price_rises_and_cheaper_levels_gain() -> None:
 # ---- the paper
 
 
-@pytest.mark.parametrize(
-    ("largest", "low", "high"),
-    [
-        (1.0, 0.19, 0.22),  # as published, with the radius dropped: prices are of order 1
-        (np.inf, 0.16, 0.29),  # with the radius that the equations ask for, not much more
-    ],
-)
-def test_with_the_constants_of_the_paper_levels_are_drawn_almost_uniformly(
-    largest: float, low: float, high: float
-) -> None:
+def test_with_the_constants_of_the_paper_levels_are_drawn_almost_uniformly() -> None:
     planner = Repaired(BUDGET, 943, rounds=100, seed=1)
     assert planner.gamma == pytest.approx(0.68, abs=0.005)
     generator = np.random.default_rng(0)
@@ -121,11 +112,10 @@ def test_with_the_constants_of_the_paper_levels_are_drawn_almost_uniformly(
     chances = []
     while (plan := planner.ask(context)) is not None:
         planner.tell(plan, float(generator.normal(0.0, 0.01)))
-        planner.constrainer.radius = min(planner.constrainer.radius, largest)
         context = context + generator.uniform(0, 1, 5)
         chances += plan.why.probability
     assert len(chances) > 5 * 40
-    assert low < min(chances) < 0.2 < max(chances) < high
+    assert 0.16 < min(chances) < 0.2 < max(chances) < 0.29
 
 
 def test_the_radius_comes_from_all_rounds_of_the_initial_stage() -> None:
@@ -177,12 +167,9 @@ def test_it_finds_the_best_level_of_a_trivial_bandit(best: int) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("levels", 0),
         ("levels", 1001),
-        ("min_rounds", 0),
         ("min_rounds", 6),
         ("cheapest", 0.0),
-        ("cheapest", 1.5),
         ("cheapest", float("nan")),
         ("initial_rounds", 0),
         ("gamma", -1.0),

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from bgtplanner.paper.planners import AsPrinted
 from bgtplanner.planning.bgt import BGTPlanner
-from bgtplanner.planning.schedules import Adap, Fixed, Random, Uniform
+from bgtplanner.planning.schedules import Adap, Fixed, Uniform
 from bgtplanner.privacy.budget import Budgets
 
 Floats = NDArray[np.float64]
@@ -35,31 +35,18 @@ def released_by_normal(clipped: Floats, plan: Any, seed: int) -> Floats:
     return clipped + noise
 
 
-def released_by_product(clipped: Floats, plan: Any, seed: int) -> Floats:
-    return clipped + plan.noise_std * np.random.default_rng(seed).standard_normal(clipped.shape)
-
-
-def released_in_place(clipped: Floats, plan: Any, seed: int) -> Floats:
-    noise = np.random.default_rng(seed).standard_normal(clipped.shape)
-    noise *= plan.noise_std
-    noise += clipped
-    return noise
-
-
 def released_one_by_one(clipped: Floats, plan: Any, seed: int) -> Floats:
     noise = np.random.default_rng(seed).standard_normal(clipped.shape)
     stds = [plan.of(client).noise_std for client in range(CLIENTS)]
     return np.stack([one + std * z for one, std, z in zip(clipped, stds, noise, strict=True)])
 
 
-LOOPS = [released_by_normal, released_by_product, released_in_place, released_one_by_one]
+LOOPS = [released_by_normal, released_one_by_one]
 POLICIES: list[tuple[Any, dict[str, Any]]] = [
     (BGTPlanner, {}),
-    (BGTPlanner, {"skip": False}),
     (AsPrinted, {"initial_rounds": 1}),
     (AsCoded, {"initial_rounds": 1}),
     (Uniform, {}),
-    (Random, {}),
     (Adap, {"noise_multiplier": 9.0}),  # one charge for all, until the poorest can pay no more
     (Fixed, {"weights": [1, 0, 2, 1, 1, 3, 1, 1, 0, 1, 1, 1]}),
 ]
