@@ -20,7 +20,6 @@ from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import Request, SentCatalogue
-from bgtplanner.privacy.randomness import ExactNoise
 from federation.aggregation.members import identity
 from flower.doubles import (
     AGREE_TO_TASTES,
@@ -39,12 +38,9 @@ from games.worlds import (
     ReplaysIfNothingChanged,
     Sums,
     both,
-    hostile_axes,
     hostile_catalogue,
     paid_releases_tell_nothing,
     some_moves,
-    tastes_are_not_clipped,
-    tastes_are_not_noised,
 )
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -260,8 +256,6 @@ def test_the_client_that_replays_if_nothing_changed_is_read_by_it(
 
 # ---- axes, which the server chooses, and features, which whoever wrote the policy has let pass
 
-TASTED = 60  # guesses
-
 
 @pytest.mark.usefixtures("told_nothing")
 @pytest.mark.parametrize("seed", range(3))
@@ -276,70 +270,3 @@ def test_features_are_no_way_around_the_charge(seed: int, few: Ratings, tmp_path
     one, other = both(home, tmp_path, Client, moves)
     assert one == other
     assert any(seen and seen[0] == "released" for seen in one)
-
-
-class Silence:
-    """A source of no noise at all, to see what noise would have covered."""
-
-    def normal(self, shape: tuple[int, ...]) -> Any:
-        return np.zeros(shape)
-
-
-def _best_guesses(home: Path, few: Ratings, kind: str) -> int:
-    """How often a server is right about one rating, with the best test on the taste part.
-
-    It knows everything but that rating, so it knows both uploads that could be behind a release.
-    The noise is drawn as on a real client, but from a seed: this game is always the same one.
-    """
-    rng = np.random.default_rng(3)
-    noise = ExactNoise(np.random.default_rng(5).bytes)
-    file = load_client(home / "client.toml")
-    table = file.ratings.read_text(encoding="utf-8")
-    catalogue = hostile_catalogue(catalogue_for(few), kind)
-    Client(file).hold(catalogue)
-    request = taste_request(few, catalogue)
-    model = replace(request.model, items=hostile_axes(request.model.items))
-    tables = (table, table + "u0,i7,1.0\n")
-    request = replace(request, model=model, clip=0.02)  # what is not clipped stands out
-    behind = []
-    for number, text in enumerate(tables):
-        file.ratings.write_text(text, encoding="utf-8")
-        bare = Client(file, noise=lambda *_: Silence())
-        behind.append(_taste_part(bare.answer(replace(request, run=f"bare {number}"))))
-    apart, right = behind[1] - behind[0], 0
-    for trial in range(TASTED):
-        rated = int(rng.integers(2))
-        file.ratings.write_text(tables[rated], encoding="utf-8")
-        client = Client(file, noise=lambda *_: noise)
-        seen = _taste_part(client.answer(replace(request, run=f"trial {trial}")))
-        right += int(((seen - behind[0]) @ apart > apart @ apart / 2) == bool(rated))
-    file.ratings.write_text(table, encoding="utf-8")
-    assert request.charge == 1.0
-    return right
-
-
-def _taste_part(upload: Any) -> Any:
-    return upload.reshape(30, 4)[:, 2:].ravel()
-
-
-@pytest.mark.parametrize(
-    ("kind", "broken"),
-    [
-        ("none", None),
-        ("of one item", None),
-        ("of one item", tastes_are_not_clipped),
-        ("of one item", tastes_are_not_noised),
-    ],
-)
-def test_hostile_axes_and_features_gain_no_more_than_the_charge_has_bought(
-    kind: str, broken: Any, few: Ratings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if broken is not None:
-        broken(monkeypatch)
-    digest = hostile_catalogue(catalogue_for(few), kind).digest
-    policy = agreed(few, AGREE_TO_TASTES | {"catalogues": [digest]})
-    home = write_client(tmp_path / "client", few, 0, policy, holds=False).parent
-    # Of so many right guesses with all that a charge of 1 buys: mu = 1, by its definition.
-    bought = scipy.stats.norm.cdf(0.5)
-    chance = scipy.stats.binom.sf(_best_guesses(home, few, kind) - 1, TASTED, bought)
-    assert (chance < 1e-6) == (broken is not None)

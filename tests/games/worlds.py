@@ -39,7 +39,6 @@ from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import HelloRequest, Request, SentCatalogue, SumStep
 from bgtplanner.flower.state import RoundStore
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.privacy.mechanisms import Additive, Mechanism
 from federation.aggregation.members import Memory, identity
 from games.summing import Asked
 
@@ -232,39 +231,33 @@ class World:
         return ("answered", step.name, hashlib.sha256(answer).hexdigest())
 
 
-class _stopping:
+PLACES = {
+    "reserve": (Randomizer, "reserve"),
+    "upload": (Client, "_train"),
+    "protect": (Randomizer, "protect"),
+    "answers": (Answers, "keep"),
+    "model": (Client, "_keep"),
+    "settle": (Randomizer, "settle"),
+    "share": (Randomizer, "share"),
+    "begun": (RoundStore, "save"),
+    "state": (RoundStore, "save"),
+}
+
+
+@contextlib.contextmanager
+def _stopping(step: str | None) -> Iterator[None]:
     """The machine stops at a step of an answer, before that step is done."""
-
-    PLACES: ClassVar = {
-        "reserve": (Randomizer, "reserve"),
-        "upload": (Client, "_train"),
-        "protect": (Randomizer, "protect"),
-        "answers": (Answers, "keep"),
-        "model": (Client, "_keep"),
-        "settle": (Randomizer, "settle"),
-        "share": (Randomizer, "share"),
-        "begun": (RoundStore, "save"),
-        "state": (RoundStore, "save"),
-    }
-
-    def __init__(self, step: str | None) -> None:
-        self.patch = pytest.MonkeyPatch()
-        self.step = step
-
-    def __enter__(self) -> None:
-        if self.step is not None:
-            real = getattr(*self.PLACES[self.step])
+    with pytest.MonkeyPatch.context() as patch:
+        if step is not None:
+            real = getattr(*PLACES[step])
 
             def stop(*given: Any, **options: Any) -> None:
-                if self.step in ("begun", "state") and not given[1].endswith(self.step):
-                    real(*given, **options)
-                else:
+                if step not in ("begun", "state") or given[1].endswith(step):
                     raise Crash
+                real(*given, **options)
 
-            self.patch.setattr(*self.PLACES[self.step], stop)
-
-    def __exit__(self, *_: object) -> None:
-        self.patch.undo()
+            patch.setattr(*PLACES[step], stop)
+        yield
 
 
 def paid_releases_tell_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -291,20 +284,18 @@ def keys_by_number() -> Iterator[None]:
 
     A world in which one more is made, or one fewer, has others from there on.
     """
-    patch, rng = pytest.MonkeyPatch(), np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     made = SimpleNamespace(urandom=rng.bytes)
     private = SimpleNamespace(
         generate=lambda: X25519PrivateKey.from_private_bytes(rng.bytes(32)),
         from_private_bytes=X25519PrivateKey.from_private_bytes,
     )
-    patch.setattr(keys, "os", made)
-    patch.setattr(member_module, "os", made)
-    patch.setattr(member_module, "X25519PrivateKey", private)
-    patch.setattr(SecretSharing, "rng", rng.bytes)
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keys, "os", made)
+        patch.setattr(member_module, "os", made)
+        patch.setattr(member_module, "X25519PrivateKey", private)
+        patch.setattr(SecretSharing, "rng", rng.bytes)
         yield
-    finally:
-        patch.undo()
 
 
 def both(
@@ -471,31 +462,6 @@ def hostile_axes(items: Any, item: int = 7, *, cut: bool = False) -> Any:
 
 
 # ---- clients with a defence taken away
-
-
-def of_tastes(change: Callable[[Any], Any], array: Any, columns: int = 4) -> Any:
-    """Change the taste part of uploads of the model `tastes`: all but two columns of an item."""
-    changed = np.array(array, dtype=np.float64)
-    rows = changed.reshape(*changed.shape[:-1], -1, columns)
-    rows[..., 2:] = change(rows[..., 2:])
-    return changed
-
-
-def tastes_are_not_clipped(patch: pytest.MonkeyPatch) -> None:
-    """Clip residuals and counts, which are scaled for it, and send tastes as long as they are."""
-    real = Mechanism.clip
-
-    def clip(self: Mechanism, uploads: Any, bound: float) -> Any:
-        rating = real(self, of_tastes(np.zeros_like, uploads), bound)
-        return rating + uploads - of_tastes(np.zeros_like, uploads)
-
-    patch.setattr(Mechanism, "clip", clip)
-
-
-def tastes_are_not_noised(patch: pytest.MonkeyPatch) -> None:
-    """Draw noise for two columns of an item, as the bias model needs it."""
-    real = Additive.noise
-    patch.setattr(Additive, "noise", lambda *args: of_tastes(np.zeros_like, real(*args)))
 
 
 class ReplaysIfNothingChanged(Client):

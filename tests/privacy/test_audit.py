@@ -13,7 +13,6 @@ from scipy.stats import binomtest
 from bgtplanner.errors import ConfigError
 from bgtplanner.privacy.audit import (
     Check,
-    at_least,
     bound_of_guesses,
     bound_of_means,
     fresh_noise,
@@ -41,15 +40,6 @@ def test_a_bound_of_guesses_is_made_of_exact_intervals(
     assert float(found) == pytest.approx(expected)
 
 
-def test_a_bound_of_guesses_by_hand() -> None:
-    # Right in 60 % and wrong in 20 % of so many cases that the intervals are narrow.
-    found = bound_of_guesses(600_000, 200_000, 1_000_000, delta=0.0, risk=0.01)
-    assert float(found) == pytest.approx(math.log(3), abs=0.01)
-    assert float(found) < math.log(3)
-    less = bound_of_guesses(600_000, 200_000, 1_000_000, delta=0.1, risk=0.01)
-    assert float(less) == pytest.approx(math.log(2.5), abs=0.01)
-
-
 def test_what_can_be_shown_and_what_that_takes() -> None:
     assert largest_epsilon(200_000, delta=1e-5, confidence=0.99) == pytest.approx(10.7, abs=0.1)
     needed = releases_needed(4.0, delta=1e-5, confidence=0.99)
@@ -64,15 +54,11 @@ def laplace_scores(epsilon: float, number: int, seed: int) -> tuple[Floats, Floa
     return noise[0] + epsilon, noise[1]
 
 
-@pytest.mark.parametrize("confidence", [0.9, 0.99])
-def test_a_bound_is_too_large_no_more_often_than_it_says(confidence: float) -> None:
+def test_a_bound_is_too_large_no_more_often_than_it_says() -> None:
     # With 400 tries at 0.9, more than 66 mistakes have a chance below 1e-4 if 10 % are right.
-    found = [
-        lower_bound(*laplace_scores(0.5, 1000, seed), delta=0.0, confidence=confidence)
-        for seed in range(400)
-    ]
-    mistakes = sum(one.epsilon > 0.5 for one in found)
-    assert mistakes <= {0.9: 66, 0.99: 15}[confidence]
+    scores = (laplace_scores(0.5, 1000, seed) for seed in range(400))
+    found = [lower_bound(*one, delta=0.0, confidence=0.9).epsilon for one in scores]
+    assert sum(epsilon > 0.5 for epsilon in found) <= 66
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
@@ -162,11 +148,6 @@ def test_noise_that_is_used_twice_is_seen(columns: int) -> None:
     assert "between releases" in found.fault
     opposite = fresh_noise(first, -first)
     assert opposite.p_value < 1e-9
-
-
-def test_counts_against_chance() -> None:
-    assert at_least("a", 50, 100, 0.5, "f").p_value == pytest.approx(0.54, abs=0.01)
-    assert at_least("a", 90, 100, 0.5, "f").p_value < 1e-12
 
 
 def test_outcomes_that_tell_two_worlds_apart() -> None:
