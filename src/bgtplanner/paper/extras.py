@@ -27,14 +27,11 @@ class PaperExtras:
 
     Attributes:
         pseudo_items: The number of items that each client pretends to have rated.
-        fixed_pseudo_items: Whether they are the same in every round; if they change, the items
-            that stay are the real ones.
         expansion: When users get others who rated the same items as neighbours; None: never.
         seed: Seeds the key that hides their items.
     """
 
     pseudo_items: int = 0
-    fixed_pseudo_items: bool = False
     expansion: Expansion | None = None
     seed: int = field(default=0, compare=False)  # compiled programs do not depend on it
 
@@ -62,8 +59,7 @@ class PaperExtras:
         """Return the items that each client pretends to have rated in a round."""
         if not self.pseudo_items:
             return None
-        if not self.fixed_pseudo_items:
-            key = jax.random.fold_in(jax.random.fold_in(key, index), Draw.PSEUDO_ITEMS)
+        key = jax.random.fold_in(jax.random.fold_in(key, index), Draw.PSEUDO_ITEMS)
         return pseudo_items(key, interactions, self.pseudo_items)
 
     def rows(

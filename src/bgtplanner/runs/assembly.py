@@ -143,7 +143,6 @@ def _extras_of(config: Config, n_items: int) -> PaperExtras | None:
             number = dataset_info(config.data.dataset).pseudo_items
     extras = PaperExtras(
         pseudo_items=min(number, n_items),  # there are no more items
-        fixed_pseudo_items=config.model.fixed_pseudo_items,
         expansion=expansion_of(config),
         seed=config.run.seed,
     )

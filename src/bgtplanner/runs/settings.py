@@ -211,7 +211,6 @@ class ModelSection(Section):
     Attributes:
         name: The model, or the address of your own.
         pseudo_items: How many items each client pretends to have rated; ``auto``: as the paper.
-        fixed_pseudo_items: Whether they are the same in every round, to hide what is real.
         expansions: How often users get others who rated the same items as neighbours.
         max_neighbours: The most neighbours that a user gets.
         options: Settings of a model that does not come with the package.
@@ -219,7 +218,6 @@ class ModelSection(Section):
 
     name: Annotated[str, OneOf(MODELS, own=True)] = "factorization"
     pseudo_items: Annotated[int, Field(ge=0, le=1_000_000)] | Literal["auto"] = 0
-    fixed_pseudo_items: bool = False
     expansions: int = Field(default=0, ge=0, le=1_000_000)
     max_neighbours: int = Field(default=100, ge=1, le=10_000)
     options: dict[str, Any] = Field(default_factory=dict)
