@@ -39,7 +39,7 @@ BEFORE = {
 
 GONE = {
     "run.devices": "several devices are not used any more; leave it out",
-    "model.fixed_pseudo_items": "they are drawn anew in every round, as in the paper; leave it out",
+    "model.fixed_pseudo_items": "they are drawn anew in every round; leave it out",
     "factorization.item_decay": "it was 0 everywhere; leave it out",
     "privacy.noise": "noise is drawn for the sum, which has the same distribution; leave it out",
 }
