@@ -82,6 +82,7 @@ def read_facts(path: Path | str, *, state: str = "finished") -> Facts:
             f"{path}: the run is not finished; continue with '{folder.resume_command}', or watch "
             "it with --live"
         )
+    versions = {"bgtplanner": notes.get("version", "unknown"), **(notes.get("versions") or {})}
     if summary is None or not rounds:
         summary = _so_far(config, notes.get("facts") or {}, rounds, deployed)
     facts = _facts(
@@ -89,7 +90,7 @@ def read_facts(path: Path | str, *, state: str = "finished") -> Facts:
             summary=summary,
             rounds=rounds,
             config=config,
-            versions={"bgtplanner": notes.get("version", "unknown")} | notes.get("versions", {}),
+            versions=versions,
             state="finished" if finished else state,
             deployed=deployed,
             examples=folder.read("examples.json") if finished and not deployed else None,
@@ -114,8 +115,9 @@ def _so_far(
     facts: dict[str, Any] = {
         "not_accounted": not_accounted(config, ("scale", "catalogue") if deployed else ()),
         "simulated_noise": not deployed and private,
-        **identity_of(config),
         **known,
+        **identity_of(config),
+        "dataset": known.get("dataset", config.data.dataset),
     }
     if not rounds:
         return facts | {"rounds_run": 0}

@@ -10,7 +10,6 @@ folder::
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import itertools
 import json
@@ -244,8 +243,7 @@ class Study:
     def _config(self, cell: Cell, varied: Mapping[str, Any]) -> Config:
         own = (cell.dataset, cell.mechanism, cell.policy, cell.seed)
         settings = {**self.settings, **varied, **dict(zip(AXES, own, strict=True))}
-        # A copy, because a key may lead into a table that is the value of another key.
-        return load_config(preset=self.preset, settings=copy.deepcopy(settings))
+        return load_config(preset=self.preset, settings=settings)
 
     def _check(self) -> None:
         """Refuse mistakes that are not in a single setting."""
