@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import jax
@@ -223,29 +222,6 @@ class TestPairs:
 
 
 class TestSettings:
-    @pytest.mark.parametrize(
-        "wrong",
-        [
-            {"mean": -0.1},
-            {"mean": 1.1},
-            {"mean": math.nan},
-            *(
-                {name: value}
-                for name in (
-                    "level_shrinkage",
-                    "popularity_shrinkage",
-                    "quality_shrinkage",
-                    "item_shrinkage",
-                )
-                for value in (0.0, -1.0, math.nan, math.inf)
-            ),
-        ],
-        ids=str,
-    )
-    def test_what_cannot_be(self, wrong: dict[str, Any]) -> None:
-        with pytest.raises(ConfigError, match=f"^{next(iter(wrong))} = "):
-            Biases(**wrong)
-
     @pytest.mark.parametrize("model", [Factorization(), FedGNN()], ids=["factorization", "fedgnn"])
     def test_gradients_are_no_sums(self, model: Learner) -> None:
         server = Server(optimizer="posterior", aggregation="clients")

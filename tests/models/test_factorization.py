@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +13,6 @@ from jax import Array
 from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.errors import ConfigError
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.interactions import Interactions, Shared, Upload, laid_out
 from bgtplanner.models.learner import client_gradients
@@ -168,6 +166,8 @@ class TestEnvelope:
         table = np.zeros(items.shape)
         mine = np.asarray(interactions.pair_client) == client
         table[np.asarray(interactions.pair_item)[mine]] = np.asarray(gradients.upload.rows)[mine]
+        half = self.profiled(np.asarray(items), ratings, client, with_ridge=False)
+        assert gradients.loss[client] == pytest.approx(half, rel=1e-6)
         return table
 
     @pytest.mark.parametrize("client", [0, 1])
@@ -198,28 +198,3 @@ class TestPredictions:
             assert got[k] == pytest.approx(min(max(score, 0.0), 1.0), abs=1e-6)
         assert got.min() == 0
         assert got.max() == 1
-
-
-class TestSettings:
-    @pytest.mark.parametrize(
-        "wrong",
-        [
-            {"dim": -1},
-            {"dim": 1025},
-            {"dim": math.nan},
-            {"mean": -0.1},
-            {"mean": 1.1},
-            {"mean": math.nan},
-            {"init_scale": 0.0},
-            {"init_scale": math.nan},
-            {"bias_shrinkage": 0.0},
-            {"bias_shrinkage": -1.0},
-            {"factor_shrinkage": 0.0},
-            {"factor_shrinkage": math.nan},
-            {"factor_shrinkage": math.inf},
-        ],
-        ids=str,
-    )
-    def test_what_cannot_be(self, wrong: dict[str, Any]) -> None:
-        with pytest.raises(ConfigError, match=f"^{next(iter(wrong))} = "):
-            Factorization(**wrong)

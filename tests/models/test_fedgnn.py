@@ -111,9 +111,9 @@ def attention(
 
 
 class TestAttention:
-    @pytest.mark.parametrize("heads", [1, 2, 4])
-    @pytest.mark.parametrize("self_loops", [1, 2])
-    @pytest.mark.parametrize("scale", [0.5, 20.0])
+    @pytest.mark.parametrize(
+        ("heads", "self_loops", "scale"), [(1, 1, 0.5), (2, 2, 20.0), (4, 1, 20.0)]
+    )
     def test_layer_by_the_formula(self, heads: int, self_loops: int, scale: float) -> None:
         model = FedGNN(dim=4, heads=heads, self_loops=self_loops, stale_predictions=True)
         shared, local = some_point(model, scale)
@@ -171,6 +171,76 @@ class TestAttention:
         np.testing.assert_allclose(kept, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
         predicted = predict(model, shared, local, interactions, jnp.arange(4), jnp.arange(4))
         assert np.isfinite(predicted).all()
+
+
+# Every pair of options occurs in one of these (an orthogonal array), without all 32 of them.
+FEDGNN = [
+    FedGNN(
+        dim=4, heads=heads, bias=bias, loss_kind=kind, score=score, self_loops=loops, decay=decay,
+        mean=0.3, bias_shrinkage=1.5,
+    )
+    for heads, bias, kind, score, loops, decay in [
+        (1, True, "mse", "linear", 1, 0.1),
+        (1, False, "rmse", "linear", 1, 0.1),
+        (2, True, "mse", "sigmoid", 1, 0.2),
+        (2, True, "rmse", "linear", 2, 0.0),
+    ]
+]  # fmt: skip
+
+
+class TestLoss:
+    @pytest.mark.parametrize("model", FEDGNN, ids=str)
+    def test_of_every_client_rating_by_rating(self, model: FedGNN) -> None:
+        shared, local = some_point(model)
+        interactions = some_edges([0, 0, 1, 0, 0, 0, 1, 0, 0])
+        graph = attention(model, shared, local, interactions)
+        items, users = np.asarray(shared.items, float), np.asarray(local.embedding, float)
+        known = np.asarray(interactions.present) > 0
+        user, item = (np.asarray(of)[known] for of in (interactions.user, interactions.item))
+        value = np.asarray(interactions.value, float)[known]
+        score = model.mean + (graph[user] * items[item, :4]).sum(axis=1)
+        if model.bias:
+            score += items[item, 4]
+            number = np.bincount(user, minlength=N_USERS)
+            left = np.bincount(user, value - score, N_USERS)
+            score += (left / (number + model.bias_shrinkage))[user]
+        if model.score == "sigmoid":
+            score = 1 / (1 + np.exp(-score))
+        penalty = model.decay * (items[item] ** 2).sum(axis=1)
+        if model.bias:
+            penalty += model.decay * (users[user] ** 2).sum(axis=1)
+        client = np.asarray(interactions.client_of_user)[user]
+        ratings = np.bincount(client)
+        mse = np.bincount(client, (value - score) ** 2) / ratings
+        error = np.sqrt(mse) if model.loss_kind == "rmse" else 0.5 * mse
+        expected = error + 0.5 * np.bincount(client, penalty) / ratings
+        found = gradients_of(model, shared, local, interactions)
+        np.testing.assert_allclose(found.loss[: len(expected)], expected, rtol=1e-5)
+
+    def test_garbage_that_has_not_arrived_changes_nothing(self) -> None:
+        model, interactions = FEDGNN[2], some_edges([0, 0, 0, 0, 1, 0, 0, 0, 1])
+        shared, local = some_point(model)
+        wild = shared._replace(items=shared.items.at[4].set(1e6))
+        one = gradients_of(model, shared, local, interactions)
+        other = gradients_of(model, wild, local, interactions)
+        for left, right in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+            np.testing.assert_array_equal(left, right)
+
+    def test_rmse_at_zero_error(self) -> None:
+        """The root has no derivative at zero; the client rests, and no NaN spreads to others."""
+        decay = 0.1
+        model = FedGNN(dim=2, bias=False, mean=0.5, loss_kind="rmse", decay=decay)
+        ratings = Ratings.from_arrays([0, 0, 1], [0, 1, 0], [1, 1, 2], scale=(0, 2))
+        shared, local = some_point(model)
+        # Every h_u is zero, so every score is 0.5: right for user 0, wrong for user 1.
+        shared = Shared(shared.items[:2], jnp.zeros_like(shared.dense))
+        local = jax.tree.map(lambda leaf: leaf[:2], local)
+        gradients = gradients_of(model, shared, local, Interactions.of(ratings))
+        penalty = 0.5 * decay * (np.asarray(shared.items) ** 2).sum(1)
+        np.testing.assert_allclose(gradients.loss, [penalty.mean(), 0.5 + penalty[0]], rtol=1e-5)
+        np.testing.assert_allclose(gradients.upload.rows[:2], decay * shared.items / 2, rtol=1e-5)
+        assert np.asarray(gradients.upload.dense).any(axis=1).tolist() == [False, True]
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
 
 
 class TestStalePredictions:

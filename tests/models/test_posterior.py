@@ -12,17 +12,10 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
-from bgtplanner.data.ratings import Ratings
-from bgtplanner.federation.chunks import Heldout
-from bgtplanner.federation.parameters import RoundParameters
-from bgtplanner.federation.protection import Protection
-from bgtplanner.federation.rounds import Federation, State
 from bgtplanner.models import posterior
-from bgtplanner.models.bias import Biases
-from bgtplanner.models.interactions import Interactions, Shared
+from bgtplanner.models.interactions import Shared
 from bgtplanner.models.optimizers import NO_NOISE, Noise, Server
 from bgtplanner.models.posterior import COUNT_WEIGHT, Posterior
-from one_round import one_round
 
 Float = NDArray[np.float64]
 CLIP, CLIENTS, RATINGS, ITEMS = 0.1, 1000, 40, 40
@@ -168,18 +161,6 @@ class TestLine:
         prior = np.eye(2) / posterior._LINE**2
         variance = np.linalg.inv(features.T @ precision @ features + prior).diagonal()
         return np.asarray(line * np.maximum(1 - posterior._DOUBT * variance / line**2, 0))
-
-    def steps(self, some: Measured, spread: float, number: int) -> tuple[Float, float]:
-        """The line given the spread, the spread given the line, item by item."""
-        for _ in range(number):
-            line = self.least_squares(some, spread)
-            squares = posterior._SPREAD_ITEMS * posterior._SPREAD**2
-            for item in np.flatnonzero(some.known):
-                off = some.theta[item] - line[0] - line[1] * some.popularity[item]
-                variance = 1.0 / (1.0 / spread + 1.0 / some.noisy[item])
-                squares += (variance / some.noisy[item] * off) ** 2 + variance
-            spread = squares / (some.known.sum() + posterior._SPREAD_ITEMS)
-        return line, spread
 
     def found(self, some: Measured, start: float) -> tuple[Float, float]:
         line, spread = line_of(
@@ -367,113 +348,21 @@ class TestFewClients:
         assert float(jnp.linalg.norm(shrunk.items[:, 0])) < 0.7 * np.linalg.norm(quality)
 
 
-class TestFeatures:
-    """Items that share public features are expected to be alike."""
-
-    ITEMS, GENRES = 400, 4
-
-    def world(self, seed: int, strength: float = 1.0) -> tuple[World, Float]:
-        """Genre 0 is rated often and well, genre 1 rarely and badly, the others as any."""
-        draw = np.random.default_rng([seed, 5])
-        genre = draw.integers(self.GENRES, size=self.ITEMS)
-        plain = World.drawn(seed)
-        often = np.exp(strength * np.array([1.2, -1.2, 0.0, 0.0]))[genre]
-        weight = plain.weight * often * plain.weight.sum() / (plain.weight @ often)
-        better = 0.08 * strength * np.array([1.0, -1.0, 0.0, 0.0])[genre]
-        return World(weight, plain.true + better, plain.rated + better), np.eye(4)[genre]
-
-    def told(self, world: World, std: float, seed: int) -> Any:
-        draw = np.random.default_rng([seed, 6])
-        means = np.stack([world.weight * world.rated, COUNT_WEIGHT * world.weight], axis=1)
-        return single(means + std * draw.normal(size=means.shape))
-
-    def errors(self, world: World, std: float, seed: int, features: Any) -> Float:
-        """Of log M and of quality, both over the items."""
-        uploads = self.told(world, std, seed)
-        shared, start = nothing_known(self.ITEMS)
-        sent, known = after(start, shared, uploads, std, CLIP, "l2", features)
-        share = np.asarray(known.weight, float) / float(known.weight.sum())
-        true = world.weight / world.weight.sum()
-        off = np.log((share + 1e-4) / (true + 1e-4))
-        return np.array([off.std(), np.sqrt(world.squared_error(sent).mean())])
-
-    def test_the_scale_is_a_ridge_regression_of_log_popularity(self) -> None:
-        """By LAPACK on an extended system, with an intercept that is not shrunk."""
-        world, genres = self.world(3)
-        found = np.asarray(posterior._scales(single(world.weight), single(genres)), float)
-        logs = np.log(world.weight / world.weight.mean() + posterior._FLOOR)
-        centred = genres - genres.mean(axis=0)
-        prior = posterior._FEATURE_ITEMS**0.5 * np.eye(self.GENRES)
-        right = np.r_[logs - logs.mean(), np.zeros(self.GENRES)]
-        slopes = np.linalg.lstsq(np.vstack([centred, prior]), right)[0]
-        np.testing.assert_allclose(found, np.exp(centred @ slopes), rtol=1e-3)
-        assert found.max() > 2 * found.min()
-
-
 # ---- a few clients and items, with all that belongs to a round
 
 
-def small_world(noise: float = 0.05) -> tuple[Ratings, Float, Float]:
-    """Ratings that are a user's level, an item's quality and noise; their expectations."""
-    clients, items, each = 150, 30, 20
-    draw = np.random.default_rng(0)
-    quality, level = draw.normal(0, 0.1, items), draw.normal(0, 0.05, clients)
-    chance = zipf(items, 1.0)
-    item = np.concatenate([draw.choice(items, each, False, chance) for _ in range(clients)])
-    user = np.repeat(np.arange(clients), each)
-    value = 0.6 + quality[item] + level[user] + noise * draw.normal(size=len(item))
-    ratings = Ratings.from_arrays(
-        user, item, np.clip(value, 0, 1), users=range(clients), items=range(items), scale=(0, 1)
-    )
-    return ratings, quality, 0.6 + quality + level[:, None]
-
-
-def all_clients(clients: int, scale: float) -> RoundParameters:
-    return RoundParameters(
-        granted=jnp.ones(clients),
-        clip=jnp.array([CLIP]),
-        scale=jnp.array([scale]),
-        class_of_client=jnp.zeros(clients, jnp.int32),
-    )
-
-
-@partial(jax.jit, static_argnums=0)
-def step(
-    federation: Federation,
-    state: State,
-    interactions: Interactions,
-    index: Any,
-    terms: RoundParameters | None,
-) -> State:
-    nobody = Heldout(*(jnp.zeros(1, kind) for kind in (jnp.int32, jnp.int32, jnp.float32)))
-    return one_round(federation, state, interactions, nobody, index, jax.random.key(1), terms)[0]
-
-
-class TestFederation:
-    @pytest.mark.parametrize(("mechanism", "trust"), [(None, "local"), *PROTECTED])
-    def test_finds_the_truth(self, mechanism: Any, trust: Any) -> None:
-        """Almost without noise: every round predicts better, and qualities are nearly right."""
-        ratings, quality, expected = small_world()
-        protection = mechanism and Protection(mechanism=mechanism, trust=trust)
-        federation = Federation(model=Biases(), server=SERVER, protection=protection)
-        terms = all_clients(ratings.n_clients, 1e-4) if mechanism else None
-        interactions = Interactions.of(ratings)
-        state = federation.initial(jax.random.key(0), interactions)
-        user, item = np.divmod(np.arange(expected.size), expected.shape[1])
-        errors = []
-        for index in range(6):
-            state = step(federation, state, interactions, index, terms)
-            predicted = federation.model.predict(
-                state.shared, state.local, interactions, user, item
-            )
-            errors.append(float(np.sqrt(((predicted - expected.ravel()) ** 2).mean())))
-        assert errors == sorted(errors, reverse=True)
-        assert errors[-1] < 0.03
-        # What all qualities have in common may as well be in the users' levels.
-        share = np.bincount(ratings.item, minlength=len(quality)) / len(ratings)
-        off = np.asarray(state.shared.items[:, 0], float) - quality
-        off -= share @ off
-        assert np.sqrt(share @ off**2) < 0.12 * quality.std()
+def test_the_scale_is_a_ridge_regression_of_log_popularity() -> None:
+    """By LAPACK on an extended system, with an intercept that is not shrunk."""
+    genres = np.eye(4)[np.random.default_rng(3).integers(4, size=400)]
+    weight = World.drawn(3).weight * np.exp(genres @ [1.2, -1.2, 0.0, 0.0])
+    found = np.asarray(posterior._scales(single(weight), single(genres)), float)
+    logs = np.log(weight / weight.mean() + posterior._FLOOR)
+    centred = genres - genres.mean(axis=0)
+    prior = posterior._FEATURE_ITEMS**0.5 * np.eye(4)
+    right = np.r_[logs - logs.mean(), np.zeros(4)]
+    slopes = np.linalg.lstsq(np.vstack([centred, prior]), right)[0]
+    np.testing.assert_allclose(found, np.exp(centred @ slopes), rtol=1e-3)
+    assert found.max() > 2 * found.min()
 
 
 class TestForecast:

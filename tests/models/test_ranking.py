@@ -21,8 +21,6 @@ from bgtplanner.models.metrics import (
     METRICS,
     Lists,
     lists_of,
-    of_lists,
-    ranked,
     relevant,
 )
 from bgtplanner.models.ranking import SEED
@@ -84,14 +82,6 @@ class TestRelevant:
         test = table([(0, item, value) for item, value in enumerate((1.0, 3.0, 3.5, 4.0, 5.0))])
         assert relevant(test, test).tolist() == [False, False, False, True, True]
 
-    def test_on_a_scale_of_its_own(self) -> None:
-        """As FilmTrust: half stars up to 4. And a scale that does not begin at 0."""
-        stars = np.arange(0.5, 4.5, 0.5)
-        ours = Ratings.from_arrays(stars * 0, np.arange(8), stars, scale="max")
-        assert ours.to_raw(ours.value[relevant(ours, ours)]).tolist() == [3.5, 4.0]
-        ours = Ratings.from_arrays([0] * 5, range(5), [1, 2, 3, 4, 5], scale=(1, 5))
-        assert ours.to_raw(ours.value[relevant(ours, ours)]).tolist() == [4.0, 5.0]
-
     @pytest.mark.parametrize("scale", ["max", "minmax", (0, 5)])
     def test_clicks(self, scale: Any) -> None:
         clicks = Ratings.from_arrays([0, 0, 1], [0, 1, 1], [1, 1, 1], scale=scale)
@@ -140,54 +130,12 @@ class TestOfLists:
         assert METRICS["coverage"].of(lists) == 0.5
 
 
-class TestRanked:
-    def test_the_best_there_is(self) -> None:
-        train, test = both(5)
-        good = relevant(train, test)
-        scores = np.zeros((test.n_users, test.n_items))
-        scores[test.user[good], test.item[good]] = 1
-        found = ranked(fixed(scores), train, test)
-        assert found["ndcg_at_10"] == found["recall_at_10"] == found["mrr"] == 1
-        assert set(found) == set(of_lists())
-
-
 class TestReferences:
     def test_popularity(self) -> None:
         train, _ = both(2)
         scores = rankings(train)["popularity"](np.arange(2))
         assert scores.shape == (2, train.n_items)
         assert scores[1].tolist() == [(train.item == k).sum() for k in range(train.n_items)]
-
-    def test_features_help_whoever_has_a_taste(self) -> None:
-        """Users who only rate one of two kinds of items, and like the more of them."""
-        rng = np.random.default_rng(0)
-        kind = np.arange(60) % 2
-        rows = []
-        for user in range(40):
-            for item in rng.permutation(np.flatnonzero(kind == user % 2))[:20]:
-                rows.append((user, item, 4.0 + (item % 4 < 2)))
-            rows += [(user, item, 1.0) for item in np.flatnonzero(kind != user % 2)[:2]]
-        user, item, value = zip(*rows, strict=True)
-        names = [f"i{number}" for number in range(60)]
-        ratings = Ratings.from_arrays(
-            user, [names[k] for k in item], value, items=names, scale=(1, 5)
-        )
-        made = Catalogue(
-            labels=np.array(names),
-            titles=None,
-            features=np.stack([kind, 1 - kind], axis=1).astype(np.float32),
-            names=("odd", "even"),
-        )
-        ratings = replace(ratings, catalogue=made.over(ratings.item_labels))
-        split = split_ratings(ratings, seed=0, rounds=1)
-        found = references(split.train, split.test)
-        assert found.features_alone is not None
-        assert found.features_alone.rmse < 0.95 * found.user_mean.rmse
-        scored = {
-            name: ranked(rank, split.train, split.test)["ndcg_at_10"]
-            for name, rank in rankings(split.train).items()
-        }
-        assert scored["features_alone"] > 1.3 * scored["popularity"] > 1.3 * scored["random"]
 
     def test_ridge_as_least_squares_has_it(self) -> None:
         """One user, against LAPACK's least squares with the penalty as further rows."""

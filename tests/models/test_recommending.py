@@ -71,15 +71,6 @@ def test_the_same_as_one_user_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None
     assert [len(rows) for rows in whole] == [24 - (ratings.user == user).sum() for user in users]
 
 
-def test_only_what_is_known_is_left_out() -> None:
-    ratings = genre_ratings()
-    known = ratings.take(np.arange(len(ratings)) % 2 == 0)
-    scores = np.tile(np.arange(24.0), (12, 1))
-    (rows,), _ = lists(recommender(ratings, scores, known=known), [0], 24)
-    left_out = set(range(24)) - {row.item for row in rows}
-    assert left_out == set(known.item[known.user == 0].tolist())
-
-
 def test_a_user_who_has_rated_everything_or_all_but_one() -> None:
     ratings = Ratings.from_arrays(
         [0] * 4 + [1] * 3, [0, 1, 2, 3, 0, 1, 2], [1, 2, 3, 4, 1, 2, 3], scale=(0, 5)
