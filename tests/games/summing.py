@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -244,8 +244,11 @@ class Table:
         until: str | None = None,
         drops: Mapping[str, Collection[int]] | None = None,
         tell: Mapping[int, Asked] | None = None,
+        change: Callable[[str, int, bytes], bytes | None] = lambda step, place, answer: answer,
     ) -> Server:
         """Play the steps of a round; `tell` says which client is told of another one.
+
+        `change` says what becomes of an answer on its way; None: nothing arrives.
 
         What each client was sent at a step is in `got`, also that of the step not played.
         """
@@ -261,7 +264,9 @@ class Table:
                     continue
                 with contextlib.suppress(BGTPlannerError):
                     told = (tell or {}).get(place, asked)
-                    server.receive(place, self.step(place, told.step(step, message)))
+                    answer = change(step, place, self.step(place, told.step(step, message)))
+                    if answer is not None:
+                        server.receive(place, answer)
             messages = server.close_step()
         return server
 
