@@ -16,13 +16,13 @@ from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.chunks import Heldout
 from bgtplanner.federation.client import (
+    answers_of,
     as_shared,
     coordinates_of,
     features_in,
     first_parameters,
     flat_upload,
     nothing_kept,
-    predictions_of,
     train_client,
     upload_of,
 )
@@ -84,7 +84,7 @@ def test_alone_as_among_all(users: int, model: Learner, width: int, coordinates:
         among_all = flat_upload(gradients.upload.rows * mask, nothing, interactions)
         np.testing.assert_allclose(upload_of(model, shared, own), among_all, atol=1e-5)
         members = np.flatnonzero(ratings.client_of_user == client)
-        predicted = predictions_of(model, shared, own)
+        predicted = answers_of(model, shared, own, nothing_kept(model, shared, own))[0]
         for row, user in enumerate(members):
             who = np.full(20, user)
             expected = predict(shared, solved, interactions, who, np.arange(20))

@@ -101,20 +101,12 @@ def upload_of(model: Learner, shared: Shared, ratings: Ratings) -> NDArray[np.fl
     return train_client(model, shared, ratings, nothing_kept(model, shared, ratings))[0]
 
 
-def predictions_of(
-    model: Learner, shared: Shared, ratings: Ratings, local: Local | None = None
-) -> NDArray[np.float32]:
-    """Return a client's own predictions, from 0 to 1, in the shape ``[n_users, n_items]``."""
-    kept = nothing_kept(model, shared, ratings) if local is None else local
-    return np.asarray(_predictions(model, shared, kept, _padded(ratings)))
-
-
-def ranking_of(
+def answers_of(
     model: Learner, shared: Shared, ratings: Ratings, local: Local
-) -> tuple[NDArray[np.float32], Explanation]:
-    """Return a client's own ranking of all items, ``[n_users, n_items]``, and its explanation."""
-    scores, why = _ranking(model, shared, local, _padded(ratings))
-    return np.asarray(scores), why
+) -> tuple[NDArray[np.float32], NDArray[np.float32], Explanation]:
+    """Return a client's predictions from 0 to 1, ``[n_users, n_items]``, its ranking, and why."""
+    predicted, scores, why = _answers(model, shared, local, _padded(ratings))
+    return np.asarray(predicted), np.asarray(scores), why
 
 
 @partial(jax.jit, static_argnums=0)
@@ -126,22 +118,14 @@ def _train(
 
 
 @partial(jax.jit, static_argnums=0)
-def _predictions(
+def _answers(
     model: Learner, shared: Shared, local: Local, interactions: Interactions
-) -> Array:
-    local = model.personalise(shared, local, interactions)
+) -> tuple[Array, Array, Explanation]:
+    known = shared, model.personalise(shared, local, interactions), interactions
     users, items = jnp.indices((interactions.n_users, interactions.n_items))
-    predicted = model.predict(shared, local, interactions, users.ravel(), items.ravel())
-    return predicted.reshape(users.shape)
-
-
-@partial(jax.jit, static_argnums=0)
-def _ranking(
-    model: Learner, shared: Shared, local: Local, interactions: Interactions
-) -> tuple[Array, Explanation]:
-    local = model.personalise(shared, local, interactions)
-    asked = shared, local, interactions, jnp.arange(interactions.n_users)
-    return model.rank(*asked), model.explain(*asked)
+    predicted = model.predict(*known, users.ravel(), items.ravel()).reshape(users.shape)
+    everybody = jnp.arange(interactions.n_users)
+    return predicted, model.rank(*known, everybody), model.explain(*known, everybody)
 
 
 def _padded(ratings: Ratings) -> Interactions:

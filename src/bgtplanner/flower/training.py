@@ -22,11 +22,10 @@ from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import MessageError
 from bgtplanner.federation.client import (
+    answers_of,
     coordinates_of,
     first_parameters,
     nothing_kept,
-    predictions_of,
-    ranking_of,
     train_client,
     with_features,
 )
@@ -106,8 +105,7 @@ class Trainer:
     def recommender(self, ratings: Ratings, stored: Mapping[str, NDArray[Any]]) -> Recommender:
         """Return all that lists for a client's users are made of."""
         local = self.local(ratings, stored, None)
-        predicted = predictions_of(self.learner, self.shared, ratings, local)
-        scores, why = ranking_of(self.learner, self.shared, ratings, local)
+        predicted, scores, why = answers_of(self.learner, self.shared, ratings, local)
         first = first_parameters(self.learner, jax.random.key(0), 1, self._features)[0]
         sent = self._catalogue
         known = Catalogue(

@@ -253,25 +253,20 @@ def _write_new(connection: sqlite3.Connection, key: bytes, rows: Iterable[Row]) 
     connection.execute("COMMIT")
 
 
-def _derive(connection: sqlite3.Connection) -> None:
-    """Derive everything that this schema derives from the rows again."""
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Derive from the rows what schema 1 does not have, as a whole or not at all."""
+    connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # no other process gets in between
+    (mode,) = connection.execute("PRAGMA journal_mode = TRUNCATE").fetchone()
+    if mode == "wal":
+        raise StorageError(f"{path}: another process has it open; stop that process first")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("BEGIN EXCLUSIVE")  # if it fails, the caller closes: all is rolled back
     for statement in filter(str.strip, _DERIVED.split(";")):
         connection.execute(f"DROP TABLE IF EXISTS {statement.split()[2]}")
         connection.execute(statement)
     for values in connection.execute(f"{_SELECT} ORDER BY number"):
         _note(connection, _row(values))
     connection.execute(f"PRAGMA user_version = {SCHEMA}")
-
-
-def _migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Derive what schema 1 does not have, as a whole or not at all."""
-    connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # no other process gets in between
-    (mode,) = connection.execute("PRAGMA journal_mode = TRUNCATE").fetchone()
-    if mode == "wal":
-        raise StorageError(f"{path}: another process has it open; stop that process first")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("BEGIN EXCLUSIVE")
-    _derive(connection)  # if this fails, the caller closes the connection: all is rolled back
     connection.execute("COMMIT")
     connection.execute("PRAGMA locking_mode = NORMAL")  # releases the lock at the next read
 

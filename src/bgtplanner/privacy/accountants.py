@@ -381,12 +381,12 @@ def quotes(
     ``replace-special`` where noise can be added to a sum, and ``replace-one`` for PrivUnit. With a
     noise multiplier, a quote also says what a round with this noise costs.
     """
-    known = sorted({accountant.mechanism for accountant in ACCOUNTANTS.values()})
-    fits = mechanism is None or mechanism in known
-    ConfigError.unless(fits, "--mechanism", mechanism, f"one of {', '.join(known)}")
-    names = ("auto", *SENSITIVITY)
-    expected = f"one of {', '.join(names)}"
-    ConfigError.unless(neighbours in names, "--neighbours", neighbours, expected)
+    kinds = sorted({accountant.mechanism for accountant in ACCOUNTANTS.values()})
+    chosen = kinds[0] if mechanism is None else mechanism
+    relations = ["auto", *SENSITIVITY]
+    asked = ("--mechanism", chosen, kinds), ("--neighbours", neighbours, relations)
+    for name, given, allowed in asked:
+        ConfigError.unless(given in allowed, name, given, f"one of {', '.join(allowed)}")
     found = {}
     for name, accountant in ACCOUNTANTS.items():
         trusts = mechanism_named(accountant.mechanism).trusts

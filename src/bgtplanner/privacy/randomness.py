@@ -98,7 +98,7 @@ class ExactNoise:
             parts = (drawn[start : start + size] for start in range(0, len(drawn), size))
             values = (int.from_bytes(part, "little") >> (8 * size - bits) for part in parts)
             found += [value for value in values if value < bound]
-        return _big(found)
+        return np.array(found, dtype=object)
 
     def coins(self, chances: ArrayLike) -> Bools:
         """Return True with probability chance / 2^64, exactly."""
@@ -280,12 +280,6 @@ NoiseSource = SeededNoise | ExactNoise
 def sure(at: Steps) -> Bools:
     """Throw coins that are always heads; :meth:`ExactNoise.exp_coins` makes exp(-1) of them."""
     return np.ones(len(at), dtype=np.bool_)
-
-
-def _big(values: list[int]) -> Big:
-    array = np.empty(len(values), dtype=object)
-    array[:] = values
-    return array
 
 
 def _whole(scale: int) -> int:
