@@ -24,32 +24,26 @@ class Published(NamedTuple):
     f1: float
 
 
-_TABLE = {
-    ("filmtrust", "none", "unlimited"): Published(0.2905, 0.8354),
-    ("ml-100k", "none", "unlimited"): Published(0.2017, 0.9018),
-    ("ml-1m", "none", "unlimited"): Published(0.2006, 0.9137),
-    ("filmtrust", "gaussian", "bgt"): Published(0.3746, 0.6685),
-    ("filmtrust", "laplace", "bgt"): Published(0.4114, 0.6517),
-    ("ml-100k", "gaussian", "bgt"): Published(0.3223, 0.6444),
-    ("ml-100k", "laplace", "bgt"): Published(0.3449, 0.6421),
-    ("ml-1m", "gaussian", "bgt"): Published(0.3135, 0.6524),
-    ("ml-1m", "laplace", "bgt"): Published(0.3484, 0.6431),
-    ("filmtrust", "gaussian", "adpml"): Published(0.3898, 0.6395),
-    ("filmtrust", "laplace", "adpml"): Published(0.4258, 0.6338),
-    ("ml-100k", "gaussian", "adpml"): Published(0.3442, 0.6358),
-    ("ml-100k", "laplace", "adpml"): Published(0.3815, 0.6404),
-    ("ml-1m", "gaussian", "adpml"): Published(0.3558, 0.6407),
-    ("ml-1m", "laplace", "adpml"): Published(0.4217, 0.6417),
-    ("filmtrust", "gaussian", "adap"): Published(0.3970, 0.6389),
-    ("filmtrust", "laplace", "adap"): Published(0.4435, 0.6194),
-    ("ml-100k", "gaussian", "adap"): Published(0.3553, 0.6366),
-    ("ml-100k", "laplace", "adap"): Published(0.4092, 0.6312),
-    ("ml-1m", "gaussian", "adap"): Published(0.3958, 0.6404),
-    ("ml-1m", "laplace", "adap"): Published(0.4621, 0.6379),
-    ("filmtrust", "gaussian", "uniform"): Published(0.4093, 0.6680),
-    ("ml-100k", "gaussian", "uniform"): Published(0.3356, 0.6412),
-    ("ml-1m", "gaussian", "uniform"): Published(0.3210, 0.6501),
+_TABLE = {  # per data set: RMSE under Gaussian and Laplace noise, then F1
+    "unlimited": ((0.2905, 0.8354), (0.2017, 0.9018), (0.2006, 0.9137)),
+    "bgt": (
+        (0.3746, 0.4114, 0.6685, 0.6517),
+        (0.3223, 0.3449, 0.6444, 0.6421),
+        (0.3135, 0.3484, 0.6524, 0.6431),
+    ),
+    "adpml": (
+        (0.3898, 0.4258, 0.6395, 0.6338),
+        (0.3442, 0.3815, 0.6358, 0.6404),
+        (0.3558, 0.4217, 0.6407, 0.6417),
+    ),
+    "adap": (
+        (0.3970, 0.4435, 0.6389, 0.6194),
+        (0.3553, 0.4092, 0.6366, 0.6312),
+        (0.3958, 0.4621, 0.6404, 0.6379),
+    ),
+    "uniform": ((0.4093, 0.6680), (0.3356, 0.6412), (0.3210, 0.6501)),
 }
+_DATASETS = ("filmtrust", "ml-100k", "ml-1m")
 
 
 def published(dataset: str, mechanism: str, policy: str) -> Published | None:
@@ -60,4 +54,9 @@ def published(dataset: str, mechanism: str, policy: str) -> Published | None:
         Published(rmse=0.3223, f1=0.6444)
     """
     known = DATASETS[dataset].printed_as or dataset if dataset in DATASETS else dataset
-    return _TABLE.get((known, mechanism, policy))
+    only = {"unlimited": "none", "uniform": "gaussian"}.get(policy)
+    kinds = (only,) if only else ("gaussian", "laplace")
+    if known not in _DATASETS or policy not in _TABLE or mechanism not in kinds:
+        return None
+    row, side = _TABLE[policy][_DATASETS.index(known)], kinds.index(mechanism)
+    return Published(row[side], row[side + len(kinds)])

@@ -20,7 +20,6 @@ import jax
 import numpy as np
 import pytest
 from authors import DECAY, RATE, After, Draws, Float, Parameters, Rating, RoundParameters, World
-from numpy.typing import ArrayLike
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split
@@ -132,17 +131,6 @@ def settings_of(mechanism: str) -> Config:
     return load_config(preset="paper", settings=settings)
 
 
-def test_settings_are_those_described_here() -> None:
-    config = settings_of("gaussian")
-    assert (config.fedgnn.dim, config.fedgnn.heads, config.fedgnn.bias) == (DIM, 1, False)
-    assert (config.server.learning_rate, config.server.weight_decay) == (RATE, DECAY)
-    assert config.fedgnn.local_learning_rate == RATE
-    assert config.fedgnn.local_weight_decay == DECAY
-    assert (config.privacy.epsilon, config.privacy.clip) == (EPSILON, CLIP)
-    assert (config.privacy.unit, config.privacy.trust) == ("row", "local")
-    assert config.planning.context_size == authors.VALUES
-
-
 # ---- without noise
 
 
@@ -210,19 +198,19 @@ class Played(NamedTuple):
 def conversation(planned: Coordinator, monkeypatch: pytest.MonkeyPatch) -> list[Told]:
     """Everything that the policy is asked and told from now on."""
     policy, heard = planned.policy, list[Told]()
-    ask, tell = policy.ask, policy.tell
+    plan_, learn = policy.plan, policy.learn
     asked: list[Float] = []
 
-    def listening_ask(context: ArrayLike | None = None, **options: Any) -> Plan | None:
-        asked.append(np.asarray(context))
-        return ask(context, **options)
+    def listening(context: Float, clients: Any = None) -> Plan | None:
+        asked.append(context)
+        return plan_(context, clients)
 
-    def listening_tell(plan: Plan, reward: float | None = None, **options: Any) -> None:
+    def learning(plan: Plan, reward: float | None) -> None:
         heard.append(Told(asked[-1], plan, reward))
-        tell(plan, reward, **options)
+        learn(plan, reward)
 
-    monkeypatch.setattr(policy, "ask", listening_ask)
-    monkeypatch.setattr(policy, "tell", listening_tell)
+    monkeypatch.setattr(policy, "plan", listening)
+    monkeypatch.setattr(policy, "learn", learning)
     return heard
 
 

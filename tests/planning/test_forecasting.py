@@ -11,19 +11,19 @@ import pytest
 from forecasts import Made
 from numpy.typing import NDArray
 
-from bgtplanner.planning.forecasting import Outlook as Programme
+from bgtplanner.planning.forecasting import Outlook
 from bgtplanner.planning.objective import Objective
 
 Floats = NDArray[np.float64]
 SERVED, LAST = Objective("served"), Objective("last")
 
 
-def programme(made: Made, left: float = 1.0, **options: Any) -> Programme:
+def outlook(made: Made, left: float = 1.0, **options: Any) -> Outlook:
     given = {"now": 0, "rounds": 100, "objective": SERVED, **options}
-    return Programme(made, np.array([left]), **given)
+    return Outlook(made, np.array([left]), **given)
 
 
-def best(found: Programme) -> dict[int, float]:
+def best(found: Outlook) -> dict[int, float]:
     """The share that the best schedule pays in each round with a payment."""
     row = found.schedules[int(found.values.argmax())]
     return {int(found._moments[at]): float(row[at]) for at in np.flatnonzero(row)}
@@ -67,49 +67,43 @@ def worth(
 # ---- when it pays
 
 
-@pytest.mark.parametrize("rounds", [2, 10, 100, 1000])
-@pytest.mark.parametrize("half", [0.01, 1.0, 100.0])
+@pytest.mark.parametrize("rounds", [2, 1000])
+@pytest.mark.parametrize("half", [0.01, 100.0])
 def test_at_once_where_nothing_speaks_against_it(rounds: int, half: float) -> None:
     """No ratings to come, additive precision, a concave gain, and one step is enough."""
-    found = programme(Made(half=half, steps=0), rounds=rounds, growth=1.0)
+    found = outlook(Made(half=half, steps=0), rounds=rounds, growth=1.0)
     assert best(found) == {0: 1.0}
     assert found.promised == pytest.approx(found.gain)
 
 
-@pytest.mark.parametrize("growth", [1.0, 1.5, 2.0])
-@pytest.mark.parametrize("steps", [0, 3, 6])
+@pytest.mark.parametrize("steps", [0, 6])
 @pytest.mark.parametrize("objective", [SERVED, LAST])
-def test_one_payment_where_splitting_costs_precision(
-    growth: float, steps: int, objective: Objective
-) -> None:
-    found = programme(
-        Made(power=2.0, steps=steps, half=3.0), growth=growth, objective=objective, rounds=50
-    )
+def test_one_payment_where_splitting_costs_precision(steps: int, objective: Objective) -> None:
+    found = outlook(Made(power=2.0, steps=steps, half=3.0), objective=objective, rounds=50)
     ((at, share),) = best(found).items()
     assert share == 1.0
-    if objective is LAST and growth > 1:
-        assert at == 49
+    assert objective is SERVED or at == 49
 
 
 @pytest.mark.parametrize("steps", [0, 3, 6])
-@pytest.mark.parametrize("rounds", [20, 100, 1000])
+@pytest.mark.parametrize("rounds", [20, 1000])
 def test_at_the_end_if_that_is_what_counts(rounds: int, steps: int) -> None:
-    shares = best(programme(Made(steps=steps), rounds=rounds, objective=LAST))
+    shares = best(outlook(Made(steps=steps), rounds=rounds, objective=LAST))
     assert min(shares) >= rounds - 8
     assert max(shares) == rounds - 1
     assert len(shares) == (1 if steps == 0 else 8)
 
 
-@pytest.mark.parametrize("begins", [7, 13, 35, 42, 50, 63, 70, 88])
+@pytest.mark.parametrize("begins", [7, 42, 88])
 def test_when_people_begin_to_be_served(begins: int) -> None:
     traffic = Objective(traffic=[0] * begins + [1] * (100 - begins))
-    assert best(programme(Made(), objective=traffic)) == {begins: 1.0}
-    assert programme(Made(), objective=traffic).plan(0.0) == [[begins, 1.0]]
+    assert best(outlook(Made(), objective=traffic)) == {begins: 1.0}
+    assert outlook(Made(), objective=traffic).plan(0.0) == [[begins, 1.0]]
 
 
 def test_it_waits_for_many_who_will_join() -> None:
-    assert best(programme(Made(half=10.0), growth=1.0)) == {0: 1.0}
-    shares = best(programme(Made(half=10.0, joining=0.5), growth=1.0))
+    assert best(outlook(Made(half=10.0), growth=1.0)) == {0: 1.0}
+    shares = best(outlook(Made(half=10.0, joining=0.5), growth=1.0))
     assert sum(share for at, share in shares.items() if at >= 10) > 0.7
 
 
@@ -122,7 +116,6 @@ def test_it_waits_for_many_who_will_join() -> None:
     ("made", "more"),
     [
         (Made(), {}),
-        (Made(steps=3, half=0.05), {"growth": 1.0}),
         (Made(steps=6, power=2.0, unit=50.0), {"growth": 5.0}),
         (Made(steps=3, joining=0.2), {"left": 4.0}),
     ],
@@ -131,7 +124,7 @@ def test_each_schedule_is_worth_what_it_is_worth_round_by_round(
     made: Made, more: dict[str, Any], rounds: int, objective: Objective
 ) -> None:
     """With few rounds each is a moment of its own; only the forecast is interpolated."""
-    found = programme(made, rounds=rounds, objective=objective, **more)
+    found = outlook(made, rounds=rounds, objective=objective, **more)
     assert found._moments.tolist() == list(range(rounds))
     expected = [
         worth(
@@ -148,9 +141,9 @@ def test_each_schedule_is_worth_what_it_is_worth_round_by_round(
 
 
 @pytest.mark.parametrize("objective", [SERVED, LAST, Objective(traffic=(0, 0, 0, 1, 1, 1))])
-@pytest.mark.parametrize("growth", [1.0, 2.0])
-@pytest.mark.parametrize("power", [1.0, 2.0])
-@pytest.mark.parametrize("steps", [0, 3])
+@pytest.mark.parametrize(
+    ("steps", "power", "growth"), [(0, 1.0, 2.0), (3, 2.0, 1.0), (3, 1.0, 2.0)]
+)
 def test_no_schedule_is_much_better(
     steps: int, power: float, growth: float, objective: Objective
 ) -> None:
@@ -160,7 +153,7 @@ def test_no_schedule_is_much_better(
     for quarters in itertools.combinations_with_replacement(range(6), 4):
         shares = {at: quarters.count(at) / 4 for at in set(quarters)}
         most = max(most, worth(made, shares, rounds=6, objective=objective, growth=growth))
-    found = programme(made, rounds=6, objective=objective, growth=growth)
+    found = outlook(made, rounds=6, objective=objective, growth=growth)
     assert found.values.max() >= 0.97 * most
 
 
@@ -169,14 +162,14 @@ def test_no_schedule_is_much_better(
 
 def test_a_plan_that_was_made_is_offered_as_one_more_schedule() -> None:
     made = Made(steps=3, half=0.3)
-    first = programme(made, rounds=20)
+    first = outlook(made, rounds=20)
     level = best(first)[0]
     plan = first.plan(level)
     assert plan
     at, share = plan[0]
     made.learned = made.precision(np.array([level]))
     paid = ([0, made.learned],)
-    later = programme(made, 1 - level, now=at, rounds=20, paid=paid)
+    later = outlook(made, 1 - level, now=at, rounds=20, paid=paid)
     before, offers = later.offers(), later.offers(plan)
     assert set(before.levels) <= set(offers.levels)
     assert share in offers.levels
@@ -197,7 +190,7 @@ def test_a_plan_that_was_made_is_offered_as_one_more_schedule() -> None:
 @pytest.mark.parametrize("rounds", [1, 2, 3, 10**6])
 @pytest.mark.parametrize("objective", [SERVED, LAST])
 def test_any_number_of_rounds(rounds: int, objective: Objective) -> None:
-    found = programme(Made(steps=3), rounds=rounds, objective=objective)
+    found = outlook(Made(steps=3), rounds=rounds, objective=objective)
     assert np.isfinite(found.values).all()
     assert found.schedules.sum(axis=1) == pytest.approx(1.0)
     assert found._weights.sum() == pytest.approx(1.0)
@@ -213,7 +206,7 @@ def test_any_number_of_rounds(rounds: int, objective: Objective) -> None:
         assert max(best(found)) == rounds - 1
 
 
-@pytest.mark.parametrize("unit", [1e-290, 1e-160, 1e-80, 1e80, 1e160, 1e290])
+@pytest.mark.parametrize("unit", [1e-290, 1e160])
 @pytest.mark.parametrize("paid", [False, True])
 def test_precision_of_any_size_is_only_a_unit(unit: float, paid: bool) -> None:
     """Clips may be tiny or huge, and the precision is 1 over their square."""
@@ -221,7 +214,7 @@ def test_precision_of_any_size_is_only_a_unit(unit: float, paid: bool) -> None:
     def values(unit: float) -> Floats:
         made = Made(steps=3, unit=unit, half=unit, learned=0.2 * unit * paid)
         before = ([0, 0.2 * unit],) if paid else ()
-        return programme(made, now=3, paid=before).values
+        return outlook(made, now=3, paid=before).values
 
     np.testing.assert_allclose(values(unit), values(1.0), rtol=1e-6)
 
@@ -231,7 +224,7 @@ def test_precision_of_any_size_is_only_a_unit(unit: float, paid: bool) -> None:
 def test_a_payment_takes_as_many_rounds_as_it_takes_to_ask_everybody(
     stride: int, now: int
 ) -> None:
-    found = programme(Made(steps=3), stride=stride, now=now)
+    found = outlook(Made(steps=3), stride=stride, now=now)
     assert (found._moments % stride == 0).all()
     assert found._moments[-1] <= max(99 - now, 0)
     assert len(found._moments) == len(np.unique(found._moments))
@@ -239,6 +232,3 @@ def test_a_payment_takes_as_many_rounds_as_it_takes_to_ask_everybody(
     for level in found.offers().levels:
         assert all((at - now) % stride == 0 and at < 100 for at, _ in found.plan(level))
     assert math.isfinite(found.gain)
-
-
-# ---- what was paid

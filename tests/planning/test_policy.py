@@ -17,7 +17,7 @@ from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.plan import Plan, reserved
 from bgtplanner.planning.policy import Choice, LedgerPolicy, Policy
 from bgtplanner.planning.schedules import Random, Uniform
-from bgtplanner.privacy.accountants import ACCOUNTANTS, accountant_named
+from bgtplanner.privacy.accountants import ACCOUNTANTS
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 
@@ -46,18 +46,15 @@ rewards_of = st.one_of(
     st.sampled_from([0.0, 1e300, -1e300, 1.7e308, -1.7e308, 1e-300, -0.01, 0.01]),
 )
 contexts_of = st.sampled_from(["none", "normal", "huge", "constant"])
-planners = st.one_of(
-    st.fixed_dictionaries(
-        {
-            "levels": st.integers(1, 6),
-            "skip": st.booleans(),
-            "cheapest": st.floats(0.05, 1.0),
-            "gamma": st.sampled_from([None, 0.0, 0.7, 1e6]),
-            "initial_rounds": st.integers(1, 2),
-        }
-    ).flatmap(lambda options: st.sampled_from([(BGTPlanner, options), (Repaired, options)])),
-    st.fixed_dictionaries({"levels": st.integers(1, 6)}).map(lambda options: (Random, options)),
-)
+planners = st.fixed_dictionaries(
+    {
+        "levels": st.integers(1, 6),
+        "skip": st.booleans(),
+        "cheapest": st.floats(0.05, 1.0),
+        "gamma": st.sampled_from([None, 0.0, 0.7, 1e6]),
+        "initial_rounds": st.integers(1, 2),
+    }
+).flatmap(lambda options: st.sampled_from([(BGTPlanner, options), (Repaired, options)]))
 
 
 def played(
@@ -110,24 +107,15 @@ def test_nothing_is_ever_overspent_and_all_comes_to_an_end(
     kind, options = planner
     ledger = Ledger.in_memory(budgets, accountant)
     policy = kind(ledger=ledger, rounds=rounds, seed=seed, **options)
-    paid = np.zeros(len(budgets.classes))
-    left = np.zeros(len(budgets.classes))
-    np.maximum.at(left, budgets.class_of_client, ledger.left())
     for plan in played(policy, rewards, contexts):
-        assert (plan.charge_by_class <= left * (1 + 1e-12)).all() or plan.round > 0
         assert plan.skip == (np.asarray(plan.charge) == 0).all()
         assert np.max(plan.charge) == plan.charge_by_class.max()
         assert plan.participants.any() != plan.skip
-        paid += plan.charge_by_class
     assert within(ledger)
     epsilons = np.array([budget.epsilon for budget in budgets.classes])
     assert (ledger.epsilon_spent() <= epsilons[budgets.class_of_client] * (1 + 1e-9)).all()
     assert policy.round <= rounds
     assert policy.ask() is None or policy.round < rounds
-    if accountant != "laplace/filter" and len(accountant_named(accountant).powers) == 1:
-        booked = accountant_named(accountant).limit_ticks
-        capacity = [float(booked(budget)[0]) * 2.0**-44 for budget in budgets.classes]
-        assert (paid <= np.array(capacity) * (1 + 1e-12)).all()
 
 
 @given(
@@ -186,17 +174,6 @@ def test_the_poorest_drop_out_and_the_others_go_on() -> None:
     np.testing.assert_allclose(plans[1].charge_by_class, [0.2, 0.8, 0.8])
     np.testing.assert_allclose(plans[2].charge_by_class, [0.0, 0.4, 0.8])
     assert policy.ledger.left().tolist() == [0.0] * 4
-
-
-def test_others_who_spend_meanwhile_are_noticed() -> None:
-    ledger = Ledger.in_memory(Budgets.same(Budget(1.0), 2), "laplace/basic")
-    policy = Greedy(ledger=ledger, rounds=9, wish=0.6)
-    ledger.reserve(0.7, run="other", round=0)
-    plan = policy.ask()
-    assert plan is not None
-    assert plan.charge == pytest.approx(0.3)
-    assert policy.ask() is None
-    assert ledger.left().tolist() == [0.0, 0.0]
 
 
 def test_rounds_that_are_played_again_are_planned_as_they_were(tmp_path: Any) -> None:
@@ -293,7 +270,6 @@ def test_bad_options_are_named(name: str, options: dict[str, Any]) -> None:
     ("name", "options"),
     [
         ("clients", {"clients": 4}),
-        ("mechanism", {"mechanism": "laplace"}),
         ("accounting", {"accounting": "gaussian/rdp"}),
         ("budget", {"budget": Budget(6.0, 1e-5)}),
         ("budget", {"budget": Budgets.same(Budget(5.0, 1e-5), 2)}),

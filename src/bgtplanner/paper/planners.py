@@ -44,13 +44,6 @@ class AsPrinted(LevelPolicy):
         gamma: How strongly the best level is preferred; by default 2 sqrt(A T / ((U + 2) log T)).
         length_scale: The kernel's s.
         forgetting: The kernel's alpha.
-
-    Example:
-        >>> from bgtplanner import Budget
-        >>> planner = AsPrinted(Budget(10, 1e-5), clients=943, rounds=3, seed=0)
-        >>> plan = planner.ask([160.0, 60.0])
-        >>> plan.level, plan.why.note
-        (0, 'trying out every level')
     """
 
     levels: int = 5
