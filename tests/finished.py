@@ -33,6 +33,6 @@ def state_of(folder: Path) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
 
 
 def _policy_of(stored: np.ndarray) -> dict[str, Any]:
-    """What the planner knows, without its ledger, whose key and nonces are secret and random."""
+    """What the planner knows, without its ledger, whose key is secret and random, and its seal."""
     state = json.loads(bytes(stored))
-    return {key: value for key, value in state["policy"].items() if key != "ledger"}
+    return {key: value for key, value in state["policy"].items() if key not in ("ledger", "seal")}
