@@ -40,13 +40,6 @@ def test_names_come_from_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "mine" in option("planning.policy").help
 
 
-def test_help_shows_them(command_line: Call) -> None:
-    text = " ".join(command_line("run", "--help").out.replace("│", " ").split())
-    assert "tastes" in text
-    assert "[default: (tastes)]" in text
-    assert "[default: (10.0)]" in text
-
-
 def test_every_flag_reaches_its_key_and_wins_over_set(command_line: Call) -> None:
     values = {
         "data.dataset": "csv:x", "data.data_dir": "there", "data.items": "none",

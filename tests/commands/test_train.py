@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from bgtplanner.report.page import render
 from processes import Processes, wait_until
 
 SMALL = ["clients=20", "items=15", "ratings_per_client=8"]
@@ -19,15 +18,6 @@ RUN += [word for setting in SMALL for word in ("--set", f"synthetic.{setting}")]
 
 def environment() -> dict[str, str]:
     return dict(os.environ)
-
-
-def test_the_page_is_written(tmp_path: Path, processes: Processes) -> None:
-    folder = tmp_path / "run"
-    command = [sys.executable, "-m", "bgtplanner", *RUN, "--rounds", 3, "--out", folder]
-    done = processes.run(command, env=environment())
-    assert (done.returncode, done.stderr) == (0, "")
-    assert f"Report: {folder}/report.html\n" in done.stdout
-    assert (folder / "report.html").read_text(encoding="utf-8") == render(folder)
 
 
 @pytest.mark.usefixtures("ctrl_c")

@@ -49,33 +49,17 @@ def message_of(**arguments: Any) -> str:
     return text
 
 
-class TestPrecedence:
-    def test_defaults(self) -> None:
-        assert load_config() == load_config(preset="recommended")
-        assert load_config().preset == "recommended"
-
-    def test_preset_over_defaults(self) -> None:
-        assert Config().model.name == "factorization"
-        assert load_config(preset="paper").model.name == "fedgnn"
-        assert load_config(preset="paper").server.optimizer == "sign"
-
-    def test_file_over_preset(self, tmp_path: Path) -> None:
-        file = toml(tmp_path, 'preset = "paper"\n[server]\noptimizer = "sgd"\n')
-        config = load_config(file=file)
-        assert config.preset == "paper"
-        assert config.server.optimizer == "sgd"
-        assert config.server.learning_rate == 0.05  # the preset's, untouched by the file
-
-    def test_settings_over_file(self, tmp_path: Path) -> None:
-        file = toml(tmp_path, '[server]\noptimizer = "sgd"\nlearning_rate = 0.3\n')
-        config = load_config(file=str(file), settings={"server.optimizer": "adagrad"})
-        assert config.server.optimizer == "adagrad"
-        assert config.server.learning_rate == 0.3
-
-    def test_whole_sections_merge(self) -> None:
-        config = load_config(settings={"server": {"momentum": 0.5}, "server.learning_rate": 0.2})
-        assert (config.server.momentum, config.server.learning_rate) == (0.5, 0.2)
-        assert config.server.optimizer == "posterior"
+def test_settings_over_file_over_preset_over_defaults(tmp_path: Path) -> None:
+    assert Config().model.name == "factorization"
+    assert load_config() == load_config(preset="recommended")
+    file = toml(tmp_path, 'preset = "paper"\n[server]\noptimizer = "sgd"\nmomentum = 0.3\n')
+    config = load_config(file=str(file), settings={"server.optimizer": "adagrad"})
+    assert (config.preset, config.model.name) == ("paper", "fedgnn")
+    assert config.server.optimizer == "adagrad"
+    assert config.server.momentum == 0.3
+    assert config.server.learning_rate == 0.05  # the preset's, untouched by the file
+    whole = load_config(settings={"server": {"momentum": 0.5}, "server.learning_rate": 0.2})
+    assert (whole.server.momentum, whole.server.learning_rate) == (0.5, 0.2)
 
 
 @pytest.mark.parametrize(("key", "name"), [("policy", "patient"), ("context", "forecast")])
@@ -167,24 +151,18 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     ("federation.rounds", 0, "greater than or equal to 1"),
     ("federation.rounds", "9" * 5000, "exceeded maximum size"),
     ("federation.rounds", 16**5000, "less than or equal"),
-    ("federation.participation", 0, "greater than 0"),
     ("federation.participation", 1.0001, "less than or equal to 1"),
     ("run.seed", 2**31, "less than 2147483648"),
     ("run.device", "tpu", "'cpu'"),
-    ("data.dataset", 5, "string"),
-    ("data.train_share", 1, "less than 1"),
     ("data.duplicates", "frist", "'first'"),
     ("data.user_column", [1], "string"),
     ("data.user_column", True, "not true or false"),
     ("data.dataset", "csv:\udcff.csv", "unicode"),
     ("model.name", "fedgn", "'fedgnn'"),
-    ("model.pseudo_items", 10**7, "less than or equal to 1000000"),
     ("model.expansions", 3, "rated the same items"),
     ("planning.policy", "nonsense", "'bgt', 'uniform'"),
     ("planning.context", "all", "'released'"),
     ("privacy.mechanism", "nonsense", "'none'"),
-    ("privacy.trust", "me", "'secagg'"),
-    ("privacy.epsilon", 0, "greater than 0"),
     ("federation.most_dropouts", 1.5, "a share below 1, or a whole number of clients"),
     ("federation.most_colluders", "auto", "number"),
     ("server.learning_rate", 0, "from 1e-12 to 1e6"),
@@ -192,7 +170,6 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     ("server.optimizer", "adm", "'adam'"),
     ("factorization.dim", 16**5000, "0 to 1024"),
     ("fedgnn.heads", 3, "divisor"),
-    ("synthetic.dim", 10**30, "less than or equal to 1024"),
 ]
 
 
@@ -209,17 +186,12 @@ class TestBadValues:
         assert " = " in message
 
     @pytest.mark.parametrize("key", EVERY_KEY)
-    @pytest.mark.parametrize("value", [[], object()], ids=type)
-    def test_a_wrong_type_for_every_key(self, key: str, value: Any) -> None:
-        assert key in message_of(settings={key: value})
+    def test_a_wrong_type_for_every_key(self, key: str) -> None:
+        assert key in message_of(settings={key: object()})
 
-    @pytest.mark.parametrize(
-        "preset", ["papr", "", "PAPER", "x" * 1000, "\udcff"], ids=lambda value: repr(value)[:9]
-    )
+    @pytest.mark.parametrize("preset", ["papr", "", "\udcff", "x" * 1000], ids=ascii)
     def test_preset(self, preset: str) -> None:
-        message = message_of(preset=preset)
-        assert message.startswith("--preset = ")
-        assert "recommended, paper" in message
+        assert message_of(preset=preset).startswith("--preset = ")
 
 
 def test_a_setting_that_is_gone_is_refused_in_a_sentence_and_read_of_old_runs(
@@ -279,28 +251,17 @@ class TestFiles:
         file = toml(tmp_path, b"\xef\xbb\xbf[run]\r\nseed = 5\r\n")
         assert load_config(file=file).run.seed == 5
 
-    def test_a_run_folders_notes_are_no_setting(self, tmp_path: Path) -> None:
-        file = toml(tmp_path, to_toml(load_config(), {"schema": 1, "data": "abc"}))
-        assert load_config(file=file) == load_config()
-
 
 class TestAssignments:
     @pytest.mark.parametrize(
         ("text", "value"),
         [
             ("run.seed=3", 3),
-            ("run.seed=0x10", 16),
-            ("run.seed=0.5", 0.5),
             ("run.seed=true", True),
             ("run.seed=True", "True"),
-            ('run.seed="3"', "3"),
-            ("run.seed=[1, 2]", [1, 2]),
-            ("run.seed={a = 1}", {"a": 1}),
             ("run.seed=2000-01-01", datetime.date(2000, 1, 1)),
-            ("run.seed=adam", "adam"),
             ("run.seed=", ""),
             ("run.seed=a=b", "a=b"),
-            ("run.seed='", "'"),
             ("run.seed=1\nother=2", "1\nother=2"),
             ("run.seed=" + "[" * 5000, "[" * 5000),
         ],
@@ -310,29 +271,17 @@ class TestAssignments:
         assert parse_assignment(text) == ("run.seed", value)
 
 
-WEIRD = [
-    "plain",
-    "",
-    '"quoted"',
-    "back\\slash\\",
-    "tab\tnew\nline\rreturn",
-    "\x00\x01\x1f\x7f\x80\x9f",
-    "😀 beyond sixteen bits",
-    "\u2028\u2029\ufeff\uffff",
-    "'''\"\"\"",
-]
+WEIRD = '"quo\'ted" \\ tab\t\n\r \x00\x1f\x7f\x9f 😀 \u2028\ufeff\uffff \'\'\'"""'
 
 
 class TestRoundTrip:
-    @pytest.mark.parametrize("preset", PRESETS)
-    @pytest.mark.parametrize("text", WEIRD, ids=range(len(WEIRD)))
-    def test_weird_strings(self, tmp_path: Path, preset: str, text: str) -> None:
+    @pytest.mark.parametrize("text", ["", "plain", WEIRD], ids=["none", "plain", "weird"])
+    def test_any_text(self, tmp_path: Path, text: str) -> None:
         names = {"data.data_dir": text, "data.dataset": f"csv:{text}", "data.user_column": text}
-        config = load_config(preset=preset, settings=names)
+        config = load_config(settings=names)
         file = toml(tmp_path, to_toml(config, {"schema": 1, "note": text}))
-        again = load_config(file=file)
-        assert again == config
-        assert again.data.data_dir == text
+        assert load_config(file=file) == config
+        assert config.data.data_dir == text
 
     @pytest.mark.parametrize("preset", PRESETS)
     def test_presets(self, tmp_path: Path, preset: str) -> None:
