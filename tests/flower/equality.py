@@ -18,13 +18,12 @@ from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.runs.result import Result
 from flower.doubles import item_names
 
-OWN = "flower.own_learner:Qualities"
+OWN = "bgtplanner.models.factorization:Factorization"  # as one of anybody's own
 STEPS = {"server.learning_rate": 5.0, "server.momentum": 0.9, "privacy.clip": 0.01}
 LEARNERS: dict[str, dict[str, Any]] = {
-    "factorization": {"factorization.dim": 2, **STEPS},
     "fedgnn": {"fedgnn.dim": 2, **STEPS},
     "tastes": {"tastes.axes": 1},
-    OWN: {"model.options": {"mean": 0.6}, **STEPS},
+    OWN: {"model.options": {"dim": 2}, **STEPS},
 }
 
 

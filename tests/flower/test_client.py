@@ -8,7 +8,7 @@ import shutil
 import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ from bgtplanner.errors import (
     MessageError,
     StaleRoundError,
 )
-from bgtplanner.federation.answers import Answers
 from bgtplanner.flower import training
 from bgtplanner.flower.client import Client, client_app
 from bgtplanner.flower.clientfile import load_client
@@ -47,6 +46,7 @@ from bgtplanner.flower.messages import (
     Upload,
 )
 from bgtplanner.models.fedgnn import FedGNN
+from bgtplanner.privacy.ledger import Ledger
 from flower.doubles import (
     AGREE_TO_TASTES,
     HELLO_REQUEST,
@@ -163,23 +163,13 @@ def test_no_more_requests_than_agreed(
     client: Client, request_of_server: Request, few: Ratings
 ) -> None:
     agreeing(client, few, requests_per_hour=2.0)
-    now = 1e9
-
-    def ask(index: int) -> Any:
-        asked = Client(client.file, clock=lambda: now)
-        return asked.answer(replace(request_of_server, round=index))
-
-    Client(client.file, clock=lambda: now)._pacing.start()
-    ask(0), ask(1), ask(1)  # what is kept is sent again, however often
-    for elapsed in (0.0, -1e8):  # a clock that is set back gives nothing
-        now += elapsed
-        with pytest.raises(MessageError, match="requests_per_hour"):
-            ask(2)
-    now += 1e9  # one that jumps ahead gives an hour's worth
-    ask(2), ask(3)
+    limited = Client(client.file, clock=lambda: 1e9)
+    limited._pacing.start()
+    for index in (0, 1, 1):  # what is kept is sent again, however often
+        limited.answer(replace(request_of_server, round=index))
     with pytest.raises(MessageError, match="requests_per_hour"):
-        ask(4)
-    assert spent(file_of(client)) == pytest.approx(4.0)
+        limited.answer(replace(request_of_server, round=2))
+    assert spent(file_of(client)) == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(("column", "value"), [(0, np.nan), (6, 1.1e6), (0, -1e30)])
@@ -220,41 +210,19 @@ def test_no_other_process_answers_meanwhile(
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_killed_before_it_could_keep_its_answer(
-    client: Client, request_of_server: Request, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The charge is on the disk, the answer is not, and nothing was sent: it stays that way."""
-
-    def killed(*_: Any, **__: Any) -> None:
-        raise SystemExit
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Answers, "keep", killed)
-        with pytest.raises(SystemExit):
-            client.answer(request_of_server)
-    assert spent(file_of(client)) == pytest.approx(1.0)
-    with pytest.raises(StaleRoundError):
-        Client(client.file).answer(request_of_server)
-    Client(client.file).answer(replace(request_of_server, round=1))
-    assert spent(file_of(client)) == pytest.approx(2.0)
-
-
-def test_the_newest_answers_are_kept_and_no_more(
+def test_the_newest_answers_are_kept_and_no_other_is_made_anew(
     client: Client, request_of_server: Request, few: Ratings
 ) -> None:
-    client = agreeing(client, few, answers_kept=3)
-    requests = [replace(request_of_server, round=index) for index in range(5)]
+    client = agreeing(client, few, answers_kept=1)
+    requests = [replace(request_of_server, round=index) for index in range(2)]
     answers = [client.answer(request) for request in requests]
-    for request in requests[:2]:
+    np.testing.assert_array_equal(Client(client.file).answer(requests[1]), answers[1])
+    (kept,) = (client.file.state / "answers").iterdir()
+    kept.write_bytes(kept.read_bytes()[:-8])
+    for request in requests:
         with pytest.raises(StaleRoundError):
             client.answer(request)
-    for request, answer in zip(requests[2:], answers[2:], strict=True):
-        np.testing.assert_array_equal(Client(client.file).answer(request), answer)
-    for path in (client.file.state / "answers").iterdir():
-        path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(StaleRoundError):  # a damaged one is not made anew
-        client.answer(requests[4])
-    assert spent(file_of(client)) == pytest.approx(5.0)
+    assert spent(file_of(client)) == pytest.approx(2.0)
 
 
 # ---- what it never says
@@ -451,6 +419,19 @@ def test_users_of_one_file_are_one_client(
     upload = client.answer(replace(request_of_server, charge=9e3))  # hardly any noise
     assert np.linalg.norm(upload) == pytest.approx(0.1, rel=0.2)  # one clip over all of them
     assert spent(file_of(client)) == pytest.approx(9e3)
+
+
+def test_a_client_takes_the_stronger_relation_and_no_other(few: Ratings, tmp_path: Path) -> None:
+    """No message names one: its own policy and its own ledger decide."""
+    assert "neighbours" not in {entry.name for entry in fields(Request)}
+    file = load_client(write_client(tmp_path / "home", few, 0, agreed(few)))
+    with pytest.raises(ConfigError, match="expected replace-one, with trust = local"):
+        write_client(tmp_path / "weak", few, 0, agreed(few, {"neighbours": "replace-special"}))
+    file.ledger.unlink()
+    budgets, rule = file.agreed().budgets, file.agreed().rule
+    Ledger.create(file.ledger, budgets, rule, neighbours="replace-special").close()
+    with pytest.raises(LedgerError, match="kept for neighbours = replace-special, not replace-on"):
+        Client(file).answer(first_request(few, {}))
 
 
 # ---- the catalogue, which comes once

@@ -12,11 +12,10 @@ import pytest
 
 from bgtplanner import registry
 from bgtplanner.data.catalogue import read_items
-from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import MessageError
 from bgtplanner.federation.compilation import compiled
-from bgtplanner.flower.client import Client, client_app, make_client_app
+from bgtplanner.flower.client import Client, make_client_app
 from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import Request
 from bgtplanner.runs.config import load_config
@@ -112,19 +111,6 @@ def test_tastes(tmp_path: Path, titled: bool) -> None:
     assert client._model_of(kept).shared.items.shape == (30, 5 + axes + 3 * titled)
     assert np.abs(kept.items[:, 4 : 4 + axes]).max() > 0.01  # axes were found
     assert len(lists(client)) == 3
-
-
-def test_without_a_seed_as_the_installed_client_has_it(tmp_path: Path, few: Ratings) -> None:
-    chosen = {
-        "privacy.mechanism": "privunit",
-        "privacy.epsilon": 10.0,
-    }
-    policy = {"rule": "privunit/zcdp", "epsilon": 10.0}
-    config, files = write_federation(tmp_path, few, chosen, policy)
-    grid = InProcessGrid(client_app, files)
-    summary = carry_out(grid, config, tmp_path / "run", poll_seconds=0.0)
-    assert (summary["accounting"], summary["uploads_dropped"]) == ("privunit/zcdp", 0)
-    assert summary["epsilon_spent_max"] == pytest.approx(10.0)
 
 
 def test_a_client_imports_nothing_that_its_policy_does_not_name(

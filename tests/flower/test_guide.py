@@ -43,6 +43,6 @@ def test_the_guide_on_one_machine(tmp_path: Path) -> None:
     )
     assert (summary["clients"], summary["rounds_run"], summary["uploads_dropped"]) == (6, 3, 0)
     assert (summary["trust"], summary["rounds_aborted"]) == ("secagg", 0)
-    assert "round 3/3: 6 asked, 6 used, 0 refused" in output
+    assert "round 3/3: 6 asked, 6 clients, 0 refused" in output
     assert "epsilon 0 of 10 spent" in output
     assert len(re.findall(r"^.*\bItem \d+", output, re.M)) == 5, "a list with titles"
