@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from bgtplanner.errors import RunFolderError
 from bgtplanner.models.metrics import shown
 from bgtplanner.report import pictures, verdict
 from bgtplanner.report.facts import Facts, Section
-from bgtplanner.report.guarantee import guarantee, is_sound, not_covered
+from bgtplanner.report.guarantee import guarantee, is_sound
 from bgtplanner.report.verdict import ERROR
 from bgtplanner.runs.config import Config, to_toml
 from bgtplanner.runs.folder import RunFolder
@@ -23,7 +23,6 @@ from bgtplanner.runs.gains import FEWEST
 from bgtplanner.runs.recommending import number_of_examples
 from bgtplanner.runs.record import identity_of
 from bgtplanner.runs.result import Result
-from bgtplanner.runs.summary import not_accounted, promised, readings, summarise
 from bgtplanner.text import Table
 
 _HOW_LISTS = (
@@ -43,19 +42,14 @@ class _Run:
     summary: Mapping[str, Any]
     rounds: Sequence[Mapping[str, Any]]
     config: Config
-    state: str = "finished"
     versions: Mapping[str, str] = field(default_factory=dict)
     deployed: bool = False
     examples: Mapping[str, Any] | None = None
 
     @property
-    def finished(self) -> bool:
-        return self.state == "finished"
-
-    @property
     def scored(self) -> bool:
         """Whether it is known how good the model is."""
-        return self.summary.get(f"{ERROR}_final") is not None
+        return bool(self.rounds) and all(of.get(ERROR) is not None for of in self.rounds)
 
     @property
     def private(self) -> bool:
@@ -82,72 +76,73 @@ def read_facts(path: Path | str, *, state: str = "finished") -> Facts:
             f"{path}: the run is not finished; continue with '{folder.resume_command}', or watch "
             "it with --live"
         )
-    versions = {"bgtplanner": notes.get("version", "unknown"), **(notes.get("versions") or {})}
-    if summary is None or not rounds:
-        summary = _so_far(config, notes.get("facts") or {}, rounds, deployed)
-    facts = _facts(
-        _Run(
-            summary=summary,
-            rounds=rounds,
-            config=config,
-            versions=versions,
-            state="finished" if finished else state,
-            deployed=deployed,
-            examples=folder.read("examples.json") if finished and not deployed else None,
-        )
+    if summary is None or not finished:
+        summary = {"epsilon": config.privacy.epsilon, **(notes.get("facts") or {})}
+        summary |= {key: of for key, of in identity_of(config).items() if key not in summary}
+    run = _Run(
+        summary=summary,
+        rounds=rounds,
+        config=config,
+        versions={"bgtplanner": notes.get("version", "unknown"), **(notes.get("versions") or {})},
+        deployed=deployed,
+        examples=folder.read("examples.json") if finished and not deployed else None,
     )
-    if facts.state != "stopped":
-        return facts
-    return replace(facts, lead=[f"It was stopped. Continue with: {folder.resume_command}"])
+    if finished:
+        return _finished(run)
+    done, total = len(rounds), config.federation.rounds
+    error = f", RMSE {rounds[-1][ERROR]:.4f} so far" if run.scored else ""
+    begun = "Stopped after round" if state == "stopped" else "Round"
+    lead = ["What is guaranteed is said when the run is done."] if run.private else []
+    if state == "stopped":
+        lead.append(f"Continue with: {folder.resume_command}")
+    sections = [Section("How good it is so far", pictures=_by_round(run)), _spending(run)]
+    return Facts(
+        kind="run",
+        about=_about(run),
+        headline=f"{begun} {done} of {total}{error}.",
+        lead=lead,
+        sections=[*filter(None, sections), _origin(run)],
+        state=state,
+        progress=(done, total),
+    )
 
 
 def facts_of_result(result: Result) -> Facts:
     """Return the facts of a result."""
-    return _facts(_Run(summary=result.summary, rounds=result.rounds, config=result.config))
+    return _finished(_Run(summary=result.summary, rounds=result.rounds, config=result.config))
 
 
-def _so_far(
-    config: Config, known: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]], deployed: bool
-) -> dict[str, Any]:
-    """Return the summary of an unfinished run, as far as its folder has it."""
-    privacy, spending = config.privacy, {}
-    private = privacy.mechanism != "none"
-    facts: dict[str, Any] = {
-        "not_accounted": not_accounted(config, ("scale", "catalogue") if deployed else ()),
-        "simulated_noise": not deployed and private,
-        **known,
-        **identity_of(config),
-        "dataset": known.get("dataset", config.data.dataset),
-    }
-    if not rounds:
-        return facts | {"rounds_run": 0}
-    if private:
-        spending = promised(config, known.get("class_epsilons") or [privacy.epsilon], rounds)
-        read = readings(spending["accounting"], privacy.delta, rounds)
-        spending["epsilon_spent_max"] = None if read is None else float(read[-1].max())
-    seconds = sum(record.get("seconds", 0.0) for record in rounds)
-    return summarise(config, facts, rounds, seconds, spending)
-
-
-def _facts(run: _Run) -> Facts:
-    summary, done, total = run.summary, len(run.rounds), run.config.federation.rounds
-    trust = f", trust {summary['trust']}" if summary.get("trust") else ""
-    how = f"{summary['mechanism']}{trust}" if summary["mechanism"] != "none" else "no privacy"
-    error = f", RMSE {summary[f'{ERROR}_final']:.4f} so far" if run.scored else ""
-    begun = "Stopped after round" if run.state == "stopped" else "Round"
-    headline, *lead = [f"{begun} {done} of {total}{error}."]
-    if run.finished:
-        headline, *lead = verdict.verdict(summary)
+def _finished(run: _Run) -> Facts:
+    headline, *lead = verdict.verdict(run.summary)
     sections = (part(run) for part in _PARTS)
     return Facts(
         kind="run",
-        about=" · ".join([summary["dataset"], summary["model"], summary["policy"], how]),
+        about=_about(run),
         headline=headline,
         lead=lead,
         sections=[section for section in sections if section is not None],
-        state=run.state,
-        progress=(done, total),
+        state="finished",
+        progress=(len(run.rounds), run.config.federation.rounds),
     )
+
+
+def _about(run: _Run) -> str:
+    summary, how = run.summary, "no privacy"
+    if summary["mechanism"] != "none":
+        trust = f", trust {summary['trust']}" if summary.get("trust") else ""
+        how = f"{summary['mechanism']}{trust}"
+    return " · ".join([summary["dataset"], summary["model"], summary["policy"], how])
+
+
+def _by_round(run: _Run) -> list[pictures.Picture]:
+    """Draw every metric of ratings that is shown, by round."""
+    found = []
+    for name in [of for of, metric in shown(run.config.preset).items() if metric.sums]:
+        values: list[Any] = [record.get(name) for record in run.rounds]
+        if values and None not in values:
+            total = run.config.federation.rounds
+            found.append(pictures.quality(run.summary, name, values, total))
+    return found
 
 
 def _notes(run: _Run) -> Section | None:
@@ -165,34 +160,20 @@ def _notes(run: _Run) -> Section | None:
 
 
 def _compared(run: _Run) -> Section | None:
-    """Show the error by round, and in the end all scores beside those of simple predictors."""
+    """Show the error by round, and all scores beside those of simple predictors."""
     if not run.scored:
         return None
-    drawn, total = [], run.config.federation.rounds
-    for name in [of for of, metric in shown(run.config.preset).items() if metric.sums]:
-        values: list[Any] = [record.get(name) for record in run.rounds]
-        if None not in values:
-            drawn.append(pictures.quality(run.summary, name, values, total))
-    heading = "How good it is, compared with simple predictors and lists"
-    if not run.finished:
-        return Section(heading, pictures=drawn)
     note = _HOW_LISTS
     if run.config.preset == "paper":
         note += " For F1, a rating or prediction of at least 0.5 counts as positive."
     table = verdict.scores(run.summary)._replace(title="On the held-out ratings", note=note)
-    return Section(heading, verdict.about_scores(run.summary), drawn, [table])
+    heading = "How good it is, compared with simple predictors and lists"
+    return Section(heading, verdict.about_scores(run.summary), _by_round(run), [table])
 
 
-def _guarantee(run: _Run) -> Section | None:
-    """Say what is guaranteed and what is not; nothing before the first round."""
-    if not run.rounds:
-        return None
-    sound = is_sound(run.summary)
-    if run.finished or sound or not run.private:
-        lines = guarantee(run.summary)
-    else:
-        lines = ["What this setting means for a whole client is said when the run is done."]
-        lines += not_covered(run.summary)
+def _guarantee(run: _Run) -> Section:
+    """Say what is guaranteed and what is not."""
+    lines = guarantee(run.summary)
     if run.private:
         lines.append("The ledger enforces this: it refuses every charge that does not fit.")
         lines.append(
@@ -200,12 +181,13 @@ def _guarantee(run: _Run) -> Section | None:
             if run.deployed
             else "This simulation protects no one, because its noise comes from a seed."
         )
-    return Section("What is guaranteed, and what is not", lines, promise=sound)
+    heading = "What is guaranteed, and what is not"
+    return Section(heading, lines, promise=is_sound(run.summary))
 
 
 def _lists(run: _Run) -> Section | None:
     """Show lists of a few users, and say why they are shown or not."""
-    if run.deployed or not (run.finished and run.scored):
+    if run.deployed or not run.scored:
         return None
     heading, found = "What people would be shown", run.examples or {}
     if not found.get("lists"):
@@ -236,7 +218,7 @@ def _who(run: _Run) -> Section | None:
     """Show which groups of clients gain, and which lose."""
     found = run.summary.get("gains") or {}
     every = [(by, group) for by in ("ratings", "budget") for group in found.get(by) or []]
-    if not every or not run.finished:
+    if not every:
         return None
     rows = []
     for by, of in every:
@@ -298,7 +280,7 @@ def _origin(run: _Run) -> Section:
         held = f"{ratings:,} ratings by {users:,} users on " if users and ratings else ""
         held += f"{summary['items']:,} items, held by {summary['clients']:,} clients."
         said = [f"{held} Privacy, if there is any, protects a whole client with all its users."]
-    if run.finished:
+    if "seconds_total" in summary:
         each = 1000 * summary["seconds_per_round"]
         took += f"; {summary['seconds_total']:.1f} s in total, {each:.1f} ms per round"
     said.append(f"{', '.join(f'{name} {of}' for name, of in run.versions.items())}; {took}.")

@@ -137,11 +137,6 @@ class Row:
         """What it is: ``policy``, ``reference`` or ``difference``."""
         return "difference" if self.baseline else "reference" if self.reference else "policy"
 
-    def as_json(self) -> dict[str, Any]:
-        """The row as JSON."""
-        others = ("reference", "asked") if self.baseline else ("baseline",)
-        return {name: of for name, of in asdict(self).items() if name not in others}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
@@ -222,8 +217,8 @@ class Comparison:
             "objective": self.study.objective,
             "reported": list(self.reported),
             "cells": len(self.outcomes),
-            "rows": [row.as_json() for row in self.rows],
-            "differences": [row.as_json() for row in self.differences],
+            "rows": [*map(asdict, self.rows)],
+            "differences": [*map(asdict, self.differences)],
             "failed": [
                 asdict(outcome.cell) | {"folder": str(outcome.cell.place), "error": outcome.error}
                 for outcome in self.failed

@@ -19,7 +19,6 @@ from bgtplanner.models.metrics import HEADLINE, drawn_users, of_ratings, ranked
 from bgtplanner.models.references import References, rankings, references, the_same_for_all
 from bgtplanner.paper.accounting import client_level
 from bgtplanner.planning.objective import Objective
-from bgtplanner.privacy.accountants import ACCOUNTANTS
 from bgtplanner.privacy.compatibility import UNITS
 from bgtplanner.privacy.ledger import Ledger, Spending
 from bgtplanner.privacy.mechanisms import mechanism_named
@@ -318,21 +317,6 @@ def most_spent(spending: Spending) -> list[list[int]]:
     for row, sums in zip(most, spending.sums, strict=True):
         np.maximum.at(row, spending.class_of, sums)
     return most.tolist()
-
-
-def readings(accounting: str, delta: float, records: Records) -> NDArray[np.float64] | None:
-    """Epsilon of the client that has spent most, after each round, ``[rounds, classes]``.
-
-    None if a round does not say, as those of earlier versions, or says what cannot be.
-    """
-    accountant, noted = ACCOUNTANTS.get(accounting), [record.get("spent") for record in records]
-    if accountant is None or not all(noted):
-        return None
-    try:
-        spent = np.moveaxis(np.asarray(noted, dtype=np.int64), 1, 0)
-        return np.asarray(accountant.epsilon(spent, delta))
-    except (IndexError, ValueError):  # they do not fit one another, or the accountant
-        return None
 
 
 def _client_level(config: Config, split: Split, records: Records) -> dict[str, Any]:
