@@ -42,9 +42,9 @@ _runs = itertools.count(1)
 def use_compilation_cache() -> None:
     """Have JAX keep what it compiles from now on in the user's cache folder.
 
-    The environment variable ``BGTPLANNER_CACHE`` names another folder, or is ``off``. If the user
-    has chosen a folder for JAX, nothing is changed. A folder in which others may write is not
-    used: whoever may write there could have us run anything.
+    The environment variable ``BGTPLANNER_CACHE`` names another folder, or is ``off``. One that the
+    user has chosen for JAX stays. One in which others may write is not used: whoever may write
+    there could have us run anything.
     """
     wanted = os.environ.get("BGTPLANNER_CACHE", "")
     if wanted == "off" or jax.config.values["jax_compilation_cache_dir"]:

@@ -1,8 +1,7 @@
 """Which uploads can be honest: the tests that reject what clip and noise cannot produce.
 
 Under local trust the server sees every noised upload. An honest one, divided by the scale of its
-noise, is ``y = u + z``: a part u that is no longer than ``c = clip / scale``, and noise z of a
-known distribution. All that can be tested is whether y may have this form:
+noise, is ``y = u + z``: a part u no longer than ``c = clip / scale``, and noise z of a known law.
 
 * **norm** and **coordinates** are within what u and z allow;
 * **shape**: its sorted coordinates lie near the order statistics of the noise. Sorting never
@@ -13,10 +12,9 @@ known distribution. All that can be tested is whether y may have this form:
   the same direction stand out;
 * **repeats**: no two honest uploads are equal to the last bit.
 
-Each mechanism has its own limits (:meth:`bgtplanner.privacy.mechanisms.Mechanism.limits`); noise
-that is not Gaussian is transformed to Gaussian, coordinate by coordinate, for shape and agreement.
-All limits are closed forms, and an honest upload fails any of them with a probability of at most
-`FALSE_ALARM`. docs/concepts/poisoning.md describes what a client within the limits can still do.
+Each mechanism has its own limits; noise that is not Gaussian is transformed to Gaussian,
+coordinate by coordinate, for shape and agreement. docs/concepts/poisoning.md describes what a
+client within the limits can still do.
 """
 
 from __future__ import annotations

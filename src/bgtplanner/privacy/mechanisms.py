@@ -227,13 +227,15 @@ class Additive(Mechanism):
 
     __slots__ = ()
 
+    law: ClassVar[str]  # of the noise, as sources call it
+
     def draw(self, source: Any, shape: tuple[int, ...]) -> Array:
         """Draw noise of scale 1, independent for every coordinate."""
-        raise NotImplementedError
+        return getattr(source, self.law)(shape)
 
     def draw_steps(self, source: ExactNoise, scale: int, shape: tuple[int, ...]) -> Array:
         """Draw noise exactly, in whole steps, for a scale of whole steps."""
-        raise NotImplementedError
+        return getattr(source, f"{self.law}_steps")(scale, shape)
 
     def draw_sum(self, source: Any, shape: tuple[int, ...], counts: Array, scales: Array) -> Array:
         """Draw the sum of `counts` independent draws of each scale."""
@@ -277,17 +279,11 @@ class Gaussian(Additive):
     """Normal noise, for the sensitivity in L2: Gaussian differential privacy."""
 
     __slots__ = ()
-    name, order, accountant = "gaussian", 2, "gaussian/gdp"
+    name, order, accountant, law = "gaussian", 2, "gaussian/gdp", "normal"
     pure, validates, has_shares = False, True, True
 
     def bound_share(self, of_charge: float) -> float:
         return float(np.sqrt(of_charge))
-
-    def draw(self, source: Any, shape: tuple[int, ...]) -> Array:
-        return source.normal(shape)
-
-    def draw_steps(self, source: ExactNoise, scale: int, shape: tuple[int, ...]) -> Array:
-        return source.normal_steps(scale, shape)
 
     def draw_sum(self, source: Any, shape: tuple[int, ...], counts: Array, scales: Array) -> Array:
         return self.std_of_sum(counts, scales, False) * source.normal(shape)
@@ -297,7 +293,7 @@ class Laplace(Additive):
     """Laplace noise, for the sensitivity in L1: pure epsilon."""
 
     __slots__ = ()
-    name, order, accountant = "laplace", 1, "laplace/zcdp"
+    name, order, accountant, law = "laplace", 1, "laplace/zcdp", "laplace"
     std_of_scale, validates = 2.0**0.5, True
 
     def multiplier_of(self, epsilon: Floats) -> Floats:
@@ -308,12 +304,6 @@ class Laplace(Additive):
 
     def bound_share(self, of_charge: float) -> float:
         return of_charge
-
-    def draw(self, source: Any, shape: tuple[int, ...]) -> Array:
-        return source.laplace(shape)
-
-    def draw_steps(self, source: ExactNoise, scale: int, shape: tuple[int, ...]) -> Array:
-        return source.laplace_steps(scale, shape)
 
     def draw_sum(self, source: Any, shape: tuple[int, ...], counts: Array, scales: Array) -> Array:
         # A Laplace variate is the difference of two exponential ones, whose sums are gamma.

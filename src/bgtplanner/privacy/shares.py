@@ -11,9 +11,9 @@ stated:
 
 If fewer drop out or collude, the sum carries more noise than was promised: the surplus.
 
-A sum of rounded normal variates is not a rounded normal variate. It is so close to one that every
-statement about Gaussian noise still holds, for noise that is larger by a factor of 1 + 2^-40: the
-shares have that much to spare (``docs/proofs/shares.md``). Laplace noise has no such shares here.
+A sum of rounded normal variates is so close to one that every statement about Gaussian noise still
+holds, for noise that is larger by a factor of 1 + 2^-40: the shares have that much to spare
+(``docs/proofs/shares.md``).
 """
 
 from __future__ import annotations
