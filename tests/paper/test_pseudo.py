@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -77,16 +76,6 @@ class TestItems:
         drawn = np.asarray(items_of(jax.random.key(seed), interactions, number))
         check(drawn, interactions, number)
 
-    def test_who_rated_everything_and_who_rated_nothing(self) -> None:
-        interactions = some_edges()
-        drawn = np.asarray(items_of(jax.random.key(0), interactions, 4))
-        check(drawn, interactions, 4)
-        assert drawn[0].tolist() == [-1] * 4
-        assert drawn[1].tolist() == [7, -1, -1, -1]
-        assert len(set(drawn[5].tolist())) == 4
-        drawn = np.asarray(items_of(jax.random.key(0), interactions, 13))
-        assert sorted(drawn[5].tolist()) == [-1] * 3 + list(range(10))
-
     def test_a_rating_to_come_may_be_a_pseudo_item_until_it_is_there(self) -> None:
         arrival = np.zeros(COUNT, int)
         arrival[:10] = 3  # all of user 0's
@@ -118,34 +107,7 @@ class TestRows:
         real = np.isin(np.arange(len(rows)), pair)
         return rows[real & (np.asarray(interactions.pair_client) == client)].astype(float)
 
-    @pytest.mark.parametrize("clients", [None, [0, 1, 1, 2, 2, 3]], ids=["apart", "together"])
-    def test_mean_and_deviation_of_the_real_entries(self, clients: list[int] | None) -> None:
-        generator = np.random.default_rng(1)
-        interactions = some_edges(generator.integers(0, 2, COUNT), clients)
-        n_pairs, key = len(interactions.pair_item), jax.random.key(3)
-        rows = generator.normal(0.3, 2, (n_pairs, 3)).astype(np.float32)
-        # The same key on rows of mean 0 and deviation 1 shows the noise itself.
-        standard = np.full_like(rows, 1e3)  # what is not known must not count
-        pair_client = np.asarray(interactions.pair_client)
-        known = np.isin(
-            np.arange(n_pairs), np.asarray(interactions.pair)[np.asarray(interactions.present) > 0]
-        )
-        for client in range(interactions.n_clients):
-            mine = known & (pair_client == client)
-            if mine.any():
-                centred = rows[mine] - rows[mine].mean()
-                standard[mine] = centred / centred.std(ddof=1)
-        noise = np.asarray(rows_of(key, jnp.asarray(standard), interactions, 5))
-        got = np.asarray(rows_of(key, jnp.asarray(rows), interactions, 5))
-        for client in range(interactions.n_clients):
-            real = self.entries(interactions, rows, client)
-            if real.size:
-                expected = real.mean() + real.std(ddof=1) * noise[client]
-                np.testing.assert_allclose(got[client], expected, rtol=1e-4, atol=1e-4)
-            else:
-                assert not got[client].any()
-
-    def test_normal_in_every_entry(self) -> None:
+    def test_normal_with_the_mean_and_deviation_of_the_real_entries(self) -> None:
         interactions = some_edges()
         rows = np.random.default_rng(2).normal(0.5, 0.2, (COUNT, 2)).astype(np.float32)
         got = np.asarray(rows_of(jax.random.key(0), jnp.asarray(rows), interactions, 4000))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy.sparse import coo_array, csr_array, csr_matrix
+from scipy.sparse import csr_array
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.paper.usage import UsageContext
@@ -63,20 +63,6 @@ def test_small_matrices_of_any_shape(
     agree(of_dense(UsageContext(values), dense), dense)
 
 
-@settings(max_examples=25, deadline=None)
-@given(
-    st.integers(60, 110), st.integers(60, 110), st.integers(1, 12), st.floats(0, 0.6), st.data()
-)
-def test_matrices_of_many_sizes_round_after_round(
-    clients: int, items: int, values: int, share: float, data: st.DataObject
-) -> None:
-    generator = np.random.default_rng(data.draw(st.integers(0, 999)))
-    context, dense = UsageContext(values), np.zeros((clients, items))
-    for _ in range(3):
-        dense = np.maximum(dense, generator.random((clients, items)) < share / 3)
-        agree(of_dense(context, dense), dense)
-
-
 def test_many_equal_values() -> None:
     agree(of_dense(UsageContext(), np.eye(200)), np.eye(200))
     twins = np.kron(np.eye(8), np.ones((15, 20)))
@@ -101,14 +87,6 @@ def test_without_pairs_there_are_zeros(clients: int, items: int) -> None:
     assert context.of_matrix(csr_array((clients, items))).tolist() == [0.0] * 4
 
 
-def test_one_client_or_one_item() -> None:
-    ones = np.arange(36)
-    one_client = UsageContext(2).of_pairs(0 * ones, ones, clients=1, items=50_000)
-    one_item = UsageContext(2).of_pairs(ones, 0 * ones, clients=50_000, items=1)
-    np.testing.assert_allclose(one_client, [6.0, 0.0])
-    np.testing.assert_allclose(one_item, [6.0, 0.0])
-
-
 def test_a_matrix_of_all_pairs_whose_data_say_which_are_in_use() -> None:
     dense = usage(150, 200, 0.05)
     matrix, context = csr_array(dense), UsageContext()
@@ -118,18 +96,6 @@ def test_a_matrix_of_all_pairs_whose_data_say_which_are_in_use() -> None:
         agree(context.of_matrix(matrix), matrix.toarray())
         assert np.array_equal(matrix.data, data)  # the caller's matrix stays as it was
         assert len(matrix.data) == len(data)
-
-
-def test_other_sparse_matrices() -> None:
-    dense = usage(120, 100, 0.05)
-    client, item = np.nonzero(dense)
-    twice = (np.tile(client, 2), np.tile(item, 2))
-    repeated = coo_array((np.full(2 * len(client), 3), twice), shape=dense.shape)
-    indptr = csr_array(dense).indptr * 2
-    rows = [np.repeat(np.flatnonzero(row), 2) for row in dense]
-    unsorted = csr_array((np.ones(indptr[-1]), np.concatenate(rows), indptr), shape=dense.shape)
-    for matrix in (csr_matrix(dense * 7), csr_array(dense != 0), repeated, unsorted):
-        agree(UsageContext().of_matrix(matrix), dense)
 
 
 @pytest.mark.parametrize("values", [0, 101, 2.0])
