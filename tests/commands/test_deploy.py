@@ -94,12 +94,6 @@ def test_init_writes_a_federation_that_can_run(written: Path) -> None:
         assert stat.S_IMODE((home / "ratings.csv").stat().st_mode) == 0o600
     environment = (written / "environment").read_text(encoding="utf-8").splitlines()
     assert {"FLWR_TELEMETRY_ENABLED=0", "FLWR_DISABLE_UPDATE_CHECK=1"} <= set(environment)
-    for service in (written / "systemd").iterdir():
-        lines = service.read_text(encoding="utf-8").splitlines()
-        assert f"EnvironmentFile={written}/environment" in lines
-        assert {"NoNewPrivileges=yes", "ProtectSystem=strict", "CapabilityBoundingSet="} < set(
-            lines
-        )
 
 
 def test_only_the_installed_client_is_started(written: Path) -> None:

@@ -28,12 +28,6 @@ def audit(
     releases: Annotated[
         int | None, typer.Option(help="How many; default 200,000, of a client 300, of sums 80.")
     ] = None,
-    dropouts: Annotated[
-        int | None, typer.Option(help="Of a group's clients, how many drop out; default 1.")
-    ] = None,
-    colluders: Annotated[
-        int | None, typer.Option(help="How many tell what they have sent; default 1.")
-    ] = None,
     confidence: Annotated[
         float, typer.Option(help="Probability that an honest client is not refuted.")
     ] = 0.99,
@@ -53,7 +47,7 @@ def audit(
 
     Example: `bgtplanner audit --mechanism gaussian --epsilon 1`
 
-    Example: `bgtplanner audit --trust secagg --dropouts 1 --colluders 1`
+    Example: `bgtplanner audit --trust secagg`
     """
     asked: dict[str, Any] = {**locals()}
     del asked["as_json"]

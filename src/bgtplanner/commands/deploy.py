@@ -30,7 +30,7 @@ def init(
     ] = "127.0.0.1:8443",
     as_json: Json = False,
 ) -> None:
-    """Write an app folder, a server, clients with made-up ratings, certificates and services.
+    """Write an app folder, a server, clients with made-up ratings, and a script for certificates.
 
     Example: `bgtplanner deploy init deployment --clients 6`
     """

@@ -25,7 +25,15 @@ from bgtplanner.privacy.audit import Check, Finding, lower_bound, releases_neede
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.compatibility import neighbours_of
 from bgtplanner.privacy.randomness import NoiseSource, SeededNoise
-from bgtplanner.runs.audit_targets import BLOCKS, Setting, Trials, guard_trials
+from bgtplanner.runs.audit_targets import (
+    BLOCKS,
+    COLLUDERS,
+    DROPOUTS,
+    MEMBERS,
+    Setting,
+    Trials,
+    guard_trials,
+)
 
 RELEASES = {"guard": 200_000, "row": 20_000, "client": 300, "sum": 80}
 """Default numbers of releases: they take seconds and suffice for claims of 10, 8, 3 and 1.5."""
@@ -36,7 +44,6 @@ _WORDS = {
     "neighbours": ("auto", "replace-special", "replace-one"), "unit": ("client", "row"),
     "path": ("auto", "guard", "client"),
 }  # fmt: skip
-_MOST_MEMBERS = 64
 _RAM = Path("/dev/shm")  # noqa: S108 - disks are slow
 
 
@@ -50,8 +57,6 @@ def audit(
     epsilon: float = 1.0,
     delta: float = 1e-5,
     releases: int | None = None,
-    dropouts: int | None = None,
-    colluders: int | None = None,
     confidence: float = 0.99,
     seed: int | None = None,
 ) -> dict[str, Any]:
@@ -79,19 +84,13 @@ def audit(
     setting = Setting(
         mechanism, trust, unit, neighbours_of(trust, neighbours, "--neighbours"),
         default_accountant(mechanism), Budget(epsilon, delta),
-        *(int(summed) if of is None else of for of in (dropouts, colluders)),
     )  # fmt: skip
-    unused = summed or (dropouts, colluders) == (None, None)
-    fits = unused and min(setting.dropouts, setting.colluders) >= 0
-    group = f"only with --path client and --trust secagg; at most {_MOST_MEMBERS} clients"
     for good, name, value, wanted in (
         (number >= _FEWEST[kind], "releases", number, f"at least {_FEWEST[kind]:,}"),
         (0.5 <= confidence < 1, "confidence", confidence, "from 0.5 to below 1"),
         (seed is None or seed >= 0, "seed", seed, "a whole number from 0"),
         (unit == "client" or path == "guard", "unit", unit, "client, with --path client"),
-        (fits and setting.members <= _MOST_MEMBERS, "dropouts, --colluders",
-         (dropouts, colluders), group),
-    ):  # fmt: skip
+    ):
         ConfigError.unless(good, f"--{name}", value, wanted)
     noise = None if seed is None else SeededNoise(seed)
     logging.disable(logging.CRITICAL)  # a client's log is for its owner
@@ -122,7 +121,6 @@ def _attacked(
         "drop-outs before the upload": ("keys", "shares", "upload"),
         "drop-outs after the upload": ("sign", "open"),
     }
-    parts = parts if setting.dropouts else {"no drop-outs": ()}
     for what, leaving in parts.items():
         group = GroupTarget(setting, site, noise, leaving)
         yield what, group.trials(-(-number // len(parts))), group.games()
@@ -145,7 +143,7 @@ def _concluded(
     refuted = lower > claim or any(check.p_value <= each for _, check in checks)
     parts = {what: 2 * len(trials.first) for what, trials, _ in seen}
     summed = path == "client" and setting.trust == "secagg"
-    names = ("members", "dropouts", "colluders")
+    group = {"members": MEMBERS, "dropouts": DROPOUTS, "colluders": COLLUDERS}
     whole = claim  # of a client all of whose rows are charged alone
     if setting.unit == "row":
         multiplier = setting.accountant.noise_multiplier(setting.charge)
@@ -160,7 +158,7 @@ def _concluded(
         "epsilon_largest": found.largest, "epsilon_expected": max(ideal[:most]),
         "releases_needed": releases_needed(claim, delta=delta, confidence=guesses),
         "parts": [{"what": what, "releases": number} for what, number in parts.items()],
-        **{name: getattr(setting, name) if summed else None for name in names},
+        **{name: number if summed else None for name, number in group.items()},
         "checks": [
             check._asdict() | {"risk": each, "part": what, "refuted": check.p_value <= each}
             for what, check in checks

@@ -22,7 +22,7 @@ from bgtplanner.privacy.audit import Check, at_least, told_apart
 from bgtplanner.privacy.mechanisms import mechanism_named
 from bgtplanner.privacy.randomness import NoiseSource, SeededNoise
 from bgtplanner.privacy.shares import Shares
-from bgtplanner.runs.audit_targets import Setting, Trials
+from bgtplanner.runs.audit_targets import COLLUDERS, DROPOUTS, MEMBERS, Setting, Trials
 
 try:
     import flwr  # noqa: F401
@@ -98,7 +98,7 @@ class _Folders:
         self.catalogue = SentCatalogue(items=items, low=0.0, high=1.0, features=none)
         self.ahead = self._upload(1.0)
         self.behind = self._upload(0.0) if setting.other_side else 0 * self.ahead
-        for _ in range(setting.members):
+        for _ in range(1 if setting.trust == "local" else MEMBERS):
             self._enroll()
 
     def _upload(self, value: float) -> Floats:
@@ -137,8 +137,8 @@ class _Folders:
         lines = [f"{name} = {json.dumps(value)}" for name, value in policy.items()]
         lines += ["[settings.biases]", f"mean = {_MEAN}"]
         if setting.trust == "secagg":
-            lines += ["[secagg]", 'roster = "../roster.txt"', f"colluders = {setting.colluders}"]
-            lines.append(f"smallest_group = {setting.colluders + 2}")
+            lines += ["[secagg]", 'roster = "../roster.txt"', f"colluders = {COLLUDERS}"]
+            lines.append(f"smallest_group = {COLLUDERS + 2}")
         (home / "policy.toml").write_text("\n".join(lines), encoding="utf-8")
         (home / "client.toml").write_text('ratings = "ratings.csv"\n', encoding="utf-8")
         self.folders.append(folder := _Folder(home, self.noise))
@@ -221,38 +221,39 @@ class GroupTarget(_Folders):
         self, setting: Setting, site: Path, noise: NoiseSource | None, leaving: tuple[str, ...]
     ) -> None:
         super().__init__(setting, site, noise)
-        self._leaving, self._highest = itertools.cycle(leaving or ("",)), list[Words]()
-        dropouts, colluders, members = setting.dropouts, setting.colluders, setting.members
+        self._leaving, self._highest = itertools.cycle(leaving), list[Words]()
         files = [folder.client().file for folder in self.folders]
-        names = tuple(f"client {place}" for place in range(members))
+        names = tuple(f"client {place}" for place in range(MEMBERS))
         keys = tuple(public_bytes(identity_in(file.identity)) for file in files)
         self._roster = Roster(names, keys)
         self._roster.write(self.site / "roster.txt")
         # No fewer shares of the noise are accepted, and more help no one.
         multiplier = setting.accountant.noise_multiplier(setting.charge)
         scale = float(mechanism_named("gaussian").scale(multiplier, _CLIP, setting.neighbours))
-        self._shares = Shares(scale=scale, clip=_CLIP, invited=members, most_dropouts=dropouts,
-                              most_colluders=colluders)  # fmt: skip
+        self._shares = Shares(
+            scale=scale, clip=_CLIP, invited=MEMBERS, most_dropouts=DROPOUTS,
+            most_colluders=COLLUDERS,
+        )  # fmt: skip
         # Those who leave after their upload have added noise that nobody needs.
-        extra = dropouts if "open" in leaving else 0
-        self.scale *= float(np.sqrt(1 + extra / (members - dropouts - colluders)))
+        extra = DROPOUTS if "open" in leaving else 0
+        self.scale *= float(np.sqrt(1 + extra / (MEMBERS - DROPOUTS - COLLUDERS)))
 
     def _released(self) -> Floats:
         """Return what the attacker makes of the sum of a round: it takes away what it knows."""
-        setting, shares, request = self.setting, self._shares, self._request()
-        size, members = len(self.ahead), range(setting.members)
-        colluders = members[1 : 1 + setting.colluders]
+        shares, request = self._shares, self._request()
+        size, members = len(self.ahead), range(MEMBERS)
+        colluders = members[1 : 1 + COLLUDERS]
         agreed = SumRequest(
             run=request.run, round=request.round, roster=self._roster.digest,
             members=frozenset(members), bits=shares.bits(size), size=size,
-            dropouts=setting.dropouts, colluders=setting.colluders,
+            dropouts=DROPOUTS, colluders=COLLUDERS,
             context=SumStep.context(request, shares.scale, shares.clip),
         )  # fmt: skip
         server, leaving, gone = Server(agreed, self._roster), next(self._leaving), range(0)
         messages = dict.fromkeys(members, b"")
         for step in STEPS:
             if step == leaving:
-                gone = members[setting.members - setting.dropouts :]
+                gone = members[-DROPOUTS:]
             for place in messages.keys() - set(gone):
                 asked = SumStep(
                     step=step, round=agreed.to_bytes(), message=messages[place],

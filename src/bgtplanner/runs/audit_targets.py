@@ -28,6 +28,10 @@ Floats = NDArray[np.float64]
 BLOCKS = 32
 """Rows of an upload in the unit ``row``, each of which is clipped and charged alone."""
 
+DROPOUTS, COLLUDERS = 1, 1
+MEMBERS = 2 * DROPOUTS + COLLUDERS + 2
+"""The smallest group in which so many may drop out and collude."""
+
 _SIZE = 8  # coordinates of an upload, or of a block of it
 _LOUD = 16.0  # the length of an upload; the clip is 1
 _BITS = 30  # below the noise's scale: no release has more of them
@@ -43,18 +47,11 @@ class Setting:
     neighbours: Neighbours
     accountant: Accountant
     budget: Budget
-    dropouts: int
-    colluders: int
 
     @property
     def other_side(self) -> int:
         """The neighbour of 1: nothing in the place of an upload, or its opposite."""
         return 0 if self.neighbours == "replace-special" else -1
-
-    @property
-    def members(self) -> int:
-        """How many clients are asked: the fewest of which so many may drop out and collude."""
-        return 1 if self.trust == "local" else 2 * self.dropouts + self.colluders + 2
 
     @cached_property
     def charge(self) -> float:

@@ -1,4 +1,4 @@
-"""An example federation to start from: app folder, server, clients, certificates and services."""
+"""An example federation to start from: app folder, server, clients and certificates."""
 
 from __future__ import annotations
 
@@ -73,9 +73,6 @@ def write_example(folder: Path, *, clients: int, address: str, trust: str = "sec
             raise RunFolderError(f"{folder}: the folder is not empty; choose another one")
         for name, target in _FILES.items():
             _write(folder / target, name, words)
-        for kind in ("superlink", "supernode"):
-            service = folder / "systemd" / f"bgtplanner-{kind}.service"
-            _write(service, "service", words | {"kind": kind})
         for name in _PROGRAMS:
             _write(folder / "pinned" / name, "pinned.sh", words)
         for program in (folder / "certificates.sh", *(folder / "pinned").iterdir()):
@@ -96,12 +93,11 @@ def write_example(folder: Path, *, clients: int, address: str, trust: str = "sec
 
 
 def _write(path: Path, template: str, words: dict[str, Any]) -> None:
-    """Write a template with its words; lines that are marked with another word are left out."""
+    """Write a template with its words; lines that are marked with the other trust are left out."""
     file = resources.files("bgtplanner.flower") / "templates" / template
     text = file.read_text(encoding="utf-8")
     if template != "certificates.sh":  # copied as it is: it has dollar signs of its own
-        kept = f"{words['trust']}|{words.get('kind')}"
-        text = re.sub(rf"^@(?!({kept})\b).*\n", "", text, flags=re.M)
+        text = re.sub(rf"^@(?!{words['trust']}\b).*\n", "", text, flags=re.M)
         text = Template(re.sub(r"^@\w+ ?", "", text, flags=re.M)).substitute(words)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
