@@ -148,16 +148,6 @@ class TestAttention:
         if scale == 0.5:  # a larger one leaves all the weight with a single node
             assert alone == [False, False, True, False]
 
-    def test_predictions_are_scores_of_the_layer(self) -> None:
-        model = FedGNN(dim=4, heads=2, bias=False, mean=0.1, score="sigmoid")
-        shared, local = some_point(model)
-        interactions = some_edges()
-        user, item = np.divmod(np.arange(N_USERS * N_ITEMS), N_ITEMS)
-        got = predict(model, shared, local, interactions, jnp.asarray(user), jnp.asarray(item))
-        graph = attention(model, shared, local, interactions)
-        score = 0.1 + (graph[user] * np.asarray(shared.items)[item]).sum(1)
-        np.testing.assert_allclose(got, 1 / (1 + np.exp(-score)), rtol=1e-5)
-
     def test_huge_embeddings(self) -> None:
         """Logits of about 1e9 and more: the softmax must neither overflow nor give NaN slopes."""
         model = FedGNN(dim=4, heads=2, bias=False, stale_predictions=True)

@@ -44,15 +44,6 @@ def test_textbook(rows: list[tuple[float, float]]) -> None:
     assert metrics(predicted, actual) == pytest.approx(textbook(predicted, actual), abs=1e-12)
 
 
-@given(rows=pairs, cut=st.integers(0, 40))
-def test_tallies_add_up(rows: list[tuple[float, float]], cut: int) -> None:
-    """Sums of parts are the sums of the whole: scores can be put together over machines."""
-    predicted, actual = (np.array(column) for column in zip(*rows, strict=True))
-    parts = [tally(predicted[:cut], actual[:cut]), tally(predicted[cut:], actual[cut:])]
-    added = jax.tree.map(lambda one, other: one + other, *parts)
-    assert Metrics.of(added) == pytest.approx(metrics(predicted, actual), abs=1e-12)
-
-
 def test_the_threshold_itself_is_positive() -> None:
     assert THRESHOLD == 0.5
     below = float(np.nextafter(np.float32(0.5), np.float32(0)))

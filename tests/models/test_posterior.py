@@ -79,23 +79,10 @@ def single(values: Any) -> jax.Array:
 class TestWeights:
     """M of each item from noisy counts, none of which can be below zero."""
 
-    MANY = 200
-
-    def noisy(self, true: Float, std: float, seed: int) -> Float:
-        return true + std * np.random.default_rng(seed).normal(size=len(true))
-
-    def test_clear_counts_are_kept(self) -> None:
-        counts = np.r_[np.geomspace(10, 1000, 30), np.random.default_rng(0).normal(size=70)]
-        found, logarithm = weights_of(single(counts), single(1.0), "l2")
-        np.testing.assert_allclose(found[:30], counts[:30], rtol=1e-6)
-        expected = np.log1p(counts[:30] / np.asarray(found, float).mean())
-        np.testing.assert_allclose(logarithm[:30], expected, rtol=1e-4)
-        assert np.asarray(found)[30:].max() < 2
-
     @pytest.mark.parametrize("std", [1.0, 10.0, 100.0])
     def test_the_distribution_that_makes_the_counts_likeliest(self, std: float) -> None:
         """Expectation maximisation again, with its likelihood looked at in every step."""
-        counts = self.noisy(zipf(self.MANY, 10.0 * self.MANY), std, seed=7)
+        counts = zipf(200, 2000.0) + std * np.random.default_rng(7).normal(size=200)
         found, logarithm = weights_of(single(counts), single(std), "l2")
         top = 1.05 * max(counts.max(), std)
         grid = np.r_[0.0, top * np.geomspace(1 / 3000, 1.0, posterior._GRID - 1)]
@@ -114,73 +101,43 @@ class TestWeights:
         weight = np.where(clear, counts, chances @ grid)
         logs = chances @ np.log1p(grid / weight.mean())
         logs[clear] = np.log1p(counts[clear] / weight.mean())
-        real = self.real(counts, std)
+        ratio, doubt = counts.var() / std**2, posterior._SURE * np.sqrt(2 / len(counts))
+        real = max(1 - (doubt / (ratio - 1)) ** 2, 0.0) if ratio > 1 else 0.0
         assert (real > 0.8) == (std < 100)
         np.testing.assert_allclose(found, weight, rtol=1e-2, atol=1e-3 * std)
         np.testing.assert_allclose(logarithm, real * logs, rtol=1e-2, atol=1e-3)
 
-    def real(self, counts: Float, std: float) -> float:
-        """How far counts are believed to differ: by how much they vary more than their noise."""
-        ratio = counts.var() / std**2
-        doubt = posterior._SURE * np.sqrt(2 / len(counts))  # deviation of a variance of noise
-        return float(max(1 - (doubt / (ratio - 1)) ** 2, 0.0)) if ratio > 1 else 0.0
-
-
-class Measured(NamedTuple):
-    """Qualities of which some are hardly known and some not at all."""
-
-    theta: Float
-    popularity: Float
-    noisy: Float
-    known: NDArray[np.bool_]
-
 
 class TestLine:
-    START = 0.01
+    """Qualities of which some are hardly known and some not at all."""
 
-    @pytest.fixture
-    def some(self) -> Measured:
-        draw = np.random.default_rng(4)
-        popularity = draw.normal(0, 1, 80)
-        noisy = np.geomspace(1e-4, 1.0, 80)
-        theta = 0.02 + 0.1 * popularity + draw.normal(0, np.sqrt(0.15**2 + noisy))
-        return Measured(theta, popularity, noisy, np.arange(80) % 5 > 0)
+    DRAW = np.random.default_rng(4)
+    POPULARITY, NOISY = DRAW.normal(0, 1, 80), np.geomspace(1e-4, 1.0, 80)
+    THETA = 0.02 + 0.1 * POPULARITY + DRAW.normal(0, np.sqrt(0.15**2 + NOISY))
+    KNOWN = np.arange(80) % 5 > 0
+    COLUMNS = np.column_stack([np.ones(80), POPULARITY])
 
-    def least_squares(self, some: Measured, spread: float) -> Float:
-        """Level and slope by LAPACK: every item by its deviation, and the prior as two more."""
-        deviation = np.sqrt(some.noisy + spread)[some.known]
-        features = np.column_stack([np.ones(80), some.popularity])[some.known]
-        system = np.vstack([features / deviation[:, None], np.eye(2) / posterior._LINE])
-        right = np.r_[some.theta[some.known] / deviation, 0.0, 0.0]
-        return np.asarray(np.linalg.lstsq(system, right)[0])
+    def least_squares(self, spread: float) -> tuple[Float, Float]:
+        """Level and slope, and their variances: every item by its deviation, and the prior."""
+        rows, weight = self.COLUMNS[self.KNOWN], 1 / (self.NOISY + spread)[self.KNOWN]
+        inverse = np.linalg.inv((rows.T * weight) @ rows + np.eye(2) / posterior._LINE**2)
+        return inverse @ (rows.T * weight) @ self.THETA[self.KNOWN], inverse.diagonal()
 
-    def believed(self, some: Measured, spread: float, line: Float) -> Float:
-        """What is left of a line once twice its variance is taken off its square."""
-        features = np.column_stack([np.ones(80), some.popularity])[some.known]
-        precision = np.diag(1 / (some.noisy + spread)[some.known])
-        prior = np.eye(2) / posterior._LINE**2
-        variance = np.linalg.inv(features.T @ precision @ features + prior).diagonal()
-        return np.asarray(line * np.maximum(1 - posterior._DOUBT * variance / line**2, 0))
-
-    def found(self, some: Measured, start: float) -> tuple[Float, float]:
-        line, spread = line_of(
-            *(single(part) for part in some[:3]), single(start), jnp.asarray(some.known)
-        )
-        return np.asarray(line, float), float(spread)
-
-    def test_where_they_lead_is_likeliest(self, some: Measured) -> None:
+    def test_where_the_steps_lead_is_likeliest(self) -> None:
         """Of the spread, with the prior's items on top, and generalised least squares for it."""
-        spread = self.START
+        spread, parts = 0.01, [single(of) for of in (self.THETA, self.POPULARITY, self.NOISY)]
         for _ in range(30):
-            line, spread = self.found(some, spread)
-        expected = self.believed(some, spread, self.least_squares(some, spread))
-        np.testing.assert_allclose(line, expected, atol=1e-4)
+            found, new = line_of(*parts, single(spread), jnp.asarray(self.KNOWN))
+            spread = float(new)
+        line, variance = self.least_squares(spread)
+        expected = line * np.maximum(1 - posterior._DOUBT * variance / line**2, 0)
+        np.testing.assert_allclose(found, expected, atol=1e-4)
 
         def unlikely(logarithm: float) -> float:
             tried = float(np.exp(logarithm))
-            best = self.least_squares(some, tried)
-            off = (some.theta - best[0] - best[1] * some.popularity)[some.known]
-            variance = (some.noisy + tried)[some.known]
+            best = self.least_squares(tried)[0]
+            off = (self.THETA - self.COLUMNS @ best)[self.KNOWN]
+            variance = (self.NOISY + tried)[self.KNOWN]
             prior = posterior._SPREAD_ITEMS * (np.log(tried) + posterior._SPREAD**2 / tried)
             fit = (np.log(variance) + off**2 / variance).sum()
             return float(fit + prior + (best**2).sum() / posterior._LINE**2)
@@ -317,38 +274,23 @@ class TestHowSure:
         assert 0.75 < np.mean(real) / np.mean(said) < 1.25
 
 
-class TestFewClients:
-    """Those who joined late pay on their own: what is known of the others stays known."""
-
-    def told(self, world: World, known: Posterior, shared: Shared, clients: int, seed: int) -> Any:
-        """One round of so many clients, whose noise falls with their number."""
-        std = 0.3 / clients
-        sent = np.asarray(shared.items[:, 0], float)
-        uploads = np.stack([world.weight * (world.rated - sent), COUNT_WEIGHT * world.weight], 1)
-        uploads += std * np.random.default_rng(seed).normal(size=uploads.shape)
-        noise = Noise(std, CLIP, float(clients), "l2")
-        items, moved = known.after(shared.items[:, 0], single(uploads), noise)
-        return Shared(items, shared.dense), moved
-
-    def test_a_round_with_few_clients_does_not_make_the_server_less_sure(self) -> None:
-        world = World.drawn(3)
-        shared, known = nothing_known(len(world.weight))
-        shared, known = self.told(world, known, shared, CLIENTS, seed=1)
-        again, moved = self.told(world, known, shared, 3, seed=2)
-        quality, sure = np.asarray(shared.items[:, 0]), np.asarray(shared.items[:, 2])
-        assert np.abs(quality).max() > 0.1
-        assert float(moved.clients) == CLIENTS
-        np.testing.assert_allclose(again.items[:, 0], quality, atol=0.02)
-        assert float(jnp.linalg.norm(again.items[:, 0])) > 0.97 * np.linalg.norm(quality)
-        assert (np.asarray(again.items[:, 2]) > sure - 0.02).all()
-        assert world.squared_error(again).mean() < 1.05 * world.squared_error(shared).mean()
-        # If that many had been there from the start, it would know no better than this:
-        forgotten = known._replace(clients=jnp.zeros(()))
-        shrunk, _ = self.told(world, forgotten, shared, 3, seed=2)
-        assert float(jnp.linalg.norm(shrunk.items[:, 0])) < 0.7 * np.linalg.norm(quality)
-
-
 # ---- a few clients and items, with all that belongs to a round
+
+
+def test_a_round_with_few_clients_does_not_make_the_server_less_sure() -> None:
+    """Those who joined late pay on their own: what is known of the others stays known."""
+    world, sent = World.drawn(3), jnp.zeros(400)
+    known = nothing_known(400)[1]
+    for clients, seed in ((CLIENTS, 1), (3, 2)):
+        before, std = sent, 0.3 / clients
+        told = [world.weight * (world.rated - np.asarray(sent)), COUNT_WEIGHT * world.weight]
+        noise = std * np.random.default_rng(seed).normal(size=(400, 2))
+        uploads = single(np.stack(told, axis=1) + noise)
+        items, known = known.after(sent, uploads, Noise(std, CLIP, float(clients), "l2"))
+        sent = items[:, 0]
+    assert float(known.clients) == CLIENTS
+    assert float(jnp.abs(before).max()) > 0.1
+    np.testing.assert_allclose(sent, before, atol=0.02)
 
 
 def test_the_scale_is_a_ridge_regression_of_log_popularity() -> None:

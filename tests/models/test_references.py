@@ -77,12 +77,6 @@ class TestClientAlone:
 
 
 class TestEdgeCases:
-    def test_constant_is_the_training_mean(self) -> None:
-        train = table([(0, 0, 1.0), (0, 1, 0.5), (1, 0, 0.3)])
-        test = table([(0, 2, 0.6), (3, 2, 0.9)])
-        expected = metrics([0.6, 0.6], [0.6, 0.9])
-        assert references(train, test).constant == pytest.approx(expected, abs=1e-6)
-
     @pytest.mark.parametrize("clients", [None, 2])
     def test_nothing_to_train_on(self, clients: int | None) -> None:
         ratings = table([(0, 0, 1.0), (1, 1, 0.5)])

@@ -17,7 +17,6 @@ from scipy.special import softmax
 from scipy.stats import norm
 
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.data.split import split_ratings
 from bgtplanner.models import solving
 from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
@@ -456,7 +455,7 @@ class TestSubspaceIteration:
         wanted = kinds * picked(shares)[:, None] * shares[:, None]
         angles = [float(subspace_angles(each.axes(FREE), wanted).max()) for each in known]
         assert (angles[0] < 0.5) == with_features
-        assert angles[-1] < 0.5
+        assert angles[-1] < 0.3
         axes = known[-1].axes(FREE)
         np.testing.assert_allclose(axes.T @ axes, np.eye(3), atol=1e-3)
 
@@ -551,54 +550,6 @@ class TestSubspaceIteration:
 
 
 # ---- no round does harm
-
-
-def ndcg(scores: Any, known: Ratings, heldout: Ratings) -> float:
-    """NDCG@10 over the whole catalogue, without the items that are known."""
-    scores = np.array(scores, float)
-    scores[known.user, known.item] = -np.inf
-    liked = np.zeros(scores.shape, bool)
-    liked[heldout.user, heldout.item] = heldout.value >= 0.5
-    top = np.argsort(-scores, axis=1, kind="stable")[:, :10]
-    discount = 1.0 / np.log2(np.arange(2, 12))
-    gained = (np.take_along_axis(liked, top, axis=1) * discount).sum(axis=1)
-    number = np.minimum(liked.sum(axis=1), 10)
-    best = np.r_[np.inf, np.cumsum(discount)][number]
-    return float((gained / best)[number > 0].mean())
-
-
-class TestNoHarm:
-    ALL = np.arange(CLIENTS)
-
-    def scores(
-        self, model: Tastes, known: Learned, interactions: Interactions, test: Ratings
-    ) -> tuple[float, float]:
-        predicted = predict(model, known.shared, known.local, interactions, test.user, test.item)
-        rmse = float(np.sqrt(((np.asarray(predicted) - test.value) ** 2).mean()))
-        ranked = rank(model, known.shared, known.local, interactions, self.ALL)
-        return rmse, ndcg(ranked, self.split.train, test)
-
-    @pytest.fixture(autouse=True)
-    def world(self) -> None:
-        ratings, self.kinds = planted(3)
-        self.split = split_ratings(ratings, seed=0, rounds=1, initial_share=1.0)
-
-    @pytest.mark.parametrize("with_features", [False, True])
-    def test_rounds_of_noise_leave_a_client_as_it_is_alone(self, with_features: bool) -> None:
-        interactions, test = Interactions.of(self.split.train), self.split.test
-        features = self.kinds if with_features else None
-        before = begun(FREE, interactions, features)
-        local = personalise(FREE, before.shared, before.local, interactions)
-        rmse, best = self.scores(FREE, before._replace(local=local), interactions, test)
-        found = []
-        for seed in range(6):
-            known = play(FREE, interactions, 3, std=10.0, features=features, seed=seed, heard=0.0)
-            found.append(self.scores(FREE, known[-1], interactions, test))
-        errors, rankings = np.array(found).T
-        assert (errors < 1.0001 * rmse).mean() > 0.6  # mostly nothing is sent at all
-        assert errors.max() < 1.03 * rmse
-        assert errors.mean() < 1.006 * rmse
-        assert rankings.mean() > 0.95 * best
 
 
 # ---- settings
