@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 
-import jax
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bgtplanner.models.metrics import THRESHOLD, Metrics, metrics, tally
+from bgtplanner.models.metrics import THRESHOLD, Metrics, metrics
 
 shares = st.floats(0, 1, width=32)
-jitted = jax.jit(tally)
 pairs = st.lists(st.tuples(shares, shares), min_size=1, max_size=40)
 
 

@@ -14,13 +14,11 @@ from scipy.optimize import minimize_scalar
 
 from bgtplanner.models import posterior
 from bgtplanner.models.interactions import Shared
-from bgtplanner.models.optimizers import NO_NOISE, Noise, Server
+from bgtplanner.models.optimizers import NO_NOISE, Noise
 from bgtplanner.models.posterior import COUNT_WEIGHT, Posterior
 
 Float = NDArray[np.float64]
 CLIP, CLIENTS, RATINGS, ITEMS = 0.1, 1000, 40, 40
-SERVER = Server(optimizer="posterior", aggregation="clients")
-PROTECTED = [("gaussian", "local"), ("laplace", "secagg")]
 
 
 @partial(jax.jit, static_argnums=2)

@@ -71,13 +71,13 @@ def test_the_same_as_one_user_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None
     assert [len(rows) for rows in whole] == [24 - (ratings.user == user).sum() for user in users]
 
 
-def test_a_user_who_has_rated_everything_or_all_but_one() -> None:
-    ratings = Ratings.from_arrays(
-        [0] * 4 + [1] * 3, [0, 1, 2, 3, 0, 1, 2], [1, 2, 3, 4, 1, 2, 3], scale=(0, 5)
-    )
-    found, bases = lists(recommender(ratings, np.zeros((2, 4))), [0, 1], 3)
-    assert [[row.item for row in rows] for rows in found] == [[], [3]]
-    assert bases == ["model", "model"]
+def test_a_user_who_has_rated_everything_or_nearly_everything() -> None:
+    """Of one item that is left there is nothing to rank; two that are alike are no ranking."""
+    user, item = [0] * 4 + [1] * 3 + [2] * 2, [0, 1, 2, 3, 0, 1, 2, 0, 1]
+    ratings = Ratings.from_arrays(user, item, np.arange(9) % 5, scale=(0, 5))
+    found, bases = lists(recommender(ratings, np.zeros((3, 4))), [0, 1, 2], 3)
+    assert [[row.item for row in rows] for rows in found] == [[], [3], []]
+    assert bases == ["model", "model", "nothing"]
 
 
 def test_data_without_ratings_have_no_predicted_ones() -> None:

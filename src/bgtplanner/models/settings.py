@@ -23,5 +23,4 @@ def check(settings: Any, /, **ranges: tuple[float, float]) -> None:
             continue
         fits = low <= value <= high and (isinstance(value, int) or not whole)
         limits = f"from {low:g} to {high:g}".replace("e-0", "e-").replace("e+0", "e")
-        number = "a whole number" if whole else "a number"
-        ConfigError.unless(fits, name, value, f"{number} {limits}")
+        ConfigError.unless(fits, name, value, f"a{' whole' if whole else ''} number {limits}")
