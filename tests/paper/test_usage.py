@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
@@ -52,30 +50,10 @@ def test_values_are_those_of_numpy(shape: tuple[int, int], share: float) -> None
     assert found.dtype == np.float64
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    st.integers(0, 14), st.integers(0, 14), st.integers(1, 8), st.floats(0, 1), st.integers(0, 99)
-)
-def test_small_matrices_of_any_shape(
-    clients: int, items: int, values: int, share: float, seed: int
-) -> None:
-    dense = (np.random.default_rng(seed).random((clients, items)) < share).astype(np.float64)
-    agree(of_dense(UsageContext(values), dense), dense)
-
-
 def test_many_equal_values() -> None:
     agree(of_dense(UsageContext(), np.eye(200)), np.eye(200))
     twins = np.kron(np.eye(8), np.ones((15, 20)))
     agree(of_dense(UsageContext(), twins), twins)
-
-
-@pytest.mark.parametrize("rank", [1, 3])
-def test_beyond_the_rank_there_are_zeros(rank: int) -> None:
-    dense = np.kron(np.eye(rank), np.ones((100, 90)))
-    found = of_dense(UsageContext(), dense)
-    agree(found, dense)
-    assert found[rank:].tolist() == [0.0] * (5 - rank)
-    assert UsageContext(3).of_pairs([0], [0], clients=1, items=1).tolist() == [1.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize(

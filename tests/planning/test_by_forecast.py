@@ -174,24 +174,6 @@ def test_where_a_quarter_is_invited_a_payment_takes_four_rounds(rewards: bool) -
     assert len(policy.process) == (len(policy._agenda.paid) if rewards else 0)
 
 
-# ---- going on
-
-
-@pytest.mark.parametrize("reward", [None, as_forecast], ids=["no rewards", "rewards"])
-@pytest.mark.parametrize("objective", ["served", "last"])
-def test_it_goes_on_from_its_state_bit_for_bit(reward: Reward | None, objective: Any) -> None:
-    context = [0.5, 1.0]
-    options: dict[str, Any] = {"objective": objective, "seed": 4, "gamma": 3.0}
-    straight, stopped = planner(**options), planner(**options)
-    one = played(straight, made(straight), reward=reward, context=context)
-    two = played(stopped, made(stopped), reward=reward, context=context, restore=True)
-    assert [plan.charge_by_class.tolist() for plan in one] == [
-        plan.charge_by_class.tolist() for plan in two
-    ]
-    assert [plan.why for plan in one] == [plan.why for plan in two]
-    assert len(paid_in(one)) > 1
-
-
 # ---- rewards
 
 

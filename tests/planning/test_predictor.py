@@ -16,25 +16,6 @@ from bgtplanner.planning.predictor import Predictor, negative_likelihood
 Floats = NDArray[np.float64]
 
 
-def test_what_was_seen_is_believed_and_far_away_nothing_is_known() -> None:
-    predictor = Predictor(standardize=False, noise=0.01)
-    predictor.observe([0.0, 0.0], time=0, reward=2.0)
-    near, far = predictor.predict([[0.0, 0.0], [50.0, 0.0]], time=0)
-    assert near == pytest.approx(2.0, rel=1e-3)
-    assert far == 0.0
-
-
-def test_it_forgets_in_both_directions() -> None:
-    """Rounds may be told in any order: what comes later says as much about what was before."""
-    before, after = (Predictor(standardize=False, forgetting=0.1) for _ in range(2))
-    before.observe([0.0], time=0, reward=1.0)
-    after.observe([0.0], time=20, reward=1.0)
-    assert before.predict([[0.0]], time=10) == after.predict([[0.0]], time=10)
-    before.observe([0.1], time=20, reward=0.5)
-    after.observe([0.1], time=0, reward=0.5)
-    assert before.predict([[0.2]], time=10) == after.predict([[0.2]], time=10)
-
-
 def test_what_it_is_given_stays_as_it_was() -> None:
     predictor, rows = Predictor(), np.array([[0.0, 1e200], [1.0, -1e200]])
     kept = rows.copy()
@@ -102,20 +83,6 @@ def test_fitting_tells_long_from_short_length_scales(seed: int) -> None:
     assert 0.2 < short < 0.8 < level < 2.5
     assert long > 3.0
     assert predictor.noise < 0.4
-
-
-def test_a_fitted_predictor_goes_on_from_its_state() -> None:
-    rows, rewards = drawn([0.5, 3.0], 100, 4)
-    straight, stopped = (Predictor(fit=True, length_scale=2.0) for _ in range(2))
-    for time in range(100):
-        straight.observe(rows[time], time=time, reward=rewards[time])
-        stopped.observe(rows[time], time=time, reward=rewards[time])
-        again = Predictor(fit=True, length_scale=2.0)
-        again.load_state_dict(stopped.state_dict())
-        stopped = again
-    straight_mean, stopped_mean = (one.predict(rows[:9], time=100) for one in (straight, stopped))
-    assert straight_mean.tolist() == stopped_mean.tolist()  # to the last bit
-    assert straight.state_dict() == stopped.state_dict()
 
 
 # ---- refusals

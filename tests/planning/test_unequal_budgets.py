@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from benchmarks.paper.as_coded import AsCoded
 from dp_accounting import gaussian_mechanism
-from forecasts import Made
 from numpy.typing import NDArray
 
 from bgtplanner.paper.planners import AsPrinted
@@ -64,15 +63,11 @@ def play(
     *,
     size: int,
     order: int = 2,
-    invited: Callable[[int], NDArray[np.bool_]] | None = None,
-    context: list[float] | None = None,
 ) -> list[list[float]]:
     """The noise multipliers of all that each client has really sent, round by round."""
     found: list[list[float]] = [[] for _ in range(CLIENTS)]
     generator = np.random.default_rng(5)
-    while (
-        plan := planner.ask(context, clients=None if invited is None else invited(planner.round))
-    ) is not None:
+    while (plan := planner.ask()) is not None:
         uploads = 1e3 * generator.standard_normal((CLIENTS, size))  # all of them are clipped
         clipped = clipped_to(plan, uploads, order)
         with np.errstate(invalid="ignore"):
@@ -149,30 +144,6 @@ def test_one_noise_in_a_sum_is_enough_for_everybody(
     for epsilon, really, said in zip(EPSILONS, spent, planner.ledger.epsilon_spent(), strict=True):
         assert really <= epsilon * (1 + 1e-6)
         assert really == pytest.approx(said, rel=1e-6)
-
-
-# ---- coming and going
-
-
-def there(index: int) -> NDArray[np.bool_]:
-    """Two stay, two join in the middle, one comes every third round and one leaves early."""
-    return np.array([True, True, index >= 6, index >= 6, index % 3 == 0, index < 4])
-
-
-@pytest.mark.parametrize("release", LOOPS)
-def test_who_joins_late_spends_what_it_has_left_by_forecast(release: Any) -> None:
-    """The last payment is all that each has left, whenever it came and however often."""
-    epsilon = 10.0
-    planner = BGTPlanner(
-        Budgets.per_client([epsilon] * CLIENTS, DELTA), rounds=ROUNDS, clip=0.5, objective="last"
-    )
-    planner.forecast = Made(steps=3)
-    found = play(planner, release, size=CLIENTS, invited=there)
-    really = np.array([gaussian_epsilon(multipliers) for multipliers in found])
-    assert (really <= epsilon * (1 + 1e-6)).all()
-    assert really == pytest.approx(planner.ledger.epsilon_spent(), rel=1e-6)
-    assert really[:4] == pytest.approx(epsilon, rel=1e-3)
-    assert found[2][-1] < found[0][-1]  # those who joined late have more left in the end
 
 
 def test_a_mean_by_weight_has_the_least_noise() -> None:
