@@ -97,7 +97,7 @@ REFUSED: list[tuple[str, str]] = [
     ("report {tmp}/plain", "{tmp}/plain/config.toml: has no [folder] schema"),
     ("report {tmp}/torn", "{tmp}/torn/config.toml: cannot be read"),
     ("report {tmp}/half", "{tmp}/half: the run is not finished"),
-    ("report {tmp}/old-grid", "{tmp}/old-grid/study.json: written by another version (schema 0)"),
+    ("report {tmp}/old-grid", "{tmp}/old-grid/study.json: cannot be read: written by another"),
     ("report {tmp}/torn-grid", "{tmp}/torn-grid/study.json: cannot be read"),
     ("compare --policy nonsense", "--policy: policy = 'nonsense'"),
     ("compare --policy bgt,,x", "--policy = 'bgt,,x'"),

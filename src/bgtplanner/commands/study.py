@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -23,9 +23,6 @@ from bgtplanner.commands.options import (
 from bgtplanner.commands.train import new_folder
 from bgtplanner.errors import ConfigError
 from bgtplanner.report.terminal import Screen, print_table, words
-
-if TYPE_CHECKING:
-    from bgtplanner.runs.study import Study
 
 _Datasets = Annotated[list[str] | None, option("data.dataset")]
 _Mechanisms = Annotated[list[str] | None, option("privacy.mechanism")]
@@ -64,10 +61,10 @@ def compare(
     stops after the current rounds; `bgtplanner compare --out DIR` continues. Finished cells are
     never run again, so you can add seeds, policies or data sets to a folder later.
     """
-    folder, before = _begun("compare", out)
-    before = replace(before, variations=(), baseline=baseline or before.baseline)
-    asked = _asked(before, settings, dataset, mechanism, policy, seeds, preset)
-    _carry_out(asked, folder, jobs, as_json, quiet)
+    need_simulator()
+    axes = _axes(dataset, mechanism, policy, seeds)
+    given = axes | {"preset": preset, "baseline": baseline, "variations": ()}
+    _carry_out("compare", out, given, settings, jobs, as_json, quiet)
 
 
 @settings_options("planning.objective", "planning.traffic", "data.data_dir", "data.items")
@@ -95,6 +92,7 @@ def sweep(
     `--vary` may be repeated. Ctrl-C stops after the current rounds; `bgtplanner sweep --out DIR`
     continues. Finished cells are never run again, so you can add values later.
     """
+    need_simulator()
     from bgtplanner.runs.study import parse_grid
 
     if figure is not None:
@@ -102,65 +100,63 @@ def sweep(
             "--figure: the paper's own sweeps are run by python -m benchmarks.paper --run, in a "
             "checkout; use --vary for others"
         )
-    folder, before = _begun("sweep", out, policies=("bgt",))
-    varied = (parse_grid(vary),) if vary else before.variations
-    if not varied:
-        raise ConfigError("--vary: expected SECTION.KEY=V1,V2,...")
-    before = replace(before, variations=varied)
-    asked = _asked(before, settings, dataset, mechanism, policy, seeds, preset)
-    _carry_out(asked, folder, jobs, as_json, quiet)
+    axes = _axes(dataset, mechanism, policy, seeds)
+    given = axes | {"preset": preset, "variations": (parse_grid(vary),) if vary else None}
+    _carry_out("sweep", out, given, settings, jobs, as_json, quiet)
 
 
-def _begun(command: str, out: str | None, **usual: Any) -> tuple[Path, Study]:
-    """The folder, and the study that was requested there before, or else the usual one."""
-    need_simulator()
-    from bgtplanner.runs.study import Study
-
-    need_path("--out", out)
-    folder = new_folder(command) if out is None else Path(out)
-    return folder, Study.read(folder) or Study(**usual)
-
-
-def _asked(
-    before: Study,
-    settings: dict[str, Any],
+def _axes(
     dataset: list[str] | None,
     mechanism: list[str] | None,
     policy: list[str] | None,
     seeds: str | None,
-    preset: str | None,
-) -> Study:
-    """The study of before with what was given on the command line."""
+) -> dict[str, Any]:
+    """What a study is a product of, as far as it was given on the command line."""
     from bgtplanner.runs.study import parse_seeds
 
-    given: dict[str, Any] = {
+    return {
         "datasets": _listed(dataset, "--dataset"),
         "mechanisms": _listed(mechanism, "--mechanism"),
         "policies": _listed(policy, "--policy"),
-        "seeds": () if seeds is None else parse_seeds(seeds),
-        "preset": preset,
-        "settings": {**before.settings, **settings},
+        "seeds": None if seeds is None else parse_seeds(seeds),
     }
-    return replace(before, **{name: value for name, value in given.items() if value})
 
 
-def _listed(given: list[str] | None, flag: str) -> tuple[str, ...]:
+def _listed(given: list[str] | None, flag: str) -> tuple[str, ...] | None:
     """Repeated flags and comma-separated lists in one tuple; a path may contain commas."""
+    if given is None:
+        return None
     found: list[str] = []
-    for text in given or []:
+    for text in given:
         found += [text] if text.startswith(("csv:", "parquet:")) else text.split(",")
     names = [name.strip() for name in found]
-    ConfigError.unless(all(names), flag, ",".join(given or []), "names")
-    return tuple(dict.fromkeys(names))
+    ConfigError.unless(all(names), flag, ",".join(given), "names")
+    return tuple(dict.fromkeys(names)) or None
 
 
-def _carry_out(study: Study, folder: Path, jobs: int, as_json: bool, quiet: bool) -> None:
+def _carry_out(
+    command: str,
+    out: str | None,
+    given: dict[str, Any],
+    settings: dict[str, Any],
+    jobs: int,
+    as_json: bool,
+    quiet: bool,
+) -> None:
     """Run the cells that are not finished, write the tables, and show them."""
     from bgtplanner.report.terminal import StudyProgress
     from bgtplanner.runs.compare import run_study
     from bgtplanner.runs.statistics import summed_up
+    from bgtplanner.runs.study import Study
     from bgtplanner.runs.tables import tables_of, write_tables
 
+    need_path("--out", out)
+    folder = new_folder(command) if out is None else Path(out)
+    before = Study.read(folder) or (Study(policies=("bgt",)) if command == "sweep" else Study())
+    named = {name: value for name, value in given.items() if value is not None}
+    study = replace(before, **named, settings={**before.settings, **settings})
+    if command != study.command:
+        raise ConfigError("--vary: expected SECTION.KEY=V1,V2,...")
     view = StudyProgress(Screen(stderr=as_json), -1 if quiet or as_json else 0)
     try:
         outcomes = run_study(study, folder, jobs=jobs, progress=view)
