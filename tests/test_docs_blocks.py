@@ -100,27 +100,6 @@ def test_what_is_not_run_exists(page: str) -> None:
             check(command, f"{page}, line {block.line}")
 
 
-def inner_commands(text: str) -> list[str]:
-    """Commands in the running text: `bgtplanner ...` in backticks."""
-    outside = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
-    return re.findall(r"`(bgtplanner(?: [^`\n]*(?:\n[^`\n]+)?)?)`", outside)
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_commands_in_the_text_exist(page: str) -> None:
-    for text in inner_commands(read(page)):
-        words = text.split()
-        if len(words) > 1 and re.fullmatch(r"[a-z]+", words[1]):
-            command: Any = typer.main.get_command(cli.app)
-            path = [word.split("|")[0] for word in words[1:]]
-            while path and isinstance(command, click.Group):
-                assert path[0] in command.commands, f"{page}: {text}"
-                command = command.commands[path.pop(0)]
-            flags = {flag for option in command.params for flag in option.opts}
-            for word in path:
-                assert not word.startswith("--") or word.split("=")[0] in flags, f"{page}: {text}"
-
-
 def check(command: Command, where: str) -> None:
     """See that a command exists and takes these words, without running it."""
     program, *words = command.words

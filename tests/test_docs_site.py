@@ -11,7 +11,6 @@ import sys
 from html import unescape
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_type_hints
 
 import pytest
 
@@ -21,8 +20,6 @@ sys.path.insert(0, str(DOCS))
 from writing import blocks, reference  # noqa: E402
 
 import bgtplanner  # noqa: E402
-from bgtplanner.runs.config import Config  # noqa: E402
-from bgtplanner.runs.settings import FLAGS  # noqa: E402
 from processes import Processes  # noqa: E402
 
 NOTEBOOKS = {
@@ -112,72 +109,3 @@ class TestReference:
     def test_the_pages_are_those_of_the_code(self, page: str) -> None:
         text = (DOCS / page).read_text(encoding="utf-8")
         assert text == reference.written(page, text), "run `make docs-output`"
-
-    def test_every_setting_with_its_meaning(self) -> None:
-        page = reference.settings_page()
-        for name, entry in Config.model_fields.items():
-            if name == "preset":
-                continue
-            part = page.split(f"## [{name}]\n", 1)[1].split("\n## ")[0]
-            meanings = reference.meanings(entry.annotation)  # type: ignore[arg-type]
-            keys = list(inspect.signature(type(getattr(Config(), name))).parameters)
-            assert list(meanings) == keys, f"Attributes of [{name}]"
-            for key in keys:
-                assert f"| `{key}` |" in part, f"{name}.{key}"
-        for key, flag in FLAGS.items():
-            assert f"Flag: `{flag}`" in page, key
-
-
-NOTATION = (DOCS / "notation.md").read_text(encoding="utf-8")
-ROWS = [line.split(" | ") for line in NOTATION.splitlines() if re.match(r"\| [^s-]", line)]
-
-
-class TestNotation:
-    @pytest.mark.parametrize("row", ROWS, ids=[row[0].strip("| ") for row in ROWS])
-    def test_every_name_exists(self, row: list[str]) -> None:
-        for name in re.findall(r"`([^`]+)`", row[-1]):
-            assert exists(name), name
-
-
-ARCHITECTURE = (DOCS / "architecture.md").read_text(encoding="utf-8")
-
-
-class TestArchitecture:
-    def test_every_room_is_in_the_picture(self) -> None:
-        picture = ARCHITECTURE.partition("```text")[2].partition("```")[0]
-        rooms = [
-            path.parent.name for path in (DOCS.parent / "src/bgtplanner").glob("*/__init__.py")
-        ]
-        assert len(rooms) >= 10
-        for room in rooms:
-            assert re.search(rf"\b{room}\b", picture), room
-
-
-def exists(name: str) -> bool:
-    """Whether a name of the page is in the code: a setting, an object, or its argument."""
-    if setting := re.fullmatch(r"\[(\w+)\] (\w+)", name):
-        return hasattr(getattr(Config(), setting[1], None), setting[2])
-    path, _, argument = name.removesuffix(")").partition("(")
-    found = resolved(path)
-    if found is None or not argument:
-        return found is not None
-    kinds = found.__mro__ if inspect.isclass(found) else [found]
-    return any(
-        argument in inspect.signature(kind).parameters for kind in kinds if kind is not object
-    )
-
-
-def resolved(path: str) -> Any:
-    """The object of that name, or the type of a field; None if there is none."""
-    parts = path.split(".")
-    home = "" if parts[0] == "benchmarks" else "bgtplanner."
-    for length in range(len(parts), 0, -1):
-        try:
-            found: Any = importlib.import_module(home + ".".join(parts[:length]))
-        except ModuleNotFoundError:
-            continue
-        for part in parts[length:]:
-            fields = get_type_hints(found) if inspect.isclass(found) else {}
-            found = fields[part] if part in fields else getattr(found, part, None)
-        return found
-    return None

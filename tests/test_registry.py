@@ -93,11 +93,6 @@ def test_a_plugin_that_fails_is_named_and_left_out(plugins: list[Plugin]) -> Non
         assert shapes()["whole"] is int
 
 
-def test_the_papers_room_is_one() -> None:
-    names = {plugin.name: plugin.value for plugin in metadata.entry_points(group="bgtplanner")}
-    assert names["paper"] == "bgtplanner.paper:register"
-
-
 def test_what_somebody_holds_has_a_name() -> None:
     class Own:
         pass

@@ -118,14 +118,6 @@ class AcceptsNaNRewards(Uniform):
         super().tell(plan, None)
 
 
-class TellsTwice(Uniform):
-    """Does not mind being told again."""
-
-    def tell(self, plan: Plan, reward: float | None = None) -> None:
-        self.pending[plan.round] = plan.token
-        super().tell(plan, reward)
-
-
 class NeverEnds(Uniform):
     """Has no last round."""
 
@@ -185,7 +177,6 @@ def test_good_policies_keep_it(kind: Any, tmp_path: Path) -> None:
         (ForgetsItsLedger, "it_spends_from_a_durable_ledger"),
         (AnySeed, "the_same_seed_gives_the_same_plans"),
         (AcceptsNaNRewards, "nonsense_is_refused"),
-        (TellsTwice, "nonsense_is_refused"),
         (NeverEnds, "it_ends_and_numbers_its_rounds"),
     ],
 )
