@@ -52,8 +52,11 @@ def test_every_flag_reaches_its_key_and_wins_over_set(command_line: Call) -> Non
     }  # fmt: skip
     assert list(values) == list(FLAGS)
     words = [str(part) for key, value in values.items() for part in (FLAGS[key], value)]
-    done = command_line("run", "--show-config", *words, "--set", "federation.rounds=9")
+    done = command_line(
+        "run", "--show-config", *words, "--set", "federation.rounds=9", "--set", "run.examples=7"
+    )
     tree = tomllib.loads(done.out)
+    assert tree["run"]["examples"] == 7
     for key, value in values.items():
         section, name = key.split(".")
         assert tree[section][name] == value, key
