@@ -26,7 +26,6 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from bgtplanner.errors import BGTPlannerError, MessageError
 from bgtplanner.federation.aggregation import client as member_module
 from bgtplanner.federation.aggregation import keys
-from bgtplanner.federation.aggregation.client import Client as Member
 from bgtplanner.federation.aggregation.client import Policy
 from bgtplanner.federation.aggregation.messages import STEPS as STEPS_OF_A_SUM
 from bgtplanner.federation.aggregation.messages import Request as SumRequest
@@ -39,7 +38,7 @@ from bgtplanner.flower.clientfile import load_client
 from bgtplanner.flower.messages import HelloRequest, Request, SentCatalogue, SumStep
 from bgtplanner.flower.state import RoundStore
 from bgtplanner.privacy.ledger import Ledger
-from federation.aggregation.members import Memory, identity
+from federation.aggregation.members import Members
 from games.summing import Asked
 
 Generator = np.random.Generator
@@ -108,10 +107,10 @@ class Accomplices:
     """
 
     def __init__(self, agreed: SumRequest, roster: Roster) -> None:
-        self.roster, self.agreed = roster, agreed
+        self.members = Members(len(roster), coordinates=agreed.size)
+        self.members.request, self.members.policy = agreed, Policy(2, colluders=0)
         self.messages = {"keys": dict.fromkeys(agreed.members, b"")}
         self.heard: dict[str, bytes] = {}
-        self.stores = [Memory() for _ in roster.names]
         self.server: Server | None = None
         with contextlib.suppress(BGTPlannerError):  # a round that there cannot be
             self.server = Server(agreed, roster)
@@ -125,17 +124,13 @@ class Accomplices:
     def _close(self, server: Server, step: str) -> None:
         with contextlib.suppress(BGTPlannerError):
             for place, message in self.messages[step].items():
-                answer = self._answer(place, step, message) if place else self.heard.get(step)
+                heard = self.heard.get(step, b"")
+                answer = self.members.answer(step, place, message) if place else heard
                 with contextlib.suppress(MessageError):
-                    server.receive(place, b"" if answer is None else answer)
+                    server.receive(place, answer)
             following = server.close_step()
             if server.step is not None:
                 self.messages[server.step] = following
-
-    def _answer(self, place: int, step: str, message: bytes) -> bytes:
-        agrees = Policy(smallest_group=2, colluders=0)
-        member = Member(self.agreed, self.roster, identity(place), agrees, self.stores[place])
-        return member.answer(step, message, lambda: np.arange(self.agreed.size))
 
 
 @dataclass
@@ -215,14 +210,9 @@ class World:
             roster = Roster.read(self.folder / "roster.txt")
             self.sums[agreed.session] = Accomplices(agreed, roster)
         others, place = self.sums[agreed.session], STEPS_OF_A_SUM.index(step.name)
-        last = STEPS_OF_A_SUM[max(place - 1, 0)]
-        message = {
-            "next": lambda: others.message(step.name),
-            "last": lambda: others.message(last),
-            "cut": lambda: others.message(step.name)[:-1],
-            "none": lambda: b"",
-        }[step.message]()
-        asked = step.asked.step(step.name, message)
+        told = STEPS_OF_A_SUM[max(place - (step.message == "last"), 0)]
+        message = b"" if step.message == "none" else others.message(told)
+        asked = step.asked.step(step.name, message[: -1 if step.message == "cut" else None])
         if client.lacks(asked.catalogue):
             return "unknown"
         with _stopping(crash):
@@ -262,20 +252,19 @@ def _stopping(step: str | None) -> Iterator[None]:
 
 def paid_releases_tell_nothing(patch: pytest.MonkeyPatch) -> None:
     """Replace what was paid for by numbers that go by the reservation alone."""
-    protect, share = Randomizer.protect, Randomizer.share
 
-    def told_nothing(self: Randomizer, reservation: Any, uploads: Any, **options: Any) -> Release:
-        release = protect(self, reservation, uploads, **options)
-        made_up = np.random.default_rng(reservation.number).normal(size=release.values.shape)
-        return replace(release, values=made_up)
+    def nothing(name: str, made_up: Callable[..., Any]) -> None:
+        real = getattr(Randomizer, name)
 
-    def shares_nothing(self: Randomizer, reservation: Any, upload: Any, **options: Any) -> Release:
-        shared, numbers = share(self, reservation, upload, **options), len(upload)
-        made_up = np.random.default_rng(reservation.number).integers(2**20, size=numbers)
-        return replace(shared, values=made_up.astype(np.uint64))
+        def released(self: Randomizer, reservation: Any, upload: Any, **options: Any) -> Release:
+            release: Release = real(self, reservation, upload, **options)
+            rng = np.random.default_rng(reservation.number)
+            return replace(release, values=made_up(rng, release.values.shape))
 
-    patch.setattr(Randomizer, "protect", told_nothing)
-    patch.setattr(Randomizer, "share", shares_nothing)
+        patch.setattr(Randomizer, name, released)
+
+    nothing("protect", lambda rng, shape: rng.normal(size=shape))
+    nothing("share", lambda rng, shape: rng.integers(2**20, size=shape).astype(np.uint64))
 
 
 @contextlib.contextmanager
@@ -525,23 +514,6 @@ class AsksForItemsThatItHasRated(Client):
             return super().lacks(digest)
 
 
-class KeepsAnswersByWhatItSent(Client):
-    """Keeps answers under the request and its number of ratings."""
-
-    def answer(self, request: Request) -> Any:
-        ratings = len(self.file.table().rating) if self.file.ratings.exists() else 0
-        return super().answer(replace(request, run=f"{request.run} {ratings}"))
-
-
-class OpensOnlyWhatItHasAddedTo(Client):
-    """Takes no further part in a sum if it had nothing to add."""
-
-    def step(self, asked: SumStep) -> bytes:
-        if asked.step in ("sign", "open"):
-            self.file.table()
-        return super().step(asked)
-
-
 class GoesOnOnlyIfNothingChanged(Client):
     """Repeats an upload, and helps to open its sum, only if it would still be the same."""
 
@@ -560,7 +532,6 @@ DEFENCELESS_IN_SUMS = (
     RefusesWithoutRatings,
     PaysOnlyIfThereIsSomethingToSend,
     AsksForItemsThatItHasRated,
-    OpensOnlyWhatItHasAddedTo,
     GoesOnOnlyIfNothingChanged,
 )
 
@@ -569,5 +540,4 @@ DEFENCELESS = (
     RefusesWithoutRatings,
     PaysOnlyIfThereIsSomethingToSend,
     AsksForItemsThatItHasRated,
-    KeepsAnswersByWhatItSent,
 )

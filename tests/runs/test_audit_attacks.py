@@ -74,26 +74,35 @@ def test_a_claim_above_what_can_be_shown_is_inconclusive() -> None:
 # ---- faults
 
 
-def patched(owner: type, name: str, change: Any) -> Any:
-    def broken(monkeypatch: pytest.MonkeyPatch) -> None:
-        real = getattr(owner, name)
-        monkeypatch.setattr(owner, name, lambda *args, **named: change(real, *args, **named))
-
-    return broken
+Broken = tuple[Any, str, Any]
+"""A method, and what it does instead, given the real one."""
 
 
-def scaled(factor: float) -> Any:
-    return patched(Mechanism, "scale", lambda real, *args, **named: factor * real(*args, **named))
+def plant(monkeypatch: pytest.MonkeyPatch, broken: Broken) -> None:
+    owner, name, change = broken
+    real = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *args, **named: change(real, *args, **named))
 
 
-def clipped(change: Any) -> Any:
-    return patched(Mechanism, "clip", lambda real, self, up, bound: change(real, self, up, bound))
+def scaled(factor: float) -> Broken:
+    return Mechanism, "scale", lambda real, *args, **named: factor * real(*args, **named)
+
+
+def noise_of(change: Any) -> Broken:
+    """Noise that is changed, given a way to draw it in any shape, and from any source."""
+
+    def noise(real: Any, self: Any, source: Any, scale: float, shape: Any) -> Floats:
+        def draw(shape: Any, source: Any = source) -> Floats:
+            return np.array(real(self, source, scale, shape))
+
+        return np.array(change(draw, shape))
+
+    return Additive, "noise", noise
 
 
 def half_unclipped(real: Any, self: Any, uploads: Any, bound: Any) -> Floats:
-    found, half = np.array(real(self, uploads, bound)), uploads.shape[-1] // 2
-    found[..., half:] = np.asarray(uploads)[..., half:]
-    return found
+    half = uploads.shape[-1] // 2
+    return np.concatenate([real(self, uploads, bound)[..., :half], uploads[..., half:]], axis=-1)
 
 
 def blocks_apart(real: Any, self: Any, uploads: Any, bound: Any) -> Floats:
@@ -101,39 +110,33 @@ def blocks_apart(real: Any, self: Any, uploads: Any, bound: Any) -> Floats:
     return np.concatenate([real(self, part, bound) for part in parts], axis=-1)
 
 
-def noise_of(change: Any) -> Any:
-    def noise(real: Any, self: Any, source: Any, scale: float, shape: Any) -> Floats:
-        def draw(shape: Any, source: Any = source) -> Floats:
-            return np.asarray(real(self, source, scale, shape))
-
-        return np.array(change(draw, shape))
-
-    return patched(Additive, "noise", noise)
+def unclipped(real: Any, self: Any, uploads: Any, bound: Any) -> Floats:
+    return np.array(uploads)
 
 
 def not_everywhere(draw: Any, shape: Any) -> Floats:
-    noise = draw(shape)
+    noise: Floats = draw(shape)
     noise[..., -1] = 0.0
     return noise
 
 
-FAULTS = {
+FAULTS: dict[str, tuple[Broken, str]] = {
     "noise x 0.9": (scaled(0.9), SMALLER),
     "half the sensitivity": (scaled(0.5), SMALLER),
     "one coordinate without": (noise_of(not_everywhere), SMALLER),
-    "no clip": (clipped(lambda real, self, up, bound: np.array(up)), FURTHER),
-    "twice the clip": (clipped(lambda real, self, up, bound: real(self, up, 2 * bound)), FURTHER),
-    "half without a clip": (clipped(half_unclipped), FURTHER),
+    "no clip": ((Mechanism, "clip", unclipped), FURTHER),
+    "twice the clip": (
+        (Mechanism, "clip", lambda real, self, up, bound: real(self, up, 2 * bound)), FURTHER
+    ),
+    "half without a clip": ((Mechanism, "clip", half_unclipped), FURTHER),
     "same in every call": (noise_of(lambda draw, shape: draw(shape, SeededNoise(7))), AGAIN),
     "same for all clients": (
-        noise_of(lambda draw, shape: np.broadcast_to(draw((1, *shape[1:])), shape)),
-        AGAIN,
+        noise_of(lambda draw, shape: np.broadcast_to(draw((1, *shape[1:])), shape)), AGAIN
     ),
     "same everywhere": (
-        noise_of(lambda draw, shape: np.broadcast_to(draw((*shape[:-1], 1)), shape)),
-        AGAIN,
+        noise_of(lambda draw, shape: np.broadcast_to(draw((*shape[:-1], 1)), shape)), AGAIN
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("mechanism", "trust"), [("gaussian", "local"), ("laplace", "secagg")])
@@ -142,13 +145,13 @@ def test_a_broken_guard_is_refuted(
     name: str, trust: str, mechanism: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken, fault = FAULTS[name]
-    broken(monkeypatch)
+    plant(monkeypatch, broken)
     found = audit(mechanism=mechanism, trust=trust, path="guard", releases=10_000, seed=0)
     assert fault in faults(found)
 
 
 def test_blocks_that_are_clipped_apart_are_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
-    clipped(blocks_apart)(monkeypatch)
+    plant(monkeypatch, (Mechanism, "clip", blocks_apart))
     found = audit(releases=40_000, seed=0)
     assert FURTHER in faults(found)
     assert found["epsilon_lower"] > 1.1
@@ -161,9 +164,10 @@ def test_bits_below_the_grid_are_refuted(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_weaker_cap_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = privunit.randomise
-    twice = lambda *args, epsilon, **rest: real(*args, epsilon=2 * epsilon, **rest)  # noqa: E731
-    monkeypatch.setattr(privunit, "randomise", twice)
+    def twice(real: Any, *args: Any, epsilon: Any, **rest: Any) -> Any:
+        return real(*args, epsilon=2 * epsilon, **rest)
+
+    plant(monkeypatch, (privunit, "randomise", twice))
     found = audit(mechanism="privunit", epsilon=2.0, releases=20_000, seed=0)
     assert found["epsilon_lower"] > 2.0
     assert SMALLER in faults(found)
@@ -235,7 +239,7 @@ def test_a_faulty_client_is_refuted(
     broken: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if broken is None:
-        scaled(0.9)(monkeypatch)
+        plant(monkeypatch, scaled(0.9))
     else:
         monkeypatch.setattr(audit_machines, "Client", broken)
     found = audit(path="client", releases=40, seed=0)
@@ -254,28 +258,23 @@ def test_sums_of_real_clients_keep_the_promise() -> None:
     assert {check["name"] for check in found["checks"]} >= {"masked uploads", "paid for"}
 
 
-def no_masks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masks, "mask", lambda key, size: np.zeros(size, np.uint64))
-
-
-def tolerance_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Tolerance, "honest", lambda self, invited: invited)
+def less_of_a_share(real: Any, *args: Any) -> Any:
+    return np.rint(0.7 * real(*args)).astype(np.int64)
 
 
 @pytest.mark.parametrize(
     ("broken", "fault"),
     [
-        (patched(Shares, "draw", lambda real, *args: np.rint(0.7 * real(*args)).astype(np.int64)),
-         SMALLER),
-        (tolerance_ignored, SMALLER),
-        (patched(Gaussian, "clip", lambda real, self, up, bound: np.array(up)), FURTHER),
-        (no_masks, UNEVEN),
+        ((Shares, "draw", less_of_a_share), SMALLER),
+        ((Tolerance, "honest", lambda real, self, invited: invited), SMALLER),
+        ((Gaussian, "clip", unclipped), FURTHER),
+        ((masks, "mask", lambda real, key, size: np.zeros(size, np.uint64)), UNEVEN),
     ],
-)  # fmt: skip
+)
 def test_a_group_of_faulty_clients_is_refuted(
-    broken: Any, fault: str, monkeypatch: pytest.MonkeyPatch
+    broken: Broken, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken(monkeypatch)
+    plant(monkeypatch, broken)
     found = audit(trust="secagg", epsilon=8.0, releases=60, seed=0)
     assert fault in faults(found)
 
