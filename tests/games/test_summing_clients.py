@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,30 +54,11 @@ Patch = pytest.MonkeyPatch
 EITHER = pytest.mark.parametrize("broken", [False, True], ids=["defended", "broken"])
 
 
-@pytest.fixture(scope="module")
-def before_upload(memory: Path) -> Table:
-    """Clients whose uploads are asked for next, in their first round; to be copied."""
-    shutil.copytree(memory / "template", memory / "before upload")
-    table = Table(memory / "before upload")
-    with stand_in():
-        table.play(table.round(), until="upload")
-    return table
-
-
 @pytest.fixture
-def begun(before_upload: Table, memory: Path) -> Iterator[Table]:
-    """A copy of them."""
-    shutil.copytree(before_upload.home, memory / "begun")
-    with stand_in():
-        yield Table(memory / "begun", got=dict(before_upload.got))
-    shutil.rmtree(memory / "begun")
-
-
-def test_what_an_honest_server_gets_is_the_sum(table: Table) -> None:
-    for index, drops in enumerate(({}, {"upload": [1]}, {"open": [2]}, {"shares": [4]})):
-        assert table.opened(table.round(index), drops=drops)
-    assert not table.opened(table.round(9), drops={"shares": [0], "upload": [1]})
-    table.check()
+def begun(table: Table) -> Table:
+    """Clients whose uploads are asked for next, in their first round."""
+    table.play(table.round(), until="upload")
+    return table
 
 
 # ---- alone, or with too few
