@@ -82,17 +82,15 @@ def ledger_view(console: Console, facts: Mapping[str, Any], history: list[dict[s
     lines = [
         f"{facts['clients']:,} clients, accountant {facts['rule']}, head {facts['head'][:20]}…"
     ]
-    for entry in facts["classes"]:
-        other = entry["epsilon_other_reading"]
-        means = both_readings(entry["epsilon"], facts["neighbours"], other)
+    for of in facts["classes"]:
+        means = both_readings(of["epsilon"], facts["neighbours"], of["epsilon_other_reading"])
+        most, median = of["epsilon_spent_most"], of["epsilon_spent_median"]
         lines += [
-            f"({entry['epsilon']:g}, {entry['delta']:g}) {promise} to {entry['clients']:,} "
-            "clients",
+            f"({of['epsilon']:g}, {of['delta']:g}) {promise} to {of['clients']:,} clients",
             *(f"  {line}" for line in means.replace("; ", ";\n").split("\n")),
-            f"  spent: epsilon {entry['epsilon_spent_most']:.4g} at most, "
-            f"{entry['epsilon_spent_median']:.4g} median",
-            f"  left: a charge of {entry['left_least']:.4g} at least; {entry['exhausted']:,} "
-            "clients have no budget left",
+            f"  spent: epsilon {most:.4g} at most, {median:.4g} median",
+            f"  left: a charge of {of['left_least']:.4g} at least; {of['exhausted']:,} clients "
+            "have no budget left",
         ]
     if facts["unsettled"]:
         lines.append(f"{facts['unsettled']} reservations were never settled; they count as spent")

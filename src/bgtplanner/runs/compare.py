@@ -139,7 +139,16 @@ def run_study(
         InterruptedRunError: If it was stopped from outside; the same call continues.
     """
     jobs, cells = as_whole("--jobs", jobs, 1), study.cells()
-    _check_folder(out, study)
+    before = Study.read(out)
+    try:
+        others = before is None and out.exists() and any(out.iterdir())
+        if others or (before is not None and before.kind != study.kind):
+            raise ConfigError(
+                f"--out {out}: holds something other than a {study.kind}; choose an empty folder"
+            )
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError.of(f"--out {out}", error, "choose another folder") from error
     begun = [cell for cell, config in cells.items() if check_settings(cell, config, out)]
     outcomes = {of.cell: of for of in finished_cells(begun, out)}
     todo = {cell: config for cell, config in cells.items() if cell not in outcomes}
@@ -150,10 +159,6 @@ def run_study(
                 f"--out {out}: the ratings {cell.dataset!r} were given in Python; continue there: "
                 "bgtplanner.compare(ratings, ..., out=...)"
             )
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError.of(out, error, "choose another folder with --out") from error
     study.write(out)
 
     progress = progress or (lambda *_: None)
@@ -183,21 +188,6 @@ def check_settings(cell: Cell, config: Config, out: Path) -> bool:
             f"({', '.join(different[:3])}); choose another folder"
         )
     return True
-
-
-def _check_folder(out: Path, study: Study) -> None:
-    """Raise ConfigError unless the folder is empty or holds a study of the same kind."""
-    before = Study.read(out)
-    try:
-        others = before is None and out.exists() and any(out.iterdir())
-    except OSError as error:
-        raise ConfigError(
-            f"--out {out}: cannot be used: {error.strerror}; choose another folder"
-        ) from error
-    if others or (before is not None and before.kind != study.kind):
-        raise ConfigError(
-            f"--out {out}: holds something other than a {study.kind}; choose an empty folder"
-        )
 
 
 def run_cells(
