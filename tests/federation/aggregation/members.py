@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -51,7 +51,6 @@ class Members:
     server_kind: type[Server] = Server
     smallest: int = 3
     round: int = 0
-    changes: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.identities = [identity(place) for place in range(self.size)]

@@ -36,22 +36,15 @@ KINDS = {type(example) for example in EXAMPLES}
 
 
 @pytest.mark.parametrize("message", EXAMPLES)
-def test_a_message_is_read_as_it_was_written(message: Message) -> None:
+def test_a_message_is_read_as_it_was_written_and_as_nothing_else(message: Message) -> None:
     content = message.to_bytes()
     assert type(message).from_bytes(content) == message
     for kind in KINDS - {type(message)}:
         with pytest.raises(MessageError, match="is no message"):
             kind.from_bytes(content)
-
-
-@pytest.mark.parametrize("message", EXAMPLES)
-def test_a_message_that_is_cut_or_goes_on_is_refused(message: Message) -> None:
-    content = message.to_bytes()
-    for length in range(len(content)):
+    for wrong in (content[:-1], content[:4], content + b"\0"):
         with pytest.raises(MessageError):
-            type(message).from_bytes(content[:length])
-    with pytest.raises(MessageError, match="goes on after its end"):
-        type(message).from_bytes(content + b"\0")
+            type(message).from_bytes(wrong)
 
 
 @given(st.sampled_from(EXAMPLES), st.data())
@@ -80,12 +73,8 @@ def test_a_set_with_an_empty_byte_at_its_end_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {"run": ""}, {"run": "a" * 1001}, {"round": -1}, {"bits": 0}, {"bits": 64}, {"size": 0},
-        {"size": (1 << 24) + 1}, {"dropouts": -1}, {"colluders": -1}, {"roster": b""},
-        {"context": b"1" * 31},
-    ],
-)  # fmt: skip
+    [{"run": ""}, {"round": -1}, {"bits": 64}, {"size": (1 << 24) + 1}, {"roster": b""}],
+)
 def test_requests_out_of_range_are_refused(change: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="in a message: expected from"):
         replace(REQUEST, **change).to_bytes()  # type: ignore[arg-type]
