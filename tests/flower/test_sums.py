@@ -65,18 +65,6 @@ def rounds_of(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def test_sums_are_opened_and_paid_for(tmp_path: Path, few: Ratings) -> None:
-    config, files = federation(tmp_path, few)
-    summary = carry_out(InProcessGrid(client_app, files), config, tmp_path / "run", poll_seconds=0)
-    records = rounds_of(tmp_path / "run")
-    assert [(one["asked"], one["clients"], one["refused"]) for one in records] == [(8, 8, 0)] * 3
-    assert not any(one.get("aborted") for one in records)
-    total = sum(one["charge"] for one in records)
-    assert [spent(file) for file in files] == pytest.approx([total] * CLIENTS)
-    assert summary["clients_with_last_model"] == CLIENTS
-    assert all(0 < one["surplus"] < 0.1 for one in records)
-
-
 @pytest.mark.parametrize(
     ("model", "epsilon"),
     [("biases", 10.0), ("tastes", 5000.0)],
@@ -100,6 +88,7 @@ def test_the_same_model_as_a_simulation(
     same_model(tmp_path / "run", simulated)
     same_ledgers(tmp_path / "run", tmp_path / "simulated", files)
     ours, theirs = rounds_of(tmp_path / "run"), rounds_of(tmp_path / "simulated")
+    assert not any(one.get("aborted") or one["refused"] for one in ours)
     for name in ("charge", "clients", "surplus"):
         assert [one[name] for one in ours] == pytest.approx([one[name] for one in theirs])
 
