@@ -97,36 +97,6 @@ def test_a_file_cut_anywhere_is_refused(states: list[State], tmp_path: Path, pag
         assert looked_at(tmp_path / "ledger.sqlite", last[:cut]) is None, cut
 
 
-def test_a_page_of_another_moment_is_noticed_or_harmless(
-    states: list[State], tmp_path: Path
-) -> None:
-    """A disk that loses single writes, after saying that they were done: with a head, at least."""
-    generator = random.Random(11)
-    path = tmp_path / "ledger.sqlite"
-    lost = 0
-    for _ in range(60):
-        index = generator.randrange(1, len(states))
-        before, after = states[index - 1], states[index]
-        pages = [n for n in range(len(after.content) // PAGE) if differs(before, after, n)]
-        content = bytearray(after.content)
-        for page in generator.sample(pages, generator.randint(1, len(pages))):
-            place = slice(page * PAGE, (page + 1) * PAGE)
-            content[place] = before.content[place].ljust(PAGE, b"\0")
-        path.write_bytes(content)
-        path.with_name(path.name + "-journal").unlink(missing_ok=True)
-        try:
-            with Ledger.open(path, head=after.head) as ledger:
-                assert ledger.spent().tolist() == after.spent
-        except BGTPlannerError:
-            lost += 1
-    assert lost > 10
-
-
-def differs(before: State, after: State, page: int) -> bool:
-    place = slice(page * PAGE, (page + 1) * PAGE)
-    return before.content[place] != after.content[place]
-
-
 # ---- the rollback journal
 
 

@@ -218,23 +218,6 @@ def test_a_round_that_is_not_above_every_earlier_one_is_refused_where_rounds_ris
     assert (ledger.newest_round("a"), ledger.newest_round("b")) == (6, 0)
 
 
-def test_rounds_rise_over_processes_and_restarts(path: Path) -> None:
-    one = Ledger.create(path, budgets_of(9.0), BASIC)
-    two = Ledger.open(path)
-    reservation = one.reserve(0.25, run="a", round=3, rising=True)
-    with says(StaleRoundError, "round = 3: the run has already had round 3; rounds must rise"):
-        two.reserve(0.25, run="a", round=3, rising=True)
-    one.settle(reservation)
-    two.reserve(0.25, run="a", round=2**62 - 1, rising=True)
-    assert one.newest_round("a") == 2**62 - 1
-    one.close()
-    two.close()
-    with Ledger.open(path, read_only=True) as reader:
-        assert reader.newest_round("a") == 2**62 - 1
-    with Ledger.open(path) as again, pytest.raises(StaleRoundError):
-        again.reserve(0.25, run="a", round=4, rising=True)
-
-
 # ---- fingerprints
 
 
@@ -779,3 +762,31 @@ def test_only_who_paid_how_much_is_stored(path: Path) -> None:
     }  # fmt: skip
     assert head == Head(4, rows[4].hash)
     assert b"the inputs themselves" not in path.read_bytes()
+
+
+# ---- edges
+
+
+def test_the_first_row_is_no_reservation_that_could_be_settled(make: Make) -> None:
+    ledger = make(THREE)
+    reservation = ledger.reserve(0.25, run="a", round=0)
+    with pytest.raises(LedgerError, match="this ledger has no reservation 0"):
+        ledger.settle(replace(reservation, number=0))
+    ledger.settle(replace(reservation, number=-1))  # nobody was asked
+    assert ledger.unsettled == 1
+
+
+def test_an_attempt_at_the_same_charge_is_found_behind_one_at_another(make: Make) -> None:
+    ledger = make(THREE)
+    again = [
+        ledger.reserve(charge, run="a", round=0, fingerprint=MARK) for charge in (0.5, 0.25, 0.25)
+    ]
+    assert again[2].replayed.all()
+    assert (again[2].attempt, again[2].number) == (1, again[1].number)
+
+
+def test_a_loss_of_unknown_size_is_at_least_one() -> None:
+    ledger = Ledger.in_memory(Budgets.same(Budget(0.5), clients=2), BASIC)
+    ledger.state_loss(Head(7, bytes(32)))
+    assert [entry.get("charge_most") for entry in ledger.history()] == [None, 1.0]
+    assert ledger.left().tolist() == [0.0, 0.0]
