@@ -17,7 +17,6 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.federation.chunks import Heldout
 from bgtplanner.federation.client import (
     answers_of,
-    as_shared,
     coordinates_of,
     features_in,
     first_parameters,
@@ -89,20 +88,6 @@ def test_alone_as_among_all(users: int, model: Learner, width: int, coordinates:
             who = np.full(20, user)
             expected = predict(shared, solved, interactions, who, np.arange(20))
             np.testing.assert_allclose(predicted[row], expected, atol=1e-5)
-
-
-def test_a_client_without_ratings_uploads_zeros() -> None:
-    ratings = synthetic_ratings(clients=1, items=20, ratings_per_client=5)
-    nothing = ratings.take(np.zeros(5, dtype=bool))
-    shared = Biases().initial(jax.random.key(0), 1, 20)[0]
-    assert not upload_of(Biases(), shared, nothing).any()
-
-
-def test_flat_and_back() -> None:
-    vector = jax.numpy.arange(23.0)
-    shared = as_shared(vector, 10, 2)
-    assert shared.items.shape == (10, 2)
-    assert shared.dense.tolist() == [20.0, 21.0, 22.0]
 
 
 def test_a_server_learns_only_from_uploads_that_are_protected() -> None:

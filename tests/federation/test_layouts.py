@@ -37,7 +37,6 @@ LEARNERS: dict[str, tuple[Any, Server]] = {
 }
 SUMMED = Protection(mechanism="gaussian", trust="secagg", validation=0.2)
 LOCAL = Protection(mechanism="laplace", trust="local")
-TURNED = Protection(mechanism="privunit", trust="local")
 
 
 def some_ratings(clients: int | None) -> tuple[Ratings, np.ndarray[Any, Any]]:
@@ -136,10 +135,6 @@ def test_blocks_alone_with_several_users(name: str) -> None:
     Play(name, SUMMED, clients=11).same_in(block=8, chunk=10_000)
 
 
-def test_chunks_without_protection() -> None:
-    Play("factorization", None).same_in(block=8, chunk=96)
-
-
 @pytest.mark.parametrize("clients", [None, 11])
 def test_every_rating_has_one_place(clients: int | None) -> None:
     ratings, arrival = some_ratings(clients)
@@ -159,27 +154,6 @@ def test_every_rating_has_one_place(clients: int | None) -> None:
     size = len(real) // found.chunks
     of_edges = np.flatnonzero(real) // size
     np.testing.assert_array_equal(chunk_of_client[ratings.client], of_edges)
-
-
-def test_small_data_and_single_rows_stay_as_they_are() -> None:
-    ratings, arrival = some_ratings(None)
-    assert laid_out(ratings, arrival).block == 1
-    model, server = LEARNERS["factorization"]
-    rows = Protection(mechanism="gaussian", unit="row")
-    assert not Federation(model=model, server=server, protection=rows).adds_up
-    assert Federation(model=model, server=server, protection=LOCAL).adds_up
-    for single in (rows, TURNED):
-        alone = Federation(model=model, server=server, protection=single)
-        assert alone.lay_out(large_ratings(), None).block == 1
-
-
-def large_ratings() -> Ratings:
-    """So many that they are laid out, and in several chunks if nothing depends on their order."""
-    users, items = 2_000, 100
-    user, item = np.divmod(np.arange(users * items), items)
-    return Ratings.from_arrays(
-        user, item, np.full(len(user), 0.5), users=range(users), items=range(items), scale=(0, 1)
-    )
 
 
 @pytest.mark.parametrize("width", [1, 4, 5, 8, 9, 24])

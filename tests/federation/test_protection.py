@@ -138,19 +138,6 @@ class TestClip:
             furthest = max(furthest, distance)
         assert 1.99 * clip < furthest <= 2 * clip * (1 + 1e-6)
 
-    def test_who_rated_nothing_counts_like_everybody(self) -> None:
-        interactions = some_interactions()
-        upload = some_upload(interactions)
-        upload = upload._replace(dense=upload.dense.at[5].set(0.0))  # rated nothing
-        total = (
-            mechanism_named("gaussian").clip(whole_uploads(upload, interactions), 0.5).sum(axis=0)
-        )
-        for granted, number in (([1] * 6, 6), ([1] * 5 + [0], 5)):
-            terms = some_terms(granted=granted)
-            released = release(Protection(mechanism="gaussian"), upload, interactions, terms)
-            np.testing.assert_allclose(flat(released), total / number, rtol=1e-4, atol=1e-6)
-            assert np.asarray(released.aggregate.usage).tolist() == [number] * interactions.n_items
-
     def test_what_is_no_number_is_dropped_and_counted(self) -> None:
         interactions = some_interactions()
         good = some_upload(interactions)
@@ -216,26 +203,6 @@ class TestNoise:
         variance = (2 if mechanism == "laplace" else 1) / (3 / 1.0 + 2 / 9.0)
         assert flat(released).std() == pytest.approx(variance**0.5, rel=0.04)
         assert float(released.noise_std) == pytest.approx(variance**0.5, rel=1e-5)
-
-    @pytest.mark.parametrize("trust", ["local", "secagg"])
-    def test_the_mean_is_as_long_as_the_largest_clip(self, trust: Any) -> None:
-        """However many of those who clip harder, or have more noise, take part."""
-        interactions = some_interactions()
-        one = np.random.default_rng(0).normal(0, 100, DENSE)
-        upload = Upload(
-            nothing(interactions).rows, jnp.asarray(np.tile(one, (N_CLIENTS, 1)), jnp.float32)
-        )
-        secagg = trust == "secagg"
-        for granted in ([1, 1, 1, 1, 1, 1], [1, 0, 0, 1, 1, 1]):
-            terms = some_terms(
-                clip=[0.5, 0.1 if secagg else 0.5],
-                scale=[1e-6, 1e-6 if secagg else 1e-5],
-                classes=[0, 0, 0, 1, 1, 1],
-                granted=granted,
-            )
-            protection = Protection(mechanism="gaussian", trust=trust)
-            mean = flat(release(protection, upload, interactions, terms))[-DENSE:]
-            np.testing.assert_allclose(mean, 0.5 * one / np.linalg.norm(one), rtol=1e-3)
 
     @pytest.mark.parametrize("unit", ["client", "row"])
     def test_every_round_has_its_own(self, unit: Any) -> None:

@@ -55,14 +55,6 @@ def test_one_request_may_come_when_its_time_has_passed_and_not_before(
     assert not pacing.take()
 
 
-def test_what_is_asked_too_early_costs_nothing(pacing: RateLimit, clock: Clock) -> None:
-    for _ in range(7):
-        clock.now += A_THIRD / 8
-        assert not pacing.take()
-    clock.now += A_THIRD / 8
-    assert pacing.take()
-
-
 def test_no_more_is_saved_up_than_an_hours_worth(pacing: RateLimit, clock: Clock) -> None:
     clock.now += 1e7
     assert taken(pacing) == 3

@@ -16,7 +16,7 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split, split_ratings
 from bgtplanner.errors import BudgetExceeded, ConfigError
 from bgtplanner.federation.coordinator import Coordinator
-from bgtplanner.federation.parameters import noise_of_mean, round_parameters
+from bgtplanner.federation.parameters import round_parameters
 from bgtplanner.federation.protection import Protection, Released
 from bgtplanner.federation.randomizer import Randomizer
 from bgtplanner.federation.result import RoundResult
@@ -125,17 +125,6 @@ def test_the_reference_sum_has_the_noise_that_is_simulated() -> None:
     noise = shares.decode(total, 5) - uploads.sum(axis=0)
     given = terms([1, 1, 1, 1, 1, 0], Tolerance(2, 1)).as_answered()
     assert np.std(noise) == pytest.approx(float(given.scale[0]), rel=0.05)
-
-
-@pytest.mark.parametrize("answering", [1.0, 0.5])
-def test_forecasts_expect_the_noise_of_those_who_answer(answering: float) -> None:
-    sizes, charges = np.array([100]), np.array([CHARGE])
-    plain = noise_of_mean(GDP, "secagg", CLIP, charges, sizes)
-    found = noise_of_mean(
-        GDP, "secagg", CLIP, charges, sizes, tolerance=Tolerance(0.55, 5), answering=answering
-    )
-    assert found == pytest.approx(plain * math.sqrt(100 / 40 / answering))
-    assert noise_of_mean(GDP, "secagg", CLIP, charges, sizes, tolerance=Tolerance()) == plain
 
 
 # ---- rounds

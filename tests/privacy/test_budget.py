@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -23,15 +21,6 @@ def test_what_is_no_number_is_refused() -> None:
             Budget(1.0, value)  # type: ignore[arg-type]
     with refused(f"epsilon = a huge number: expected {EPSILON}"):
         Budget(10**5000)
-
-
-@pytest.mark.parametrize("clients", [0, -1, 1.5, "3", None])
-def test_a_wrong_number_of_clients_is_refused(clients: Any) -> None:
-    message = f"clients = {clients!r}: expected a whole number of at least 1"
-    with refused(message):
-        Budgets.same(Budget(1.0), clients)
-    with refused(message):
-        Budgets.shares("1:1", clients, delta=1e-5, seed=0)
 
 
 def test_equal_epsilons_become_one_class() -> None:
@@ -61,15 +50,6 @@ def test_shares_are_dealt_exactly_and_at_random() -> None:
 def test_shares_that_do_not_read_as_such_are_refused(text: str) -> None:
     with refused(f"budgets = {text!r}: expected {SHARES}"):
         Budgets.shares(text, 10, delta=1e-5, seed=0)
-
-
-@pytest.mark.parametrize(
-    ("index", "shown"),
-    [([0.0], "dtype('float64')"), ([[0]], "dtype('int64')"), (["a"], "dtype('<U1')")],
-)
-def test_classes_of_clients_must_be_whole_numbers(index: Any, shown: str) -> None:
-    with refused(f"class_of_client = {shown}: expected one whole number per client"):
-        Budgets((Budget(1.0),), np.asarray(index))
 
 
 def test_classes_and_indices_must_match() -> None:

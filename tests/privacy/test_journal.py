@@ -186,26 +186,6 @@ def test_nothing_is_ever_started_anew_over_something(tmp_path: Path, what: str) 
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
-def test_of_two_that_create_the_same_file_one_succeeds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "ledger.sqlite"
-    real = os.link
-
-    def overtaken(*arguments: Any) -> None:
-        monkeypatch.setattr(os, "link", real)
-        filled(path, 1).close()
-        real(*arguments)
-
-    monkeypatch.setattr(os, "link", overtaken)
-    with says(LedgerError, f"{path}: exists already; open it instead of creating it"):
-        Journal.create(path, KEY, FIRST)
-    kept = Journal.open(path)
-    assert len(list(kept.rows())) == 2
-    kept.close()
-    assert [file.name for file in tmp_path.iterdir()] == [path.name]
-
-
 def test_a_folder_that_cannot_be_written_is_a_storage_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,26 +243,6 @@ def test_foreign_files_are_refused_and_left_as_they_are(tmp_path: Path, read_onl
         assert path.read_bytes() == before, path.name
 
 
-@pytest.mark.parametrize(
-    ("statement", "message"),
-    [
-        ("DELETE FROM secret", "damaged: it has lost its key"),
-        ("DROP TABLE secret", "not a ledger: no such table: secret"),
-    ],
-)
-def test_a_file_that_has_lost_its_key_is_refused(
-    tmp_path: Path, statement: str, message: str
-) -> None:
-    path = tmp_path / "ledger.sqlite"
-    filled(path).close()
-    connection = sqlite3.connect(path)
-    connection.execute(statement)
-    connection.commit()
-    connection.close()
-    with says(LedgerError, f"{path}: {message}"):
-        Journal.open(path)
-
-
 # ---- others
 
 
@@ -304,7 +264,6 @@ def test_a_second_writer_waits_and_then_says_why(
 
 
 SECOND = Row.after(Head(0, FIRST.hash), "reserve", "run", 0, PAYLOAD)
-OLD = Path(__file__).parents[1] / "assets" / "ledger-schema1.sqlite"
 
 
 def made(path: Path) -> Journal:
@@ -363,21 +322,6 @@ def test_what_sqlite_finds_damaged_is_refused(path: Path) -> None:
     edit(path, "PRAGMA ignore_check_constraints = ON; UPDATE newest SET one = 2")
     with pytest.raises(LedgerTamperedError, match="SQLite finds it damaged: CHECK"):
         kept.check()
-    kept.close()
-
-
-def test_a_row_that_asks_for_all_memory_is_refused(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Endless:
-        def execute(self, *_: Any) -> Any:
-            raise MemoryError
-
-    kept = made(path)
-    with monkeypatch.context() as patch:
-        patch.setattr(kept, "_connection", Endless())
-        with pytest.raises(LedgerError, match="damaged: a row of impossible length"):
-            kept.row(1)
     kept.close()
 
 

@@ -338,14 +338,6 @@ def test_fine_normal_variates() -> None:
     assert scipy.stats.chisquare(np.bincount(low, minlength=64)).pvalue > RARE
 
 
-def test_fine_variates_are_the_digits_that_steps_are_rounded_from() -> None:
-    fine = seeded().fine_normal((500,))
-    steps = seeded().normal_steps(2**48, (500,))
-    for digits, step in zip(fine, steps.tolist(), strict=True):
-        nearest = (abs(digits) + 2**63) >> 64
-        assert step == (nearest if digits > 0 else -nearest)
-
-
 # ---- sources
 
 

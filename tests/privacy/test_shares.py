@@ -180,15 +180,6 @@ def test_a_sum_of_too_few_clients_is_not_opened(answered: int) -> None:
             sum_of_shares(made, np.zeros((answered, 3)), [NoNoise()] * answered)
 
 
-def test_own_bounds_are_kept_and_larger_ones_refused() -> None:
-    made = shares(3, 0, 0)
-    upload = np.array([4.0, 3.0])
-    sums = sum_of_shares(made, [upload] * 3, [NoNoise()] * 3, clips=[0.5, 0.1, 0.4])
-    assert np.linalg.norm(made.decode(sums, 3)) == pytest.approx(1.0, rel=1e-3)
-    with pytest.raises(ConfigError, match=r"clip = 0.6: expected a number above 0, at most 0.5"):
-        made.encode(upload, NoNoise(), clip=0.6)
-
-
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_an_upload_that_is_not_finite_is_a_share_of_noise_and_nothing_else(bad: float) -> None:
     made = shares()
@@ -282,21 +273,6 @@ def test_fractions_of_shares_say_as_little_about_the_sum_as_is_claimed(
         density = normal * np.exp(-0.5 * ((away @ inverse) * away).sum(axis=1)).sum()
         worst = max(worst, abs(math.log(density)))
     assert worst <= bound * (1 + 1e-9) + 1e-12
-
-
-@pytest.mark.parametrize("share", [0.5, 0.8])
-@pytest.mark.parametrize("number", [1, 2, 63, 64, 65])
-def test_the_bound_is_that_of_the_proof(share: float, number: int) -> None:
-    ratios = [
-        math.exp(-2 * math.pi**2 * share**2 * index / (index + 1)) for index in range(1, number)
-    ]
-    wanted = -sum(math.log(1 - 2 * ratio / (1 - ratio)) for ratio in ratios)
-    assert distance_from_gaussian(share, number) == pytest.approx(wanted, rel=1e-9)
-    # Of more than that, the rest counts as the largest of it.
-    more = -math.log(1 - 2 * (last := math.exp(-2 * math.pi**2 * share**2 * 64 / 65)) / (1 - last))
-    assert distance_from_gaussian(share, 100) - distance_from_gaussian(share, 64) == pytest.approx(
-        36 * more, rel=1e-9
-    )
 
 
 def test_all_that_sums_differ_by_is_in_the_room() -> None:

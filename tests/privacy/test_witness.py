@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -95,26 +94,6 @@ def test_every_reservation_is_witnessed_before_it_is_granted(path: Path, witness
     with Ledger.open(path, witness=witness) as ledger:
         ledger.reserve(0.25, run="a", round=1)
     assert [one.number for one in witness.heads()] == [0, 1, 3]
-
-
-def test_a_restored_backup_is_refused_until_the_loss_is_stated(
-    path: Path, witness: Witness
-) -> None:
-    with Ledger.create(path, BUDGETS, RULE, witness=witness) as ledger:
-        backup = path.with_name("backup.sqlite")
-        shutil.copy(path, backup)
-        ledger.reserve(0.25, run="a", round=0)
-        lost = ledger.head
-    shutil.copy(backup, path)
-    for read_only in (True, False):
-        with pytest.raises(LedgerTamperedError, match="a backup was restored"):
-            Ledger.open(path, witness=witness, read_only=read_only)
-    with Ledger.open(path) as ledger:
-        ledger.state_loss(lost, 0.25)
-    with Ledger.open(path, witness=witness) as ledger:
-        assert ledger.left().tolist() == [0.75, 0.75]
-        ledger.reserve(0.25, run="a", round=1)
-    Ledger.open(path, witness=witness).close()
 
 
 def test_one_witness_is_for_one_ledger(path: Path, witness: Witness) -> None:
