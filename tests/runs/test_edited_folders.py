@@ -7,12 +7,10 @@ never in a page that shows what is not a figure.
 
 from __future__ import annotations
 
-import io
 import json
 import random
 import re
 import shutil
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -117,9 +115,8 @@ def change_settings(folder: Path, generator: random.Random) -> None:
     file = folder / "config.toml"
     lines = file.read_text().splitlines()
     number = generator.choice([n for n, line in enumerate(lines) if " = " in line])
-    name = lines[number].partition(" = ")[0]
     values = ("true", "-1", "1e308", "nan", '""', '"x"', "[]", "{}", "[[1],[2]]", "0", "7")
-    lines[number] = f"{name} = {generator.choice(values)}"
+    lines[number] = f"{lines[number].partition(' = ')[0]} = {generator.choice(values)}"
     file.write_text("\n".join(lines) + "\n")
 
 
@@ -133,18 +130,9 @@ def change_checkpoint(folder: Path, generator: random.Random) -> None:
         state = changed(json.loads(bytes(arrays[name])), generator)
         arrays[name] = np.frombuffer(json.dumps(state).encode(), dtype=np.uint8)
     else:
-        arrays[name] = generator.choice(
-            [
-                np.zeros(0),
-                np.asarray(float("nan")),
-                np.asarray(float("inf")),
-                np.asarray(10**6),
-                np.asarray("x"),
-                np.zeros((3, 3, 3), np.int8),
-                np.frombuffer(b"[" * 9999, dtype=np.uint8),
-                np.frombuffer(b"3", dtype=np.uint8),
-            ]
-        )
+        others: list[Any] = [float("nan"), 10**6, "x", np.zeros((3, 3, 3), np.int8)]
+        others += [np.frombuffer(text, dtype=np.uint8) for text in (b"[" * 9999, b"3", b"")]
+        arrays[name] = np.asarray(generator.choice(others))
     np.savez(file, **arrays)
 
 
@@ -190,38 +178,28 @@ QUICK = [change_summary, change_round, change_round, change_bytes, change_settin
 SLOW = [change_checkpoint, change_checkpoint, change_bytes, change_settings, swap, change_round]
 
 
-def let_loose(
-    reader: str, seeds: range, changes: list[Any], finished: Path, place: Path
-) -> list[str]:
-    said = []
-    for seed in seeds:
-        generator = random.Random(f"{reader} {seed}")
-        folder = place / f"{reader}-{seed}"
-        shutil.copytree(finished, folder)
-        generator.choice(changes)(folder, generator)
-        try:
-            said.append(refused_or_read(READERS[reader], folder))
-        except BaseException:
-            print(f"seed {seed}, reader {reader}")
-            raise
-        shutil.rmtree(folder)
-    return said
-
-
 @pytest.mark.usefixtures("undrawn")
-@pytest.mark.parametrize(("reader", "times"), [("report", 100), ("live", 40)])
-def test_whatever_is_changed(reader: str, times: int, finished: Path, tmp_path: Path) -> None:
-    said = let_loose(reader, range(times), QUICK, finished, tmp_path)
-    assert sum(map(bool, said)) > times // 4, "most changes matter"
-    assert not all(said), "some do not"
-
-
-@pytest.mark.parametrize(("reader", "times"), [("load", 30), ("resume", 30)])
-def test_whatever_is_changed_in_what_is_gone_on_with(
-    reader: str, times: int, finished: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("reader", "times", "changes"),
+    [
+        ("report", 100, QUICK),
+        ("live", 40, QUICK),
+        ("load", 30, SLOW),
+        ("resume", 30, SLOW),
+    ],
+)
+def test_whatever_is_changed(
+    reader: str, times: int, changes: list[Any], finished: Path, tmp_path: Path
 ) -> None:
-    said = let_loose(reader, range(times), SLOW, finished, tmp_path)
-    assert sum(map(bool, said)) > times // 4
+    said = []
+    for seed in range(times):
+        generator = random.Random(f"{reader} {seed}")
+        folder = Path(shutil.copytree(finished, tmp_path / f"{reader}-{seed}"))
+        generator.choice(changes)(folder, generator)
+        said.append(refused_or_read(READERS[reader], folder))
+        shutil.rmtree(folder)
+    assert sum(map(bool, said)) > times // 4, "most changes matter"
+    assert reader in ("load", "resume") or not all(said), "some do not"
 
 
 MISSING = object()
@@ -252,51 +230,35 @@ def test_failed_before(name: str, key: str, value: Any, finished: Path, tmp_path
         render(folder)
 
 
-class TestFilesOfTwoRuns:
-    def test_the_summary_of_another(self, finished: Path, tmp_path: Path) -> None:
-        folder = Path(shutil.copytree(finished, tmp_path / "run"))
-        file = folder / "summary.json"
-        file.write_text(file.read_text().replace('"policy": "bgt"', '"policy": "uniform"'))
-        words = r"policy = 'uniform', and config\.toml has 'bgt'"
-        with pytest.raises(RunFolderError, match=words):
-            render(folder)
-
-    def test_rounds_in_another_order(self, finished: Path, tmp_path: Path) -> None:
-        folder = Path(shutil.copytree(finished, tmp_path / "run"))
-        lines = (folder / "rounds.jsonl").read_text().splitlines()
-        (folder / "rounds.jsonl").write_text("\n".join(reversed(lines)) + "\n")
-        with pytest.raises(RunFolderError, match=r"line 1: is round 3, and 0 was expected"):
-            render(folder)
+@pytest.fixture
+def copy(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
-class TestEndless:
-    """A device, a pipe or a huge file in the place of one of ours is not read to its end."""
+def test_the_summary_of_another(copy: Path) -> None:
+    file = copy / "summary.json"
+    file.write_text(file.read_text().replace('"policy": "bgt"', '"policy": "uniform"'))
+    with pytest.raises(RunFolderError, match=r"policy = 'uniform', and config\.toml has 'bgt'"):
+        render(copy)
 
-    @pytest.mark.parametrize("name", ["summary.json", "rounds.jsonl"])
-    def test_a_device(self, name: str, finished: Path, tmp_path: Path) -> None:
-        folder = Path(shutil.copytree(finished, tmp_path / "run"))
-        (folder / name).unlink()
-        (folder / name).symlink_to("/dev/zero")
-        with pytest.raises(RunFolderError, match="is not a plain file"):
-            render(folder)
 
-    def test_a_long_summary(self, finished: Path, tmp_path: Path) -> None:
-        folder = Path(shutil.copytree(finished, tmp_path / "run"))
-        with (folder / "summary.json").open("r+b") as file:
-            file.truncate(1 << 40)  # takes no room on the disk
-        with pytest.raises(RunFolderError, match="is longer than"):
-            render(folder)
+def test_rounds_in_another_order(copy: Path) -> None:
+    file = copy / "rounds.jsonl"
+    file.write_text("\n".join(reversed(file.read_text().splitlines())) + "\n")
+    with pytest.raises(RunFolderError, match=r"line 1: is round 3, and 0 was expected"):
+        render(copy)
 
-    def test_a_checkpoint_that_unpacks_to_more(self, finished: Path, tmp_path: Path) -> None:
-        folder = Path(shutil.copytree(finished, tmp_path / "run"))
-        whole = io.BytesIO()
-        with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive:
-            buffer = io.BytesIO()
-            np.save(buffer, np.zeros(1 << 20))
-            archive.writestr("a.npy", buffer.getvalue())
-        (folder / "checkpoint.npz").write_bytes(whole.getvalue())
-        with pytest.raises(RunFolderError, match="it is compressed"):
-            load(folder)
+
+@pytest.mark.parametrize("name", ["summary.json", "rounds.jsonl"])
+def test_a_device_or_a_huge_file_is_not_read_to_its_end(name: str, copy: Path) -> None:
+    with (copy / name).open("r+b") as file:
+        file.truncate(1 << 40)  # takes no room on the disk
+    with pytest.raises(RunFolderError, match="is longer than"):
+        render(copy)
+    (copy / name).unlink()
+    (copy / name).symlink_to("/dev/zero")
+    with pytest.raises(RunFolderError, match="is not a plain file"):
+        render(copy)
 
 
 def test_what_an_older_folder_left_unsaid_is_taken_for_the_worst(tmp_path: Path) -> None:

@@ -6,9 +6,7 @@ import errno
 import io
 import json
 import os
-import subprocess
-import sys
-import zipfile
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,6 @@ from bgtplanner.errors import (
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.record import SCHEMA
-from processes import Processes
 
 CONFIG = load_config(settings={"federation.rounds": 5})
 ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.asarray(7)}
@@ -158,20 +155,16 @@ class TestForeignFolders:
             RunFolder.create(tmp_path, CONFIG, fingerprint="", overwrite=overwrite)
         assert names(tmp_path) == before
 
-    def test_a_run_is_not_replaced_unasked(self, folder: RunFolder) -> None:
-        folder.append_round(record(0))
-        folder.close()
-        with pytest.raises(RunFolderError, match=r"--overwrite.*bgtplanner resume"):
-            RunFolder.create(folder.path, CONFIG, fingerprint="")
-        assert folder.rounds() == [record(0)]
-
-    def test_overwrite_leaves_nothing_of_the_old_run(self, folder: RunFolder) -> None:
+    def test_a_run_is_replaced_as_a_whole_and_only_when_asked(self, folder: RunFolder) -> None:
         folder.append_round(record(0))
         folder.write_checkpoint(ARRAYS)
         folder.write("summary.json", {})
         (folder.path / "report.html").touch()
         (folder.path / ".tmp-0123456789abcdef").touch()  # left by a crash
         folder.close()
+        with pytest.raises(RunFolderError, match=r"--overwrite.*bgtplanner resume"):
+            RunFolder.create(folder.path, CONFIG, fingerprint="")
+        assert folder.rounds() == [record(0)]
         with RunFolder.create(folder.path, CONFIG, fingerprint="new", overwrite=True) as again:
             assert names(again.path) == [".lock", "config.toml"]
             assert again.notes()["data"] == "new"
@@ -186,35 +179,17 @@ class TestForeignFolders:
         assert precious.read_text() == "mine"
 
 
-HOLDER = """
-import fcntl, os, sys
-handle = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
-fcntl.flock(handle, fcntl.LOCK_EX)
-print("held", flush=True)
-sys.stdin.read()
-"""
-
-
-class TestLock:
-    def test_held_by_another_process(self, folder: RunFolder, processes: Processes) -> None:
-        folder.close()
-        holder = processes.start(
-            [sys.executable, "-c", HOLDER, folder.path / ".lock"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
-        for attempt in (
-            lambda: RunFolder.open(folder.path),
-            lambda: RunFolder.create(folder.path, CONFIG, fingerprint="", overwrite=True),
-        ):
-            with pytest.raises(RunLockedError, match="another process is running") as caught:
-                attempt()
-            assert caught.value.exit_code == 2
-        assert folder.config() == CONFIG
-        processes.end()  # by SIGKILL
-        RunFolder.open(folder.path).close()  # the lock died with its holder
+def test_locked_by_whoever_writes(folder: RunFolder) -> None:
+    assert folder.in_use()
+    for attempt in (
+        lambda: RunFolder.open(folder.path),
+        lambda: RunFolder.create(folder.path, CONFIG, fingerprint="", overwrite=True),
+    ):
+        with pytest.raises(RunLockedError, match="another process is running"):
+            attempt()
+    folder.close()
+    assert not folder.in_use()
+    RunFolder.open(folder.path).close()
 
 
 class TestSchema:
@@ -240,31 +215,26 @@ class TestSchema:
 
 
 class TestRounds:
-    def test_torn_last_line(self, folder: RunFolder) -> None:
-        whole = json.dumps(record(0)) + "\n"
-        for torn in ("{", '{"round": 1', '{"round": 1}', "\x00\x00", "é"[:1]):
-            (folder.path / "rounds.jsonl").write_text(whole + torn)
-            assert folder.rounds() == [record(0)]
+    @pytest.mark.parametrize("torn", ["{", '{"round": 1}', "\x00\x00"])
+    def test_torn_last_line(self, folder: RunFolder, torn: str) -> None:
+        (folder.path / "rounds.jsonl").write_text(json.dumps(record(0)) + "\n" + torn)
+        assert folder.rounds() == [record(0)]
 
     @pytest.mark.parametrize("line", [b"nonsense", b"", b"[1]", b"\xff\xfe", b"[" * 9999])
     def test_a_line_that_is_no_record(self, folder: RunFolder, line: bytes) -> None:
         whole = json.dumps(record(0)).encode() + b"\n"
         (folder.path / "rounds.jsonl").write_bytes(whole + line + b"\n" + whole)
         with pytest.raises(RunFolderError, match=r"rounds\.jsonl, line 2: not a JSON object"):
-            folder.rounds()
-        with pytest.raises(RunFolderError, match="line 2"):
             folder.keep_rounds(2)
 
-    @pytest.mark.parametrize("keep", [0, 2])
-    def test_cut_back_to_the_checkpoint(self, folder: RunFolder, keep: int) -> None:
+    def test_cut_back_to_the_checkpoint(self, folder: RunFolder) -> None:
         for number in range(3):
             folder.append_round(record(number))
         with (folder.path / "rounds.jsonl").open("a") as file:
             file.write('{"rou')
-        kept = folder.keep_rounds(keep)
-        assert kept == folder.rounds() == [record(n) for n in range(keep)]
-        folder.append_round(record(keep))
-        assert folder.rounds()[-1] == record(keep)
+        assert folder.keep_rounds(2) == folder.rounds() == [record(0), record(1)]
+        folder.append_round(record(2))
+        assert folder.rounds()[-1] == record(2)
 
     @pytest.mark.parametrize("numbers", [[0], [0, 2], ["0", 1], [None, 1]])
     def test_rounds_that_do_not_fit_the_checkpoint(
@@ -280,20 +250,6 @@ class TestRounds:
         assert file.read_bytes() == before
 
 
-def zipped(**members: bytes) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for name, content in members.items():
-            archive.writestr(name, content)
-    return buffer.getvalue()
-
-
-def saved(array: Any, *, allow_pickle: bool = False) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=allow_pickle)
-    return buffer.getvalue()
-
-
 class Bomb:
     """Would write a file if it were ever unpickled."""
 
@@ -305,36 +261,34 @@ class Bomb:
 
 
 class TestCheckpoint:
-    def write(self, folder: RunFolder, content: bytes) -> None:
+    def refused(self, folder: RunFolder, content: bytes) -> None:
         (folder.path / "checkpoint.npz").write_bytes(content)
-
-    def refused(self, folder: RunFolder) -> None:
         with pytest.raises(RunFolderError, match=r"checkpoint\.npz: .*not a checkpoint"):
             folder.checkpoint()
 
     def test_pickles_are_refused_and_not_run(self, folder: RunFolder, tmp_path: Path) -> None:
-        target = tmp_path / "exploded"
+        target, whole, inside = tmp_path / "exploded", io.BytesIO(), io.BytesIO()
         array = np.asarray([Bomb(target)], dtype=object)
-        inside = saved(array, allow_pickle=True)
-        self.write(folder, zipped(**{"a.npy": inside}))
-        self.refused(folder)
-        self.write(folder, inside)
-        self.refused(folder)
-        self.write(folder, inside[inside.index(b"\n") + 1 :])  # a bare pickle
-        self.refused(folder)
+        np.savez(whole, a=array)
+        np.save(inside, array, allow_pickle=True)
+        for content in (whole.getvalue(), inside.getvalue(), pickle.dumps(array)):
+            self.refused(folder, content)
         assert not target.exists()
 
     def test_truncated_anywhere(self, folder: RunFolder) -> None:
         folder.write_checkpoint(ARRAYS)
         whole = (folder.path / "checkpoint.npz").read_bytes()
         for length in range(0, len(whole), 37):
-            self.write(folder, whole[:length])
-            self.refused(folder)
+            self.refused(folder, whole[:length])
+
+    def test_one_that_unpacks_to_more(self, folder: RunFolder) -> None:
+        whole = io.BytesIO()
+        np.savez_compressed(whole, a=np.zeros(1 << 20))
+        self.refused(folder, whole.getvalue())
 
 
-class TestSummary:
-    @pytest.mark.parametrize("text", [b"", b"\xff", b"[1]", b"[" * 99999])
-    def test_damaged(self, folder: RunFolder, text: bytes) -> None:
-        (folder.path / "summary.json").write_bytes(text)
-        with pytest.raises(RunFolderError, match=r"summary\.json: cannot be read"):
-            folder.read("summary.json")
+@pytest.mark.parametrize("text", [b"", b"\xff", b"[1]", b"[" * 99999])
+def test_a_damaged_summary(folder: RunFolder, text: bytes) -> None:
+    (folder.path / "summary.json").write_bytes(text)
+    with pytest.raises(RunFolderError, match=r"summary\.json: cannot be read"):
+        folder.summary()

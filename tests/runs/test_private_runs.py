@@ -248,6 +248,10 @@ class TestPolicies:
     [
         ({"planning__options": {"no_such": 1}}, "planning.options: bgt does not accept them"),
         ({"privacy__budgets": "1:0.5"}, "shares that sum to 1"),
+        (
+            {"privacy__unit": "row", "privacy__trust": "local", "planning__target": 0.2},
+            "nothing pays for it",
+        ),
     ],
 )
 def test_what_cannot_be(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
