@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bgtplanner.data.ratings import Ratings
 from bgtplanner.planning.plan import Plan
 from bgtplanner.planning.policy import LedgerPolicy
 from bgtplanner.privacy.ledger import Ledger
@@ -20,7 +21,13 @@ from bgtplanner.runs.assembly import accountant_of, budgets_of, policy_of
 from bgtplanner.runs.config import Config, load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.study import Study
-from bgtplanner.runs.summary import facts_of, most_spent, summarise
+from bgtplanner.runs.summary import (
+    classes_of,
+    facts_of,
+    most_spent,
+    spending_of,
+    summarise,
+)
 from planning.forecasts import left
 
 CLIENTS, ITEMS, RATINGS = 300, 300, 15_000
@@ -50,15 +57,16 @@ def records_of(config: Config) -> tuple[list[dict[str, Any]], LedgerPolicy | Non
             config, Ledger.in_memory(budgets_of(config, CLIENTS), accountant_of(config))
         )
         policy = made if isinstance(made, LedgerPolicy) else None
-    forecast = (
-        MadeForecast(policy) if policy is not None and _by_forecast(config, policy) else None
-    )
+    learns, forecast = policy is not None and policy.learns, None
+    if policy is not None and policy.learns and policy.forecasts:
+        forecast = MadeForecast(policy) if config.model.name in ("tastes", "biases") else None
     records, learned, over = [], 0.0, False
     for index in range(config.federation.rounds):
         plan = None
         if policy is not None and not over:
             policy.forecast = forecast
-            plan = policy.ask(_context(config, policy, generator))
+            released = learns and config.planning.context != "none"
+            plan = policy.ask(1.0 + 0.1 * generator.standard_normal(3) if released else None)
         over = policy is not None and plan is None
         charge = 0.0 if plan is None else float(plan.charge_by_class.max())
         learned += 0.02 if policy is None else min(charge, 1.0)
@@ -79,20 +87,6 @@ def records_of(config: Config) -> tuple[list[dict[str, Any]], LedgerPolicy | Non
             record |= planned(plan, policy, float(generator.standard_normal()))
         records.append(record)
     return records, policy
-
-
-def _by_forecast(config: Config, policy: LedgerPolicy) -> bool:
-    """Whether the policy plans by forecasts, and the learner makes them."""
-    return policy.forecasts and policy.learns and config.model.name in ("tastes", "biases")
-
-
-def _context(
-    config: Config, policy: LedgerPolicy, generator: np.random.Generator
-) -> NDArray[np.float64] | None:
-    """Made-up figures of what was released, for a policy that looks at them."""
-    if not policy.learns or config.planning.context == "none":
-        return None
-    return 1.0 + 0.1 * generator.standard_normal(3)
 
 
 class MadeForecast:
@@ -165,7 +159,7 @@ def write_run(path: Path, config: Config, rounds_done: int | None = None) -> Pat
         for record in records[:rounds_done]:
             folder.append_round(record)
         if rounds_done is None:
-            spending = {} if policy is None else spending_of(config, policy, records)
+            spending = {} if policy is None else made_spending(config, policy, records)
             lists = {"ndcg_at_10": 0.5 - 1.5 * records[-1]["rmse"], "ndcg_at_10_popularity": 0.17}
             gained = {"learned": True, "gains": made_gains(spending.get("classes") or [])}
             folder.write("examples.json", EXAMPLES)
@@ -203,38 +197,16 @@ def made_gains(classes: list[Mapping[str, Any]]) -> dict[str, Any]:
     return found | ({"budget": budgets} if budgets else {})
 
 
-def spending_of(
+def made_spending(
     config: Config, policy: LedgerPolicy, records: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """What was promised and spent, as a run sums it up."""
-    spent = policy.ledger.epsilon_spent()
-    classes = policy.ledger.budgets.classes
-    found: dict[str, Any] = {
-        "trust": config.privacy.trust,
-        "unit": config.privacy.unit,
-        "accounting": policy.accountant.name,
-        "epsilon": max(budget.epsilon for budget in classes),
-        "delta": config.privacy.delta,
-        "rounds_paid": sum(record["charge"] > 0 for record in records),
-        "epsilon_spent_max": float(spent.max()),
-        "epsilon_client_level": 40.0 * float(spent.max()),
-        "epsilon_client_level_median": 20.0 * float(spent.max()),
-        "uploads_dropped": 0,
-        "planner_note": getattr(policy, "note", None),
-    }
-    if len(classes) > 1:
-        entries = [
-            {
-                "epsilon": budget.epsilon,
-                "clients": int((policy.ledger.budgets.class_of_client == number).sum()),
-                "epsilon_spent_max": float(
-                    spent[policy.ledger.budgets.class_of_client == number].max()
-                ),
-                "rmse_final": 0.19,
-            }
-            for number, budget in enumerate(classes)
-        ]
-        found["classes"] = entries
+    """What was promised and spent, with a made-up error of each class."""
+    test = Ratings.from_arrays([0], [0], [1])
+    found = spending_of(config, policy.ledger, None, records)
+    found["planner_note"] = policy.note
+    if len(policy.ledger.budgets.classes) > 1:
+        classes = classes_of(policy.ledger, test, np.zeros(1, np.float32))
+        found["classes"] = [entry | {"rmse_final": 0.19} for entry in classes]
     return found
 
 

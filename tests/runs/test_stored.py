@@ -53,16 +53,13 @@ class TestRun:
         with pytest.raises(RunFolderError, match=r"'memory/clients' is missing .*version"):
             resume(folder)
 
-    @pytest.mark.parametrize("checkpoint", [True, False])
     def test_one_of_a_former_policy_is_read_and_not_resumed(
-        self, checkpoint: bool, tmp_path: Path, command_line: Call
+        self, tmp_path: Path, command_line: Call
     ) -> None:
         folder = Path(shutil.copytree(ASSETS / "run-of-0.1", tmp_path / "run"))
         assert "patient" in render(folder)
         assert load(folder).summary["policy"] == "patient"
         (folder / "summary.json").unlink()
-        if not checkpoint:
-            (folder / "checkpoint.npz").unlink()
         before = {file.name: file.read_bytes() for file in folder.iterdir()}
         done = command_line("resume", str(folder))
         assert done.code == 2

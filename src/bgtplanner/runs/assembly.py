@@ -53,8 +53,8 @@ def described(learner: Learner) -> tuple[dict[str, Any], bool]:
         return {"model.name": name}, False
     if name in Config.model_fields:
         return {"model.name": name} | {f"{name}.{key}": of for key, of in settings.items()}, True
-    kept = ":" in name and (name in MODELS or name.startswith("__main__:"))
-    return {"model.name": name, "model.options": settings}, not kept
+    found = not name.startswith("__main__:") and "<locals>" not in name  # by other processes
+    return {"model.name": name, "model.options": settings}, found
 
 
 def model_given(model: Learner | str | None) -> tuple[dict[str, Any], Given]:
