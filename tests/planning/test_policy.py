@@ -176,6 +176,28 @@ def test_the_poorest_drop_out_and_the_others_go_on() -> None:
     assert policy.ledger.left().tolist() == [0.0] * 4
 
 
+class Half(LedgerPolicy):
+    """Half of what each has left, by shares."""
+
+    def choose(self, context: Floats, left: Floats) -> Choice | None:
+        return Choice(0.5 * left, proportional=True)
+
+
+def test_in_proportion_each_pays_a_share_of_what_it_has_left() -> None:
+    ledger = Ledger.in_memory(Budgets.per_client([1.0, 1.0, 1.0, 4.0], 1e-5), "laplace/basic")
+    ledger.reserve([0.5, 0.25, 0.0, 0.0], run="other", round=0, clients=[0, 1])
+    plan = Half(ledger=ledger, rounds=9).ask()
+    assert plan is not None
+    assert np.ravel(plan.charge) == pytest.approx([0.25, 0.375, 0.5, 2.0])
+
+
+def test_of_two_sums_the_one_that_lasts_says_what_is_left() -> None:
+    policy = Uniform(Budget(1.0, 1e-5), 2, rounds=100, accounting="laplace/either")
+    for index in range(99):
+        assert policy.share_left() == pytest.approx([1 - index / 100], abs=1e-6)
+        policy.tell(policy.ask())
+
+
 def test_rounds_that_are_played_again_are_planned_as_they_were(tmp_path: Any) -> None:
     """The ledger knows of later rounds already; they are neither counted nor charged again."""
     budgets = Budgets.same(Budget(1.0), 4)
