@@ -8,6 +8,7 @@ an object, so that adding it imports nothing.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import warnings
@@ -90,10 +91,14 @@ class Registry(Mapping[str, T]):
         ConfigError.unless(self._fits(thing), self._kind, thing, self._expected)
         load_plugins()
         address = f"{getattr(thing, '__module__', '')}:{getattr(thing, '__qualname__', '')}"
-        names = [name for name, entry in self._entries.items() if entry in (thing, address)]
-        if not names:  # one in a function cannot be imported; others are what they would be
-            self._entries[address] = thing
-        return names[0] if names else address
+        for name, entry in self._entries.items():
+            if entry is thing or entry == address:
+                return name
+        with contextlib.suppress(ConfigError):
+            if self[address] is thing:  # it can be imported
+                return address
+        self._entries[address] = thing
+        return address
 
     def __contains__(self, name: object) -> bool:
         load_plugins()
