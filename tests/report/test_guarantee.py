@@ -25,10 +25,9 @@ SOUND: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("summary", [{}, SOUND | {"mechanism": "none"}])
-def test_none(summary: dict[str, Any]) -> None:
-    (line,) = guarantee(summary)
-    assert line == "Guarantee: none. Uploads were neither clipped nor noised."
+def test_none() -> None:
+    for summary in ({}, SOUND | {"mechanism": "none"}):
+        assert guarantee(summary) == ["Guarantee: none. Uploads were neither clipped nor noised."]
 
 
 @pytest.mark.parametrize(
@@ -74,15 +73,11 @@ def test_rows_name_what_it_is_for_the_whole_client() -> None:
     assert "(5,600 as pure epsilon)" in pure[0]
 
 
-@pytest.mark.parametrize("name", ["context", "tuning", "something new"])
-def test_what_is_not_covered_is_named(name: str) -> None:
-    promise, rest = guarantee(SOUND | {"not_accounted": ["item-ids", name]})
+def test_what_is_not_covered_or_taken_as_public_is_named() -> None:
+    promise, rest = guarantee(SOUND | {"not_accounted": ["item-ids", "something new"]})
     assert promise == "Guarantee: (8, 1e-06)-differential privacy of the uploads alone."
     assert rest.startswith("Not covered, so that no finite epsilon holds: which items each client")
-    assert rest.count(";") == 1
-
-
-def test_what_is_taken_as_public_is_said() -> None:
+    assert rest.endswith("; something new.")
     promise, public, *_ = guarantee(SOUND | {"not_accounted": ["arrival"]})
     assert promise.startswith("Guarantee: (8, 1e-06)-differential privacy for each whole client")
     assert public.startswith("This assumes that what was read off the ratings is public: ")

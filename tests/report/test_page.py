@@ -133,23 +133,6 @@ class TestPage:
 
 
 class TestSections:
-    """Of a run whose figures tell themselves apart."""
-
-    @pytest.mark.parametrize(
-        ("changes", "words"),
-        [
-            ({"not_accounted": ["reward"]}, "no finite epsilon holds"),
-            ({"unit": "row", "epsilon_client_level": 1234.4}, "1,234 for the most exposed one"),
-            ({"not_accounted": ["scale"]}, "Guarantee: (10, 1e-05)-differential privacy"),
-        ],
-    )
-    def test_promised(self, tmp_path: Path, changes: dict[str, Any], words: str) -> None:
-        own = {"epsilon_client_level_median": 1000.0, "epsilon_client_level_pure": None}
-        facts = facts_of(changed(make_run(tmp_path / "run", SHORT), **own | changes))
-        section = heading(facts, "What is guaranteed, and what is not")
-        assert section.promise is words.startswith("Guarantee")
-        assert words in " ".join(section.words)
-
     def test_who_gains(self, tmp_path: Path) -> None:
         folder = make_run(tmp_path / "run", SHORT | {"privacy.budgets": "3:0.4,10:0.6"})
         (table,) = heading(facts_of(folder), "Who gains and who loses").tables
@@ -185,17 +168,6 @@ class TestSections:
 
 
 class TestPictures:
-    @pytest.mark.parametrize(
-        ("settings", "expected"),
-        [
-            ({}, {"spent", "forecast"}),
-            ({"planning.policy": "uniform", "privacy.mechanism": "laplace"}, {"spent"}),
-            ({"privacy.mechanism": "none"}, set()),
-        ],
-    )
-    def test_of_a_kind(self, tmp_path: Path, settings: Any, expected: set[str]) -> None:
-        assert set(drawn(make_run(tmp_path / "run", SHORT | settings))) == {"rmse"} | expected
-
     def test_what_is_drawn_is_what_was_recorded(self, tmp_path: Path) -> None:
         folder = make_run(tmp_path / "run", SHORT | {"privacy.budgets": "3:0.4,10:0.6"})
         rounds, summary = RunFolder(folder).rounds(), RunFolder(folder).summary()
@@ -218,6 +190,8 @@ class TestPictures:
         came = float(axes.lines[1].get_ydata()[-1])
         assert came == pytest.approx(1 - rounds[-1]["rmse"] / alone)
         assert axes.get_ylim()[0] <= 0 < 0.05 <= axes.get_ylim()[1]
+        without = make_run(tmp_path / "none", SHORT | {"privacy.mechanism": "none"})
+        assert set(drawn(without)) == {"rmse"}
 
     def test_of_an_earlier_version(self, tmp_path: Path) -> None:
         """Without what later versions note: fewer pictures, and still a page."""
