@@ -12,7 +12,8 @@ from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.interactions import Interactions, Shared
-from bgtplanner.models.learner import Explanation, Local
+from bgtplanner.models.learner import Local
+from bgtplanner.published.reasons import Explanation
 
 GENRES = ("Drama", "Horror", "War")
 

@@ -126,6 +126,10 @@ class RunLockedError(RunFolderError):
     """Another process is writing to this run folder."""
 
 
+class ModelFileError(InputError):
+    """The file is not a model file, is damaged or altered, or of a later release."""
+
+
 class SchemaError(RunFolderError):
     """The run folder was written by a version that this one cannot read."""
 

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import NothingLearnedError
 from bgtplanner.models import ranking
-from bgtplanner.models.learner import Explanation
 from bgtplanner.models.ranking import (
     SEED,
     Basis,
@@ -21,9 +19,8 @@ from bgtplanner.models.ranking import (
     Recommender,
     best_unrated,
     note_of,
-    plain_name,
-    reasons_of,
 )
+from bgtplanner.published.reasons import Explanation
 from explaining import genre_ratings
 
 
@@ -132,78 +129,3 @@ def test_a_number_of_users_for_which_models_are_compiled(monkeypatch: pytest.Mon
 
     list(best_unrated(rank, ratings, np.arange(12), 3))
     assert asked == [4, 4, 4]
-
-
-NAMES = ("genre: Sci-Fi", "genre: Horror", "year: 1990 to 1995", "title: words 7", "vector: 0")
-FEATURES = np.array(
-    [[1, 0, 0, 0, 0], [0, 1, 0, 0, 0], [1, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 0, 1, 1]],
-    dtype=np.float32,
-)
-
-
-def of(scale: tuple[float, float] = (0.0, 5.0), **why: Any) -> list[str | None]:
-    """Return the reasons for all five items, for one user."""
-    ratings = Ratings.from_arrays([1], [0], [scale[1]], items=range(5), scale=scale)
-    labels = np.arange(5).astype(str)
-    catalogue = Catalogue(labels=labels, titles=None, features=FEATURES, names=NAMES)
-    arrays: Any = {key: np.asarray(value, dtype=np.float32) for key, value in why.items()}
-    made = replace(ratings, catalogue=catalogue)
-    (found,) = reasons_of(made, Explanation(**arrays), np.arange(5)[None])
-    return found
-
-
-def test_nothing_is_invented() -> None:
-    assert of() == [None] * 5
-    assert of(popularity=np.zeros(5), leaning=[[0.01] * 5], tastes=[[0.1] * 5]) == [None] * 5
-    assert of(popularity=[-5] * 5, quality=[-0.3] * 5, interest=[[-1] * 5]) == [None] * 5
-    assert of(leaning=[[0.5, 0.5]]) == [None] * 5, "other features than the catalogue's"
-
-
-def test_a_leaning_in_stars() -> None:
-    found = of(leaning=[[0.12, 0, 0.06, 0.3, 0.3]])
-    assert found[0] == "you rate Sci-Fi 0.6 stars above your mean"
-    assert found[1] is None
-    assert found[3] == "you rate items of 1990 to 1995 0.3 stars above your mean"
-    assert found[4] is None, "hashed words and embeddings have no name"
-    found = of(leaning=[[0.12, 0, 0, 0, 0]], scale=(0.0, 100.0))
-    assert found[0] == "you rate Sci-Fi 12 points above your mean"
-
-
-def test_interest_against_others() -> None:
-    """Item 2 is both: what Horror adds, Sci-Fi takes away."""
-    found = of(interest=[np.log([0.2, 3.0, 1.6, 9, 9])])
-    assert found[1] == "you pick Horror 3 times as often as others"
-    assert found[2] is None
-    assert found[3] == "you pick items of 1990 to 1995 1.6 times as often as others"
-
-
-def test_what_all_say() -> None:
-    found = of(popularity=np.log([3, 3, 1, 1, 0.1]), quality=[0.1, 0, 0.1, 0, 0.1])
-    well = "rated well by those who know it"
-    assert found == ["liked by many", "popular", well, None, well]
-
-
-def test_the_strongest_first_and_at_most_two() -> None:
-    why = {"popularity": [1.0] * 5, "leaning": [[0.2, 0, 0, 0, 0]], "tastes": [[1.5] * 5]}
-    found = of(**why)
-    assert found[0] == "you rate Sci-Fi 1.0 stars above your mean; fits what people like you pick"
-    assert found[1] == "fits what people like you pick; popular"
-    # What is weak beside the strongest is not worth a word.
-    assert of(tastes=[[5.0] * 5], popularity=[1.0] * 5)[0] == "fits what people like you pick"
-
-
-@pytest.mark.parametrize(
-    ("name", "plain"),
-    [
-        ("genre: Drama", "Drama"),
-        ("is_new", "is new"),
-        ("genre: Film-Noir: late", "Film-Noir: late"),
-        ("year: 1990 to 1995", "items of 1990 to 1995"),
-        ("price: -1.5 to 2e+06", "items with price -1.5 to 2e+06"),
-        ("genre: Back to Back", "Back to Back"),
-        ("text: words 255", None),
-        ("embedding: 12", None),
-    ],
-)
-def test_names(name: str, plain: str | None) -> None:
-    assert plain_name(name) == plain

@@ -17,7 +17,8 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.interactions import Interactions, Shared
-from bgtplanner.models.learner import Explanation, Local
+from bgtplanner.models.learner import Local
+from bgtplanner.published.reasons import Explanation
 from bgtplanner.models.metrics import lists_of, ranked
 from bgtplanner.report.page import render
 from bgtplanner.runs.run import load

@@ -19,7 +19,8 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import MessageError
 from bgtplanner.federation.compilation import padding_of
 from bgtplanner.models.interactions import Interactions, Shared
-from bgtplanner.models.learner import Explanation, Learner, Local
+from bgtplanner.models.learner import Learner, Local
+from bgtplanner.published.reasons import Explanation
 
 _NEVER = np.iinfo(np.int32).max
 

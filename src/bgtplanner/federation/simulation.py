@@ -23,9 +23,10 @@ from bgtplanner.federation.protection import Released
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Federation, Outcome, State
 from bgtplanner.models.interactions import Interactions, Shared
-from bgtplanner.models.learner import Explanation, Learner, Local
+from bgtplanner.models.learner import Learner, Local
 from bgtplanner.models.metrics import Metrics, tally
 from bgtplanner.planning.plan import Plan
+from bgtplanner.published.reasons import Explanation
 
 
 class Seen(NamedTuple):

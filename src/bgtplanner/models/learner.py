@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from bgtplanner.errors import ConfigError
 from bgtplanner.models.interactions import Interactions, Shared, Upload, copies
 from bgtplanner.models.optimizers import Aggregate, Memory, Noise, Server
+from bgtplanner.published.reasons import Explanation
 
 Local = Any  # state that stays on the clients: a tree of arrays whose first axis is the user
 
@@ -32,22 +33,6 @@ class Statistics(NamedTuple):
     upload: Upload
     loss: Array
     local: Local
-
-
-class Explanation(NamedTuple):
-    """Why items are ranked as they are for some users; None plays no part in it."""
-
-    popularity: Array | None = None  # logarithm, relative to the mean item
-    quality: Array | None = None  # how much better than usual each item is rated
-    leaning: Array | None = None  # by feature, how much higher its items are rated
-    interest: Array | None = None  # logarithm of how much more often they are picked
-    tastes: Array | None = None  # what the axes of taste add to each item
-
-    def of_users(self, which: Any) -> Explanation:
-        """Return the explanation for some of the users, as NumPy arrays."""
-        arrays = [None if part is None else np.asarray(part) for part in self]
-        parts: list[Any] = [None if part is None else part[which] for part in arrays[2:]]
-        return Explanation(*arrays[:2], *parts)  # type: ignore[arg-type]
 
 
 class Learner(Protocol):

@@ -4,44 +4,28 @@ A list has the items that a user has not rated, in the order of the model's rank
 has not learned anything yet, the list of a model that knows users' leanings towards public
 features rests on these alone; any other ranking would be arbitrary, and there is no list.
 
-A reason names what moved the item up for this user, the strongest first: a feature that the user
-rates higher or picks more often than usual, tastes, how popular the item is, how well it is rated.
-All of it comes from the model's own :class:`~bgtplanner.models.learner.Explanation`.
+The reasons are made in :mod:`bgtplanner.published.reasons`, from the model's own explanation.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import NothingLearnedError
-
-if TYPE_CHECKING:
-    from bgtplanner.models.learner import Explanation
+from bgtplanner.published.reasons import Described, Explanation, reasons_of
 
 Basis = Literal["model", "features", "nothing"]  # what a list rests on
 
 SEED = 20_161_010  # of the order of equal items, and of the users that are drawn; it is public
 _AT_ONCE = 1 << 22  # scores held in memory at a time
 _FEWEST = 64  # users ranked at a time: fewer would be padded to as many
-_TENTH = 0.1  # a rating so much higher counts as an item that is about three times as likely
-_HIGHER = 0.02  # on the scale of 0 to 1: what is less is not worth a word
-_OFTEN = float(np.log(1.5))
-_POPULAR = float(np.log(2.0))
-_TASTES = 0.3
-_BESIDE = 0.25  # of the strongest: what a second clause must have
-_CLASS = re.compile(r"(-?\d[\d.e+-]*) to (-?\d[\d.e+-]*)")
-_HASHED = re.compile(r"(words )?\d+")
-_OF_ALL = ("", "popular", "rated well by those who know it", "liked by many")
-_Float = NDArray[np.float64]
-_Clause = tuple[_Float, Callable[[tuple[int, int]], str]]  # strength by place, and its words
 
 
 class Recommended(NamedTuple):
@@ -91,6 +75,8 @@ class Recommender:
     def blocks(self, users: ArrayLike, top: int) -> Iterator[Block]:
         """Yield the lists of some users, different ones, in their order, many at a time."""
         ratings, catalogue = self.ratings, self.ratings.catalogue
+        names = () if catalogue is None else catalogue.names
+        about = Described(ratings.features, names, ratings.low, ratings.high)
         wide, which = top * ratings.features.shape[1], np.asarray(users, dtype=np.int32)
         whom = "others" if self.learned else "chance would"
         for some, items, ranks in best_unrated(self.rank, self.known, which, top, wide):
@@ -106,7 +92,7 @@ class Recommender:
                 pairs = np.repeat(some, items.shape[1]), items.ravel().astype(np.int32)
                 predicted = ratings.to_raw(self.predict(*pairs)).reshape(items.shape)
             cells = [part.tolist() for part in (ratings.item_labels[items], titles, predicted)]
-            cells.append(reasons_of(ratings, why, items, whom))
+            cells.append(reasons_of(about, why, items, whom))
             labels = ratings.user_labels[some].tolist()
             lists = [
                 [
@@ -173,102 +159,3 @@ def note_of(bases: Counter[Basis], learned: bool) -> str | None:
     ]
     cause += " for some users" if learned else ""
     return f"{cause[0].upper()}{cause[1:]}; shown instead: {', '.join(parts)}."
-
-
-def reasons_of(
-    ratings: Ratings, why: Explanation, items: NDArray[Any], whom: str = "others"
-) -> list[list[str | None]]:
-    """Return a reason for each place of each list; None where there is none.
-
-    `items` are those on the lists, ``[users, top]``; picks are compared with those of `whom`.
-    """
-    low, high = ratings.low, ratings.high
-    digits, unit = (".1f", "stars") if low >= 0 and 3 <= high <= 10 else (".2g", "points")
-
-    def higher(name: str, leaning: float) -> str:
-        return f"you rate {name} {leaning * (high - low):{digits}} {unit} above your mean"
-
-    def more_often(name: str, interest: float) -> str:
-        return f"you pick {name} {np.exp(interest):.2g} times as often as {whom}"
-
-    clauses = [
-        _of_all(why, items),
-        _of_features(ratings, why.leaning, items, _HIGHER, _TENTH, higher),
-        _of_features(ratings, why.interest, items, _OFTEN, 1.0, more_often),
-    ]
-    if why.tastes is not None:
-        added = np.take_along_axis(np.asarray(why.tastes, np.float64), items, axis=1)
-        strong = np.where(added >= _TASTES, added, 0.0)
-        clauses.append((strong, lambda _: "fits what people like you pick"))
-    strengths = np.stack([strength for strength, _ in clauses])
-    order = np.argsort(-strengths, axis=0, kind="stable")[:2]
-    best = np.take_along_axis(strengths, order, axis=0)
-    given = (best > 0) & (best >= _BESIDE * best[:1])
-    reasons: list[list[str | None]] = [[None] * items.shape[1] for _ in items]
-    for user, place in np.argwhere(given[0]).tolist():
-        chosen = order[given[:, user, place], user, place]
-        reasons[user][place] = "; ".join(clauses[which][1]((user, place)) for which in chosen)
-    return reasons
-
-
-def _of_all(why: Explanation, items: NDArray[Any]) -> _Clause:
-    """Return what all users together say about each item."""
-    zeros = np.zeros(items.max(initial=0) + 1)
-    popular = np.asarray(zeros if why.popularity is None else why.popularity, np.float64)[items]
-    good = np.asarray(zeros if why.quality is None else why.quality, np.float64)[items]
-    popular, good = popular * (popular >= _POPULAR), good * (good >= _HIGHER)
-    kind = (popular > 0) + 2 * (good > 0)
-    return popular + good / _TENTH, lambda at: _OF_ALL[kind[at]]
-
-
-def _of_features(
-    ratings: Ratings,
-    of: ArrayLike | None,
-    items: NDArray[Any],
-    least: float,
-    unit: float,
-    say: Callable[[str, float], str],
-) -> _Clause:
-    """Return the feature with a name that moved each item up most.
-
-    It counts only as far as the item's features together moved it up: an item that is lifted by
-    one feature and pulled down by two others is not recommended because of the one.
-    """
-    features, catalogue = ratings.features, ratings.catalogue
-    if (
-        of is None
-        or catalogue is None
-        or np.shape(of)[1] != features.shape[1]
-        or not features.size
-    ):
-        return np.zeros(items.shape), lambda _: ""
-    names = [plain_name(name) for name in catalogue.names]
-    values = np.asarray(of, np.float64)
-    added = features[items] * values[:, None, :]
-    together = added.sum(axis=2)
-    added[:, :, [name is None for name in names]] = 0.0
-    which = added.argmax(axis=2)
-    strength = np.minimum(added.max(axis=2), together)
-    value = np.take_along_axis(values, which, axis=1)
-    return np.where(strength >= least, strength / unit, 0.0), lambda at: say(
-        str(names[which[at]]), float(value[at])
-    )
-
-
-def plain_name(name: str) -> str | None:
-    """Return a feature as people would call it; None for hashed words and embeddings.
-
-    Example:
-        >>> plain_name("genre: Drama"), plain_name("year: 1990 to 1995"), plain_name("is_new")
-        ('Drama', 'items of 1990 to 1995', 'is new')
-        >>> plain_name("title: words 17"), plain_name("embedding: 3")
-        (None, None)
-    """
-    column, colon, part = name.partition(": ")
-    if not colon:
-        return name.replace("_", " ")
-    if _HASHED.fullmatch(part):
-        return None
-    if not _CLASS.fullmatch(part):
-        return part
-    return f"items of {part}" if column == "year" else f"items with {column} {part}"

@@ -45,10 +45,11 @@ from jax import Array
 
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.interactions import Interactions, Shared, Upload
-from bgtplanner.models.learner import Explanation, Local, Statistics
+from bgtplanner.models.learner import Local, Statistics
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
 from bgtplanner.models.posterior import Floats, Posterior
 from bgtplanner.models.settings import check
+from bgtplanner.published.reasons import Explanation
 
 _SHARE = 3  # column of the share of all ratings that an item has; 0 for all: not known yet
 _ASKS = 4  # column of the share of the next upload that is asked for tastes; the same for all

@@ -1,0 +1,1 @@
+"""What is published: the model file, and lists made from it, with NumPy alone."""
