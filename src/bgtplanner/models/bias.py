@@ -26,14 +26,15 @@ with the same weights in both, so that they cancel. What the server makes of all
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.models.interactions import Interactions, Shared, Upload
-from bgtplanner.models.learner import Learner, Local, Statistics
+from bgtplanner.models.learner import Learner, Local, Published, Statistics, settings_of
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
 from bgtplanner.models.posterior import COUNT_WEIGHT, Floats, Posterior
 from bgtplanner.models.settings import check
@@ -135,6 +136,14 @@ class Biases(Learner):
     ) -> Floats:
         """Return the improvement that the posterior expects from more precision."""
         return memory.forecast(precision, clip, norm, self.count_weight)
+
+    def publishes(self, shared: Shared, memory: Any) -> Published:
+        """Return qualities and popularities, and which share of popularity is known for sure."""
+        posterior: Posterior = memory
+        known = posterior.known_share(self.count_weight)
+        return Published(
+            "biases", settings_of(self), np.asarray(shared.items), {"popularity": known}
+        )
 
     def table(self, shared: Shared) -> Array:
         """Return what users respond to, ``[n_items, width]``: level, popularity and quality."""

@@ -9,13 +9,15 @@ item rows needs no term for the change of that solution.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from bgtplanner.models.interactions import Interactions, Shared, Upload
-from bgtplanner.models.learner import Learner, Local, Statistics
+from bgtplanner.models.learner import Learner, Local, Published, Statistics, settings_of
 from bgtplanner.models.settings import check
 from bgtplanner.models.solving import normal_equations, solved_systems
 
@@ -93,6 +95,11 @@ class Factorization(Learner):
         """Predictions clipped to the scale of the ratings."""
         del interactions
         return jnp.clip(self._score(shared.items[item], local[user]), 0.0, 1.0)
+
+    def publishes(self, shared: Shared, memory: Any) -> Published:
+        """Return biases and factors of the items."""
+        del memory
+        return Published("factorization", settings_of(self), np.asarray(shared.items), {})
 
     def _regression(self, shared: Shared, interactions: Interactions) -> tuple[Array, Array]:
         """Return what users are solved from: the row of X for each item, and y of each rating."""

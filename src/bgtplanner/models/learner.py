@@ -35,6 +35,15 @@ class Statistics(NamedTuple):
     local: Local
 
 
+class Published(NamedTuple):
+    """What a learner publishes of what it has learned: releases alone, and public numbers."""
+
+    ranker: str  # the kind of model that it makes, by its name in published.ranking.RANKERS
+    settings: dict[str, Any]
+    released: NDArray[np.float32]  # one row per item
+    evidence: dict[str, float]  # how far what was released stands out from its noise
+
+
 class Learner(Protocol):
     """A recommender: what its clients compute, all at once, and what its server does.
 
@@ -163,6 +172,11 @@ class Learner(Protocol):
         """
         del memory, precision, clip, norm
         return {}
+
+    def publishes(self, shared: Shared, memory: Memory) -> Published | None:
+        """Return what a model file holds of this learner; by default it has none."""
+        del shared, memory
+        return None
 
     def asking(self, shared: Shared, split: Mapping[str, float]) -> Shared:
         """Return the parameters to send out, with what they ask of the next uploads."""

@@ -147,6 +147,13 @@ class Posterior(NamedTuple):
         counts = self.told[:, 1] / count_weight / precision
         return counts, 1.0 / (count_weight * jnp.sqrt(precision))
 
+    def known_share(self, count_weight: float) -> float:
+        """Return which share of the popularity is that of items whose counts stand out."""
+        counts, std = map(np.asarray, self._counts(count_weight))
+        weight = np.asarray(self.weight, dtype=np.float64)
+        clear = counts > _STANDS_OUT["l2"] * std
+        return float(weight[clear].sum() / max(float(weight.sum()), 1e-12))
+
     def varied(self, norm: Norm, count_weight: float) -> Array:
         """Return how surely the counts vary by more than their noise, from 0 to 1."""
         return _varied(*self._counts(count_weight), norm)

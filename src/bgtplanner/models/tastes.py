@@ -45,7 +45,7 @@ from jax import Array
 
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.interactions import Interactions, Shared, Upload
-from bgtplanner.models.learner import Local, Statistics
+from bgtplanner.models.learner import Local, Published, Statistics
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
 from bgtplanner.models.posterior import Floats, Posterior
 from bgtplanner.models.settings import check
@@ -241,6 +241,19 @@ class Tastes(Biases):
             interest=own[:, axes:] * scale if features else None,
             tastes=own[:, :axes] @ table[:, :axes].T if axes else None,
         )
+
+    def publishes(self, shared: Shared, memory: TasteMemory) -> Published:
+        """Return what is sent out without the features, and how many axes stand out."""
+        found = super().publishes(shared, memory.posterior)
+        released, evidence = found.released[:, : _OWN + self._axes].copy(), dict(found.evidence)
+        released[:, _ASKS] = 0.0  # only says what the next upload would be asked for
+        evidence["features"] = shared.items.shape[1] - _OWN - self._axes
+        used = (released[:, _OWN:] ** 2).sum(axis=0) > 0.25
+        told, precision = np.asarray(memory.told, dtype=np.float64), float(memory.precision)
+        edge = (math.sqrt(len(told)) + math.sqrt(self._axes)) * math.sqrt(precision)
+        sizes = np.linalg.svd(told - told.mean(axis=0), compute_uv=False)
+        evidence["axes"] = int(min(used.sum(), (sizes > 1.5 * edge).sum())) if precision else 0
+        return found._replace(ranker="tastes", released=released, evidence=evidence)
 
     def server_initial(self, shared: Shared, server: Server) -> TasteMemory:  # type: ignore[override]
         """Return the memory before the first round."""

@@ -1,0 +1,120 @@
+"""A model file from what a run or a training has learned: releases and public facts, no more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtr
+
+import bgtplanner
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.errors import ConfigError
+from bgtplanner.federation.rounds import Federation, State
+from bgtplanner.privacy.accountants import Accountant, rounded_up
+from bgtplanner.privacy.budget import Budget
+from bgtplanner.privacy.conversions import gdp_capacity
+from bgtplanner.privacy.mechanisms import Neighbours
+from bgtplanner.published.model import Model
+
+_ABOUT = {
+    "replace-special": "what one person sends is exchanged for nothing",
+    "replace-one": "one person's ratings are exchanged for any others",
+}
+
+
+def model_of(
+    federation: Federation,
+    state: State,
+    ratings: Ratings,
+    guarantee: Mapping[str, Any],
+    training: Mapping[str, Any],
+    *,
+    learned: bool,
+) -> Model:
+    """Return the model that a learner publishes; refuse one that publishes none.
+
+    Of the ratings, only what is public is taken: labels, catalogue and scale.
+    """
+    found = federation.model.publishes(state.shared, state.memory)
+    if found is None:
+        name = type(federation.model).__name__
+        raise ConfigError(f"model = {name}: it publishes no model file; use tastes or biases")
+    catalogue = ratings.catalogue
+    titles = None if catalogue is None or catalogue.titles is None else catalogue.titles.tolist()
+    return Model(
+        ranker=found.ranker,
+        settings={name: of for name, of in found.settings.items() if of is not None},
+        items=ratings.item_labels.tolist(),
+        titles=titles,
+        names=() if catalogue is None else catalogue.names,
+        features=np.asarray(ratings.features, dtype=np.float32),
+        released=np.asarray(found.released, dtype=np.float32),
+        low=float(ratings.low),
+        high=float(ratings.high),
+        implicit=ratings.implicit,
+        learned=learned,
+        guarantee=dict(guarantee),
+        evidence=dict(found.evidence),
+        training={"bgtplanner": bgtplanner.__version__, **training},
+    )
+
+
+def guarantee_of(
+    budget: Budget,
+    accountant: Accountant,
+    neighbours: Neighbours,
+    *,
+    people: int,
+    trust: str,
+    seeded: bool,
+    assumed: Sequence[str] = (),
+    ledger: bool = True,
+) -> dict[str, Any]:
+    """Return what a model file promises, in numbers and in sentences."""
+    if seeded:
+        said = ["Not private: the noise comes from a seed, so that whoever has it can remove it."]
+        return {"private": False, "sentences": said, "people": people}
+    other = accountant.other_promise(budget, neighbours)
+    epsilon, delta = budget.epsilon, budget.delta
+    right = guessed_right(epsilon, delta)
+    whole = (
+        f"({epsilon:g}, {delta:g})-differential privacy for each of {people:,} people, against "
+        f"whoever has this file: epsilon bounds what can be told if {_ABOUT[neighbours]} "
+        f"({neighbours})."
+    )
+    said = [
+        whole,
+        f"Whoever knows everything else and guesses whether that is so is right at most "
+        f"{100 * right:.0f} times in 100; a coin is right 50 times.",
+    ]
+    if other is not None:
+        opposite = next(name for name in _ABOUT if name != neighbours)
+        said.append(f"If {_ABOUT[opposite]} ({opposite}), epsilon is {rounded_up(other)}.")
+    if trust == "central":
+        said.append("Whoever ran the training held the ratings, and was trusted with them.")
+    said.append("Who takes part is not hidden, nor is how many people do.")
+    not_accounted = [f"{name} of the ratings" for name in assumed]
+    if assumed:
+        said.append(f"This holds only if these were public: {' and '.join(assumed)}.")
+    if not ledger:
+        not_accounted.append("other trainings on the same ratings")
+        said.append("No ledger was kept: other trainings on the same ratings are not counted.")
+    if delta * people > 1:
+        said.append("Delta is above 1 in the number of people: that is not a strong promise.")
+    return {
+        "private": True, "epsilon": epsilon, "delta": delta, "neighbours": neighbours,
+        "epsilon_other_reading": other, "trust": trust, "unit": "client",
+        "mechanism": accountant.mechanism, "accounting": accountant.name, "people": people,
+        "not_accounted": not_accounted, "sentences": said,
+    }  # fmt: skip
+
+
+def guessed_right(epsilon: float, delta: float) -> float:
+    """Return how often the best guess at one person's presence can be right, from 0.5 to 1.
+
+    All Gaussian releases that a budget pays for are together as one, of two normal distributions
+    that are mu apart: a guess is right with probability Phi(mu / 2).
+    """
+    return float(ndtr(0.5 * np.sqrt(gdp_capacity(epsilon, delta))))
