@@ -36,12 +36,12 @@ def test_an_option_that_does_not_exist_is_refused_with_those_that_do() -> None:
         planner(paper(options={"beta": 1.0}))
     for name in ("beta", "forgetting", "gamma", "initial_rounds", "length_scale"):
         assert name in str(refused.value)
-    assert "_" not in str(refused.value).replace("initial_rounds", "").replace("length_scale", "")
+    assert " _" not in str(refused.value)
 
 
 @pytest.mark.parametrize("constants", ["paper", "repaired"])
 def test_fewest_rounds_that_leave_no_choice_are_refused(constants: str) -> None:
-    with pytest.raises(ConfigError, match="planning.min_rounds = 20"):
+    with pytest.raises(ConfigError, match=r"planning\.min_rounds = 20"):
         planner(paper(constants=constants, T_min=20))
     assert planner(paper(constants=constants, T_min=19)).charges.shape[1] == 5
 
