@@ -21,7 +21,6 @@ import pytest
 from bgtplanner import simulate
 from bgtplanner.errors import BGTPlannerError, RunFolderError
 from bgtplanner.report.page import render
-from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.run import load, resume
 from bgtplanner.runs.statistics import finished_cells
 from bgtplanner.runs.study import Study
