@@ -13,7 +13,8 @@ instead of `docs/paper.md`, unless told otherwise by --docs.
 from __future__ import annotations
 
 import argparse
-import subprocess
+import json
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -26,8 +27,9 @@ from benchmarks.paper.findings import clip_effect, closeness, gains, misses
 from benchmarks.paper.guarantees import guarantee, theorem
 from benchmarks.paper.page import NOT_RUN, blank, body_of, put
 from benchmarks.paper.plan import DATASETS, FIGURES, RUNS, SEEDS, TEN_USERS, Job, jobs_of
-from benchmarks.paper.results import Results, finished, write_halves
+from benchmarks.paper.results import PROVENANCE, Results, finished, write_halves
 from benchmarks.paper.table import commands, deviations, how_to_run, table2
+from benchmarks.provenance import here, of_one_code
 from bgtplanner.errors import BGTPlannerError, InterruptedRunError
 from bgtplanner.report.terminal import duration
 from bgtplanner.runs.compare import check_settings, run_cells
@@ -37,16 +39,12 @@ from bgtplanner.runs.study import Cell, parse_seeds
 
 
 def provenance(results: Results) -> str | None:
-    """By which commit and from how many runs the page was written."""
+    """Of which commit and machine the runs of the page are; runs of other code are refused."""
     if not results.columns:
         return None
-    found = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    commit = found.stdout.strip() or "not known"
     return (
-        f"Written by `make paper` at commit {commit} from {results.runs:,} runs, seeds "
-        f"{SEEDS[0]} to {SEEDS[-1]}."
+        f"Written by `make paper` from {results.runs:,} runs, seeds {SEEDS[0]} to {SEEDS[-1]}, "
+        f"of {of_one_code(results.provenances)}."
     )
 
 
@@ -87,6 +85,7 @@ def write_page(results: Results, docs: Path) -> list[str]:
     Raises:
         SystemExit: If the page has no place for one of them.
     """
+    provenance(results)  # refuses runs of different code before anything is written
     text = docs.read_text(encoding="utf-8") if docs.exists() else blank(TITLES)
     written = []
     bodies = {name: body_of(text, name) for name in TITLES}  # first see that all are there
@@ -162,6 +161,9 @@ def run(jobs: Sequence[Job], runs: Path, at_once: int) -> bool:
     for outcome in run_cells(todo, runs, jobs=at_once):
         number += 1
         good = good and outcome.error is None
+        if outcome.error is None:
+            noted = runs / outcome.cell.place / PROVENANCE
+            write_whole(noted, json.dumps(here()) + "\n")
         left = duration((time.monotonic() - begun) / number * (len(todo) - number))
         what = f"FAILED: {outcome.error}" if outcome.error else f"{outcome.seconds:.0f} s"
         place = outcome.cell.place
@@ -185,7 +187,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", help="such as 0-4, the default")
     parser.add_argument("--datasets", help=f"default {','.join(DATASETS)}")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--data-dir", help="where the data sets are; then $BGTPLANNER_DATA")
     given = parser.parse_args(arguments)
+    if given.data_dir:
+        os.environ["BGTPLANNER_DATA"] = given.data_dir
     quick = given.quick
     runs = given.runs or (Path("runs/paper-quick") if quick else RUNS)
     datasets = (given.datasets or ("ml-100k" if quick else ",".join(DATASETS))).split(",")

@@ -116,7 +116,7 @@ _KNOWN = {
     "BGTplanner": (
         "F1 on FilmTrust is higher than print with every policy of ours, and with a plain loop "
         "over clients that shares no code with the package (.6995): the cause is not known. It is "
-        "not the split, which is the authors' own file."
+        "not the shares of the split, which are those of the authors' file."
     ),
     "DPSGD": (
         "The paper names an accountant and a code base, but neither sensitivity nor delta. Print "

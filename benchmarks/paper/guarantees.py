@@ -8,7 +8,7 @@ from benchmarks.paper.plan import COMPARED, DATASETS
 from benchmarks.paper.results import Results
 from benchmarks.paper.table import NOTHING, column, table
 from bgtplanner import Budget
-from bgtplanner.paper.planners import Repaired
+from bgtplanner.paper.planners import AsPrinted, Repaired
 from bgtplanner.privacy.budget import Budgets
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.summary import CLIENT_LEVEL_DELTA
@@ -29,7 +29,7 @@ def least_bias(rounds: int, clients: int, tries: int) -> float:
 def theorem(results: Results) -> str | None:
     """Both sides of the condition of the regret bound, for every data set."""
     config = load_config(preset="paper")
-    rounds, fewest = config.federation.rounds, config.planning.min_rounds or 1
+    rounds, fewest = config.federation.rounds, AsPrinted.fewest_rounds(config.federation.rounds)
     budget = Budget(config.privacy.epsilon, config.privacy.delta)
     sizes = {
         name: number for name in results.datasets if (number := results.number(name, "clients"))

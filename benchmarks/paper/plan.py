@@ -116,7 +116,7 @@ READINGS = (
     ),
     _bgt("bgt", "BGTplanner, as printed"),
     _bgt("bgt-repaired", "BGTplanner, its formulas repaired", constants="repaired"),
-    _bgt("bgt-own", "BGTplanner, ours", constants="own"),
+    _bgt("bgt-own", "BGTplanner, ours", constants="own", min_rounds=70),
     _dpsgd(
         "dpsgd-moments", "DPSGD, moments accountant", accounting="gaussian/rdp", delta=1e-5,
         compared=True,

@@ -24,6 +24,7 @@ from bgtplanner.runs.statistics import (
 from bgtplanner.runs.study import Study
 
 _HALVES = "half.json"
+PROVENANCE = "provenance.json"
 Summaries = Mapping[int, Mapping[str, Any]]
 
 
@@ -33,20 +34,22 @@ class Results:
     Attributes:
         settings: Of every reading and data set, what was set otherwise than by the preset.
         sweeps: By name of the figure; one for each folder that has something finished.
+        provenances: Of every run, which code, libraries and machine it is of.
     """
 
     def __init__(self, runs: Path) -> None:
         self.sweeps: dict[str, list[Comparison]] = {}
+        self.provenances: list[Mapping[str, Any]] = []
         self.settings: dict[tuple[Reading, str], Mapping[str, Any]] = {}
         self._halves = _halves(runs)
         self._cells: dict[tuple[str, str, str], dict[int, Mapping[str, Any]]] = {}
         for reading in READINGS:
-            for asked, outcomes in _read(runs / reading.name):
+            for asked, outcomes in self._read(runs / reading.name):
                 self._add(reading.name, outcomes)
                 for dataset in asked.datasets:
                     self.settings[reading, dataset] = asked.settings
         for figure in FIGURES:
-            found = [summed_up(*each) for each in _read(runs / figure.name)]
+            found = [summed_up(*each) for each in self._read(runs / figure.name)]
             if found:
                 self.sweeps[figure.name] = sorted(found, key=_first_dataset)
 
@@ -54,6 +57,18 @@ class Results:
         for outcome in outcomes:
             place = (reading, outcome.cell.dataset, outcome.cell.mechanism)
             self._cells.setdefault(place, {})[outcome.cell.seed] = outcome.summary or {}
+
+    def _read(self, folder: Path) -> Iterator[tuple[Study, list[Outcome]]]:
+        """What was asked for in a folder and those in it, with what is finished."""
+        below = sorted(entry for entry in folder.glob("*") if entry.is_dir())
+        for place in (folder, *below):
+            asked = Study.read(place)
+            if asked is None or not (outcomes := finished(asked, place)):
+                continue
+            for outcome in outcomes:
+                noted = place / outcome.cell.place / PROVENANCE
+                self.provenances.append(json.loads(noted.read_text()) if noted.exists() else {})
+            yield asked, outcomes
 
     def of(self, reading: Reading, dataset: str, mechanism: str) -> Summaries:
         """The summaries of one cell by seed. FedSGD, which has no noise, stands under Gaussian."""
@@ -138,15 +153,6 @@ def _halves(runs: Path) -> dict[str, list[float]]:
 def finished(asked: Study, out: Path) -> list[Outcome]:
     """The cells in a folder that are done, by their summaries."""
     return [found for found in finished_cells(asked.cells(), out) if found.summary]
-
-
-def _read(folder: Path) -> Iterator[tuple[Study, list[Outcome]]]:
-    """What was asked for in a folder and those in it, with what is finished."""
-    below = sorted(entry for entry in folder.glob("*") if entry.is_dir())
-    for place in (folder, *below):
-        asked = Study.read(place)
-        if asked is not None and (outcomes := finished(asked, place)):
-            yield asked, outcomes
 
 
 def _first_dataset(found: Comparison) -> int:

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import bgtplanner
+from benchmarks.provenance import fingerprint, here
 from benchmarks.results.plan import Run
 
-_FOLDERS = ("privacy", "planning", "data", "models", "federation", "paper", "runs")
-
-
-@cache
-def fingerprint() -> str:
-    """Of all code that decides what comes out of a run; comments and docstrings do not count."""
-    digest = hashlib.sha256()
-    package = Path(bgtplanner.__file__).parent
-    for file in sorted(path for name in _FOLDERS for path in (package / name).rglob("*.py")):
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-                node.value.value = ""  # a docstring, or nothing
-        digest.update(ast.dump(tree).encode())
-    return digest.hexdigest()[:16]
+__all__ = ["Store", "fingerprint"]
 
 
 class Store:
@@ -68,7 +51,8 @@ class Store:
         return sum(row is not None and row.get("code") != fingerprint() for row in found)
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Write a result down."""
+        """Write a result down, with the code, the libraries and the machine that it is of."""
+        row = {**row, **here()}
         self._known.setdefault(row["key"], {})[row["mark"]] = dict(row)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab+") as file:

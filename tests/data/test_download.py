@@ -184,13 +184,6 @@ class TestBroken:
 
 
 class TestHostile:
-    def test_a_body_without_end(
-        self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        bind(monkeypatch, server.body, max_bytes=5000)
-        with pytest.raises(DownloadError, match="larger than the 5000 bytes allowed"):
-            fetch(server, tmp_path)
-
     def test_wrong_checksum_of_a_file(
         self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

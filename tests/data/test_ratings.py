@@ -99,11 +99,11 @@ class TestFromArrays:
     @pytest.mark.parametrize(
         ("options", "problem"),
         [
-            ({"scale": None}, "scale=None: expected 'max', 'minmax' or two numbers"),
-            ({"scale": 3}, "scale=3: expected"),
+            ({"scale": None}, "scale=None: expected 'max', 'minmax' or two finite numbers"),
             ({"scale": (1, 2, 3)}, "expected 'max'"),
             ({"scale": (0, 10**400)}, "expected 'max'"),
-            ({"scale": (5, 1)}, "needs finite bounds"),
+            ({"scale": (5, 1)}, r"scale=\(5, 1\): expected"),
+            ({"scale": "5:1"}, "scale='5:1': expected"),
             ({"scale": 3, "value": None}, "scale=3: expected"),
             ({"duplicates": None}, "duplicates=None"),
             ({"name": None}, "name = None: expected text"),

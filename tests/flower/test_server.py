@@ -97,29 +97,6 @@ def test_a_bad_reply_is_dropped_and_counted(
     assert all(np.isfinite(array).all() for array in checkpoint.values())
 
 
-def test_copies_of_another_clients_or_an_earlier_upload_are_dropped(
-    federation: Federation, tmp_path: Path
-) -> None:
-    set_keys(federation, federation__rounds=2)
-    uploads: list[Any] = []
-
-    @only_in_training
-    def copying(node: int, request: Message, reply: Message) -> Iterable[Message]:
-        if node == 1:
-            uploads.append(Upload.read(reply.content).values)
-        if node == 2:
-            return [Message(Upload(uploads[0]).record(), reply_to=request)]
-        return [reply]
-
-    play(federation, InProcessGrid(client_app, federation[1], copying), tmp_path / "run")
-    records = rounds_of(tmp_path / "run")
-    assert [record["dropped_by_kind"] for record in records] == [{"repeated": 1}] * 2
-    assert [record["clients"] for record in records] == [2, 2]
-    checkpoint = RunFolder(tmp_path / "run").checkpoint()
-    assert checkpoint is not None
-    assert checkpoint["uploads_seen"].shape == (4, 16)  # known when the server is started again
-
-
 def test_duplicates_and_strangers_are_dropped_and_counted(
     federation: Federation, tmp_path: Path
 ) -> None:

@@ -33,7 +33,7 @@ from bgtplanner.privacy.conversions import (
     renyi_epsilon,
 )
 from bgtplanner.privacy.privunit import epsilon_of
-from bgtplanner.privacy.shares import distance_from_gaussian
+from privacy.sums import distance_from_gaussian
 
 PLD_STEP = 1e-3
 EPSILONS = [0.05, 1.0, 5.0, 10.0, 20.0, 60.0]

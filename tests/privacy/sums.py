@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -36,3 +37,27 @@ def sum_of_shares(
     for row, source, bound in zip(rows, sources, bounds, strict=True):
         total += shares.encode(row, source, clip=float(bound))  # modulo 2^64, a multiple
     return np.asarray(total & shares.mask(rows.shape[1]))
+
+
+def distance_from_gaussian(share: int | float, number: int, size: int = 1) -> float:
+    """Return how far a sum of rounded shares may be from Gaussian noise, in `size` coordinates.
+
+    It is a bound on the logarithm of the ratio of its probabilities to those of a function of
+    Gaussian noise of variance number * share^2, whatever the upload (``docs/proofs/shares.md``).
+    """
+    total = 0.0
+    if not _uneven(share, 1):  # then it is below what a float can tell from 0 for all of them
+        return total
+    for index in range(1, min(number, 64)):
+        total -= math.log1p(-_uneven(share, index))
+    # The larger the index, the smaller its term.
+    total -= max(0, number - 64) * math.log1p(-_uneven(share, 64))
+    return size * total
+
+
+def _uneven(share: float, index: int) -> float:
+    """Return by how much at most the density of a normal variate modulo 1 differs from 1."""
+    ratio = math.exp(-2 * math.pi**2 * share**2 * index / (index + 1))
+    # The powers 1, 4, 9, ... are no more than 1, 2, 3, ...; a share is never so small that this
+    # reaches 1.
+    return min(2 * ratio / (1 - ratio), 1 - 2**-53) if ratio < 1 else 1 - 2**-53

@@ -18,14 +18,9 @@ from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.conversions import gaussian_delta
 from bgtplanner.privacy.mechanisms import SENSITIVITY, Neighbours, mechanism_named
 from bgtplanner.privacy.randomness import ExactNoise
-from bgtplanner.privacy.shares import (
-    ROOM,
-    Shares,
-    Tolerance,
-    distance_from_gaussian,
-)
+from bgtplanner.privacy.shares import ROOM, Shares, Tolerance
 from privacy.ledgers import exact
-from privacy.sums import sum_of_shares
+from privacy.sums import distance_from_gaussian, sum_of_shares
 
 Floats = NDArray[np.float64]
 GDP = accountant_named("gaussian/gdp")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.registry import CONTEXTS, POLICIES
-from bgtplanner.runs.config import BEFORE, Config, differences, effective, load_config, to_toml
+from bgtplanner.runs.config import Config, differences, effective, load_config, to_toml
 from bgtplanner.runs.settings import FLAGS, PRESETS, parse_assignment
 
 
@@ -202,8 +202,6 @@ def test_a_setting_that_is_gone_is_refused_in_a_sentence_and_read_of_old_runs(
     assert message_of(file=toml(tmp_path, "[run]\ndevices = 2\n")).endswith(said)
     old = toml(tmp_path, "[run]\ndevices = 2\n[data]\nitems = 'auto'\n[folder]\nschema = 1\n")
     assert load_config(file=old) == load_config()
-    read = load_config(file=old, before=BEFORE)  # what the file has counts
-    assert (read.data.items, read.planning.objective) == ("auto", "last")
 
 
 class TestExpansions:

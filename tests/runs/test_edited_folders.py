@@ -21,7 +21,6 @@ import pytest
 from bgtplanner import simulate
 from bgtplanner.errors import BGTPlannerError, RunFolderError
 from bgtplanner.report.page import render
-from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.run import load, resume
 from bgtplanner.runs.statistics import finished_cells
 from bgtplanner.runs.study import Study
@@ -235,13 +234,6 @@ def copy(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
-def test_the_summary_of_another(copy: Path) -> None:
-    file = copy / "summary.json"
-    file.write_text(file.read_text().replace('"policy": "bgt"', '"policy": "uniform"'))
-    with pytest.raises(RunFolderError, match=r"policy = 'uniform', and config\.toml has 'bgt'"):
-        render(copy)
-
-
 def test_rounds_in_another_order(copy: Path) -> None:
     file = copy / "rounds.jsonl"
     file.write_text("\n".join(reversed(file.read_text().splitlines())) + "\n")
@@ -259,18 +251,6 @@ def test_a_device_or_a_huge_file_is_not_read_to_its_end(name: str, copy: Path) -
     (copy / name).symlink_to("/dev/zero")
     with pytest.raises(RunFolderError, match="is not a plain file"):
         render(copy)
-
-
-def test_what_an_older_folder_left_unsaid_is_taken_for_the_worst(tmp_path: Path) -> None:
-    old = Path(__file__).parent / "assets" / "run-of-0.1"
-    folder = Path(shutil.copytree(old, tmp_path / "run"))
-    assert "noise comes from a seed" in render(folder)
-    file = folder / "config.toml"
-    file.write_text(file.read_text().replace('"synthetic"', '"csv:mine.csv"', 1))
-    summary = RunFolder(folder).summary()
-    assert summary is not None
-    assert summary["simulated_noise"] is True
-    assert summary["not_accounted"] == ["scale", "catalogue"]
 
 
 def test_a_grid_with_edited_cells(tmp_path: Path) -> None:

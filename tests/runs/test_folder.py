@@ -193,17 +193,15 @@ def test_locked_by_whoever_writes(folder: RunFolder) -> None:
 
 
 class TestSchema:
-    @pytest.mark.parametrize(
-        ("schema", "age"), [(SCHEMA - 1, "an older"), (SCHEMA + 1, "a newer")]
-    )
-    def test_other_versions(self, folder: RunFolder, schema: int, age: str) -> None:
+    @pytest.mark.parametrize("schema", [SCHEMA - 1, SCHEMA + 1])
+    def test_other_versions(self, folder: RunFolder, schema: int) -> None:
         folder.close()
         path, file = folder.path, folder.path / "config.toml"
         file.write_text(file.read_text().replace(f"schema = {SCHEMA}", f"schema = {schema}"))
         with pytest.raises(SchemaError) as caught:
             RunFolder.open(path)
         message = str(caught.value)
-        for words in (age, f"schema {schema}", f"schema {SCHEMA}", "--config", str(path)):
+        for words in (f"schema {schema}", f"schema {SCHEMA}", "--config", str(path)):
             assert words in message
         assert f"version {bgtplanner.__version__}" in message
 

@@ -18,8 +18,8 @@ from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.learner import Local
-from bgtplanner.published.reasons import Explanation
 from bgtplanner.models.metrics import lists_of, ranked
+from bgtplanner.published.reasons import Explanation
 from bgtplanner.report.page import render
 from bgtplanner.runs.run import load
 

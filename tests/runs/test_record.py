@@ -23,7 +23,7 @@ from bgtplanner.runs.record import CLIENTS, ROUND, SUMMARY, check, needed_keys
         (ROUND, {"spent": [[2**63]]}, "spent = a list of 1: expected "),
         (SUMMARY, {"policy": "x" * 2000}, "policy = 'xxx"),
         (SUMMARY, {"classes": [{}]}, "classes = a list of 1: expected"),
-        (SUMMARY, {"trust": "no one"}, "trust = 'no one': expected 'local' or 'secagg'"),
+        (SUMMARY, {"neighbours": "all"}, "neighbours = 'all': expected 'replace-special' or"),
         (CLIENTS, {"run": 3}, "run = 3: expected a valid string"),
     ],
 )

@@ -85,7 +85,7 @@ class TestCells:
         [
             ({"datasets": ()}, "--dataset = "),
             ({"datasets": ("ml100k",)}, "--dataset: .*Did you mean 'ml-100k'"),
-            ({"policies": ("bgd",)}, "--policy: .*expected one of bgt"),
+            ({"policies": ("bgd",)}, "--policy .*expected 'bgt'"),
             ({"mechanisms": ("none",)}, "--policy = 'bgt': expected unlimited"),
             ({"mechanisms": ("gaussian", "none")}, "--mechanism = 'none'"),
             ({"preset": "papers"}, "--preset"),
@@ -166,16 +166,16 @@ class TestFolder:
         study.write(tmp_path)
         assert Study.read(tmp_path) == study
 
-    def test_of_an_earlier_version(self, tmp_path: Path) -> None:
-        """What it did not know is as it was then, and axes were written otherwise."""
-        axes = [{"key": "privacy.clip", "values": [1, 2], "along": {}}]
-        tree = {"schema": 1, "policies": ["bgt"], "variations": [{"axes": axes, "settings": {}}]}
-        (tmp_path / "study.json").write_text(json.dumps(tree | {"seeds": [0]}))
+    def test_of_0_2(self, tmp_path: Path) -> None:
+        """Axes were written otherwise, and there were settings that are gone."""
+        grid = {"axes": [{"key": "privacy.clip", "values": [1, 2], "along": {}}], "settings": {}}
+        request_of(policies=("bgt",), seeds=(0,)).write(tmp_path)
+        file = tmp_path / "study.json"
+        old = {"schema": 1, "variations": [grid], "settings": {"run.devices": 2}, "older": False}
+        file.write_text(json.dumps(json.loads(file.read_text()) | old))
         study = Study.read(tmp_path)
         assert study is not None
-        first, second = study.cells().values()
-        assert (first.privacy.clip, second.privacy.clip) == (1, 2)
-        assert (first.planning.objective, first.privacy.relation) == ("last", "replace-one")
+        assert [config.privacy.clip for config in study.cells().values()] == [1, 2]
 
     def test_of_another_kind(self, tmp_path: Path) -> None:
         sweep, comparison = request_of("privacy.epsilon=5"), request_of()
@@ -185,17 +185,21 @@ class TestFolder:
                 run_study(asked, tmp_path)
 
     @pytest.mark.parametrize(
-        ("text", "message"),
+        ("found", "message"),
         [
             ("{", "cannot be read"),
             ("[]", "cannot be read"),
-            ('{"schema": 99}', "schema 99"),
-            ('{"schema": 1, "seeds": ["x"]}', "cannot be read"),
-            ('{"schema": 1, "policies": ["bgd"]}', "cannot be read.*--policy"),
-            ('{"schema": 1, "variations": [{"axes": 3}]}', "cannot be read"),
+            ({"schema": 99}, "another version"),
+            ({"seeds": ["x"]}, "valid integer"),
+            ({"policies": ["bgd"]}, "--policy"),
+            ({"variations": [{"axes": 3}]}, "cannot be read"),
         ],
     )
-    def test_damaged(self, tmp_path: Path, text: str, message: str) -> None:
-        (tmp_path / "study.json").write_text(text)
+    def test_damaged(self, tmp_path: Path, found: Any, message: str) -> None:
+        request_of().write(tmp_path)
+        file = tmp_path / "study.json"
+        if isinstance(found, dict):
+            found = json.dumps(json.loads(file.read_text()) | found)
+        file.write_text(found)
         with pytest.raises(RunFolderError, match=f"study.json: .*{message}"):
             Study.read(tmp_path)

@@ -15,17 +15,23 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bgtplanner.data.tables import columns_of_frame, is_missing, usual_place
-from bgtplanner.data.textfile import DELIMITERS_OF_ITEMS, TextTable, bytes_of
+from bgtplanner.data.columns import (
+    ITEM_NAMES,
+    columns_of_frame,
+    is_missing,
+    is_number,
+    usual_place,
+)
+from bgtplanner.data.files import DELIMITERS_OF_ITEMS, OpenTable, open_table
 from bgtplanner.errors import ConfigError, DataError
-from bgtplanner.text import LONGEST_LABEL, MOST_LABELS
+from bgtplanner.text import LONGEST_LABEL, MOST_BYTES_OF_A_CATALOGUE, MOST_LABELS, read_bytes
 
-_IDS = ("id", "item", "itemid", "movieid", "productid", "asin", "bookid", "isbn", "sku")
+_IDS = ("id", *ITEM_NAMES, "isbn", "sku")
 _TITLES = ("title", "name", "itemname", "movietitle", "producttitle")
 _SEPARATORS = ("|", ";", ",")
 _CLASSES = 5  # of a number
@@ -119,9 +125,7 @@ class Catalogue:
             (('genre: Drama', 'genre: War'), [[1.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
         """
         wanted, columns = items_format or ItemsFormat(), _columns(frame)
-        item = _named(columns, wanted.item, _IDS, "item")
-        if item is None:
-            item = next(iter(columns), None)
+        item = _named(columns, wanted.item, _IDS, "item") or next(iter(columns), None)
         if item is None or not columns[item]:
             raise DataError(f"{where} has no items; expected a row for each")
         labels = _labels([as_label(cell) for cell in columns[item]], where)
@@ -131,26 +135,32 @@ class Catalogue:
         for role, given in (("features", wanted.features or ()), ("words", wanted.words)):
             for name in given:
                 _named(columns, name, (), role)
-        made, left_out = _Features(len(labels)), []
-        for name in dict.fromkeys((*chosen, *wanted.words)):
-            reason = made.add(name, columns[name], words=name in wanted.words)
-            left_out += [] if reason is None else [f"{name}: {reason}"]
-        if titles is not None and not made.dated:
-            found = [_YEAR_IN_TITLE.search(text) for text in titles]
-            if sum(match is not None for match in found) > len(found) / 2:
-                made.number("year", [float(match[1]) if match else np.nan for match in found])
-        if made.too_many:
+        made = {
+            name: _features(name, columns[name], words=name in wanted.words)
+            for name in dict.fromkeys((*chosen, *wanted.words))
+        }
+        left_out = [f"{name}: {part.reason}" for name, part in made.items() if part.reason]
+        if titles is not None and not any(part.dated for part in made.values()):
+            years = [_YEAR_IN_TITLE.search(text) for text in titles]
+            if sum(year is not None for year in years) > len(years) / 2:
+                numbers = [float(year[1]) if year else np.nan for year in years]
+                made["year"] = _number("year", np.array(numbers))
+        names = [name for part in made.values() for name in part.names]
+        too_many = sum(part.too_many for part in made.values()) + max(
+            len(names) - _MOST_FEATURES, 0
+        )
+        if too_many:
             left_out.append(
-                f"{made.too_many:,} features: at most {_MOST_CATEGORIES} categories of a column "
+                f"{too_many:,} features: at most {_MOST_CATEGORIES} categories of a column "
                 f"and {_MOST_FEATURES:,} features in all are used"
             )
+        values = [part.values for part in made.values() if part.values is not None]
+        features = np.concatenate([np.zeros((len(labels), 0)), *values], 1, dtype=np.float32)
         return cls(
             labels=np.array(labels),
-            titles=None
-            if titles is None
-            else np.array([text[:_LONGEST_TITLE] for text in titles]),
-            features=made.matrix(),
-            names=tuple(made.names),
+            titles=None if titles is None else np.array([of[:_LONGEST_TITLE] for of in titles]),
+            features=features[:, :_MOST_FEATURES],
+            names=tuple(names[:_MOST_FEATURES]),
             left_out=tuple(left_out),
         )
 
@@ -174,128 +184,176 @@ class Catalogue:
         return replace(self, labels=wanted, titles=titles, features=features)
 
 
-class _Features:
-    """Features as they are made, column by column.
+class _Made(NamedTuple):
+    """Features that were made of a column.
 
     Attributes:
-        names: Of those made so far.
-        dated: Whether a column gave years.
-        too_many: How many were left out because there are enough.
+        names: Of the features.
+        values: ``[n_items, n_features]``.
+        too_many: How many more there would have been.
+        dated: Whether the column holds years.
+        reason: Why no feature was made, if none was.
     """
 
-    def __init__(self, items: int) -> None:
-        self.items, self.names, self.dated, self.too_many = items, list[str](), False, 0
-        self._parts = list[NDArray[np.float32]]()
+    names: Sequence[str] = ()
+    values: NDArray[Any] | None = None
+    too_many: int = 0
+    dated: bool = False
+    reason: str = ""
 
-    def matrix(self) -> NDArray[np.float32]:
-        """Return all of them, ``[n_items, n_features]``."""
-        return np.concatenate([np.zeros((self.items, 0), dtype=np.float32), *self._parts], axis=1)
 
-    def add(self, name: str, cells: Sequence[Any], *, words: bool) -> str | None:
-        """Make features of a column; returns why not, if none can be made."""
-        if not words and any(isinstance(cell, _LISTS) for cell in cells):
-            return self._lists(name, cells)
-        texts = [as_label(cell) for cell in cells]
-        filled = [text for text in texts if text]
-        if not filled:
-            return "all of it is empty"
-        if words:
-            return self._words(name, texts)
-        if filled[0].startswith(("http://", "https://")):
-            return "addresses"
-        numbers = _numbers(texts)
-        if numbers is not None:
-            known = numbers[np.isfinite(numbers)]
-            if name.lower().endswith("id") and len(np.unique(known)) == len(known):
-                return "the number of each item in another list"
-            self.dated |= bool(((known >= 1500) & (known < 2100) & (known % 1 == 0)).all())
-            return self.number(name, numbers)
-        years = [_YEAR_IN_DATE.search(text) for text in texts]
-        if sum(year is not None for year in years) > 0.9 * len(filled):
-            self.dated = True
-            return self.number(name, [float(year[1]) if year else np.nan for year in years])
-        parts = _separated(texts)
-        counts = Counter(itertools.chain.from_iterable(parts))
-        if len(counts) > max(_FEW, len(filled) / 2) or max(counts.values()) < _FEWEST_ITEMS:
-            return "text that hardly comes twice; its words can be features"
-        return self._categories(name, parts)
+def _features(name: str, cells: Sequence[Any], *, words: bool) -> _Made:
+    """Return the features that a column makes, or why it makes none."""
+    if not words and any(isinstance(cell, _LISTS) for cell in cells):
+        return _lists(name, cells)
+    texts = [as_label(cell) for cell in cells]
+    filled = [text for text in texts if text]
+    if not filled:
+        return _Made(reason="all of it is empty")
+    if words:
+        return _words(name, texts)
+    if filled[0].startswith(("http://", "https://")):
+        return _Made(reason="addresses")
+    if all(map(is_number, filled)):
+        numbers = np.array([float(text) if text else np.nan for text in texts])
+        known = numbers[np.isfinite(numbers)]
+        if name.lower().endswith("id") and len(np.unique(known)) == len(known):
+            return _Made(reason="the number of each item in another list")
+        return _number(name, numbers)
+    years = [_YEAR_IN_DATE.search(text) for text in texts]
+    if sum(year is not None for year in years) > 0.9 * len(filled):
+        return _number(name, np.array([float(year[1]) if year else np.nan for year in years]))
+    parts = _separated(texts)
+    counts = Counter(itertools.chain.from_iterable(parts))
+    if len(counts) > max(_FEW, len(filled) / 2) or max(counts.values()) < _FEWEST_ITEMS:
+        return _Made(reason="text that hardly comes twice; its words can be features")
+    return _categories(name, parts)
 
-    def number(self, name: str, numbers: ArrayLike) -> str | None:
-        """A number in classes of equal size; as it is, if it is 0 or 1."""
-        values = np.asarray(numbers, dtype=np.float64)
-        known = values[np.isfinite(values)]
-        if len(np.unique(known)) < 2:
-            return "the same for all items"
-        if np.isin(known, (0.0, 1.0)).all():
-            self._append([name], np.nan_to_num(values)[:, None])
-            return None
-        edges = np.unique(np.quantile(known, np.linspace(0, 1, _CLASSES + 1)))
-        place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
-        inside = (place[:, None] == np.arange(len(edges) - 1)) & np.isfinite(values)[:, None]
-        bounds = itertools.pairwise(f"{edge:.10g}" for edge in edges)
-        self._append([f"{name}: {low} to {high}" for low, high in bounds], inside)
-        return None
 
-    def _words(self, name: str, texts: Sequence[str]) -> str | None:
-        """Words that some items share, hashed so that there are not too many."""
-        rows = [set(_WORD.findall(text.lower())) for text in texts]
-        counts = Counter(itertools.chain.from_iterable(rows))
-        bucket = {w: _bucket(w) for w, count in counts.items() if 1 < count <= len(rows) / 2}
-        if not bucket:
-            return "no word of it comes twice"
-        made = _marked(rows, bucket, _BUCKETS)
-        used = np.flatnonzero(made.any(axis=0))
-        self._append([f"{name}: words {place}" for place in used], made[:, used])
-        return None
+def _number(name: str, values: NDArray[np.float64]) -> _Made:
+    """Return a number in classes of equal size, or as it is if it is 0 or 1."""
+    known = values[np.isfinite(values)]
+    dated = bool(((known >= 1500) & (known < 2100) & (known % 1 == 0)).all())
+    if len(np.unique(known)) < 2:
+        return _Made(reason="the same for all items", dated=dated)
+    if np.isin(known, (0.0, 1.0)).all():
+        return _Made([name], np.nan_to_num(values)[:, None])
+    edges = np.unique(np.quantile(known, np.linspace(0, 1, _CLASSES + 1)))
+    place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
+    inside = (place[:, None] == np.arange(len(edges) - 1)) & np.isfinite(values)[:, None]
+    bounds = itertools.pairwise(f"{edge:.10g}" for edge in edges)
+    return _Made([f"{name}: {low} to {high}" for low, high in bounds], inside, dated=dated)
 
-    def _lists(self, name: str, cells: Sequence[Any]) -> str | None:
-        rows = [
-            list(cell) if isinstance(cell, list | tuple | np.ndarray) else [] for cell in cells
-        ]
-        first = next((row for row in rows if row), [])
-        if not any(isinstance(part, float | np.floating) for part in first):
-            return self._categories(name, [[*filter(None, map(as_label, row))] for row in rows])
-        try:  # an embedding: one scale for all of it keeps its angles
-            values = np.array([row or [0.0] * len(first) for row in rows], dtype=np.float64)
-        except (TypeError, ValueError):
-            return "an embedding that is not of the same length for all items"
-        if not np.isfinite(values).all():
-            return "an embedding with numbers that are not finite"
-        values /= np.abs(values).max() or 1.0
-        self._append([f"{name}: {index}" for index in range(len(first))], values)
-        return None
 
-    def _categories(self, name: str, rows: Sequence[Sequence[str]]) -> str | None:
-        counts = Counter(part for row in rows for part in set(row))
-        kept = [part for part, count in counts.items() if _FEWEST_ITEMS <= count < len(rows)]
-        if not kept:
-            return "no category of it has two items, and not all"
-        kept.sort(key=lambda part: (-counts[part], part))
-        self.too_many += max(len(kept) - _MOST_CATEGORIES, 0)
-        place = {part: index for index, part in enumerate(kept[:_MOST_CATEGORIES])}
-        names = [f"{name}: {part[:_LONGEST_NAME]}" for part in place]
-        self._append(names, _marked(rows, place, len(place)))
-        return None
+def _words(name: str, texts: Sequence[str]) -> _Made:
+    """Return words that some items share, hashed so that there are not too many."""
+    rows = [set(_WORD.findall(text.lower())) for text in texts]
+    counts = Counter(itertools.chain.from_iterable(rows))
+    bucket = {
+        word: int.from_bytes(hashlib.sha256(word.encode()).digest()[:4], "little") % _BUCKETS
+        for word, count in counts.items()
+        if 1 < count <= len(rows) / 2
+    }
+    if not bucket:
+        return _Made(reason="no word of it comes twice")
+    made = _marked(rows, bucket, _BUCKETS)
+    used = np.flatnonzero(made.any(axis=0))
+    return _Made([f"{name}: words {place}" for place in used], made[:, used])
 
-    def _append(self, names: Sequence[str], values: ArrayLike) -> None:
-        room = max(_MOST_FEATURES - len(self.names), 0)
-        self.too_many += max(len(names) - room, 0)
-        self.names += names[:room]
-        self._parts.append(np.asarray(values, dtype=np.float32)[:, :room])
+
+def _lists(name: str, cells: Sequence[Any]) -> _Made:
+    """Return a category for each part of lists, or the numbers of an embedding."""
+    rows = [list(cell) if isinstance(cell, _LISTS) else [] for cell in cells]
+    first = next((row for row in rows if row), [])
+    if not any(isinstance(part, float | np.floating) for part in first):
+        return _categories(name, [[*filter(None, map(as_label, row))] for row in rows])
+    try:  # an embedding: one scale for all of it keeps its angles
+        values = np.array([row or [0.0] * len(first) for row in rows], dtype=np.float64)
+    except (TypeError, ValueError):
+        return _Made(reason="an embedding that is not of the same length for all items")
+    if not np.isfinite(values).all():
+        return _Made(reason="an embedding with numbers that are not finite")
+    values /= np.abs(values).max() or 1.0
+    return _Made([f"{name}: {index}" for index in range(len(first))], values)
+
+
+def _categories(name: str, rows: Sequence[Sequence[str]]) -> _Made:
+    """Return the categories that at least two items have, and not all; the most frequent ones."""
+    counts = Counter(part for row in rows for part in set(row))
+    kept = [part for part, count in counts.items() if _FEWEST_ITEMS <= count < len(rows)]
+    if not kept:
+        return _Made(reason="no category of it has two items, and not all")
+    kept.sort(key=lambda part: (-counts[part], part))
+    place = {part: index for index, part in enumerate(kept[:_MOST_CATEGORIES])}
+    names = [f"{name}: {part[:_LONGEST_NAME]}" for part in place]
+    return _Made(names, _marked(rows, place, len(place)), len(kept) - len(place))
 
 
 def _marked(
     rows: Sequence[Iterable[str]], place: Mapping[str, int], width: int
 ) -> NDArray[np.float32]:
-    """A row of 0 for each row of texts, with 1 at the places of those that have one."""
+    """Return a row of 0 for each row of texts, with 1 at the places of those that have one."""
     made = np.zeros((len(rows), width), dtype=np.float32)
     for index, row in enumerate(rows):
         made[index, [place[text] for text in row if text in place]] = 1.0
     return made
 
 
+def _separated(texts: Sequence[str]) -> list[list[str]]:
+    """Return the parts of each cell, by the separator that makes the fewest distinct ones."""
+    best, fewest = [[text] if text else [] for text in texts], len(set(texts))
+    for separator in (one for one in _SEPARATORS if any(one in text for text in texts)):
+        parts = [[part.strip() for part in text.split(separator)] for text in texts]
+        distinct = len(set(itertools.chain.from_iterable(parts)))
+        if distinct < fewest + (separator != ","):  # a comma also stands in ordinary text
+            best, fewest = [[part for part in row if part] for row in parts], distinct
+    return best
+
+
+def read_items(path: Path | str, items_format: ItemsFormat | None = None) -> Catalogue:
+    """Read a table of items: CSV text with any usual delimiter, plain or gzipped, or Parquet.
+
+    Args:
+        path: The file.
+        items_format: Which column is what; the rest is detected.
+
+    Raises:
+        DataError: If it cannot be read as items; names the file.
+        ConfigError: If the format names a column that is not there.
+    """
+    path, wanted = Path(path), items_format or ItemsFormat()
+    least = len(wanted.columns or ("item", "title"))
+    table = open_table(path, columns=least, among=DELIMITERS_OF_ITEMS, older=True)
+    names, header = (table.first, True) if table.delimiter is None else _header(table, wanted)
+    if len(table.first) != len(names):
+        problem = f"expected {len(names)} columns, found {len(table.first)}"
+        raise DataError(problem, path=path, line=table.line)
+    cells = table.columns(range(len(names)), header=header)
+    if len(cells[0]) > MOST_LABELS:
+        raise DataError(f"has more than {MOST_LABELS:,} items", path=path)
+    columns = {name: column.to_pylist() for name, column in zip(names, cells, strict=True)}
+    return Catalogue.from_frame(columns, wanted, where=str(path))
+
+
+def item_names(path: Path) -> tuple[str, ...]:
+    """Return the items of a public catalogue that is a list: a different name on every line.
+
+    Raises:
+        DataError: If it cannot be read, is too long, or a line holds no name, one that is too
+            long, or one that another line has.
+    """
+    try:
+        text = read_bytes(path, MOST_BYTES_OF_A_CATALOGUE).decode("utf-8-sig")
+    except (OSError, ValueError) as error:
+        problem = f"cannot be read: {error}; expected a different item name on every line"
+        raise DataError(problem, path=path) from error
+    if not text.strip():
+        raise DataError("is empty; expected a different item name on every line", path=path)
+    return tuple(_labels([line.strip() for line in text.splitlines()], str(path)))
+
+
 def _labels(labels: list[str], where: str) -> list[str]:
-    """The labels, after checking that each item has one of its own."""
+    """Return the labels, after checking that each item has one of its own."""
     if len(labels) > MOST_LABELS:
         raise DataError(f"{where} has more than {MOST_LABELS:,} items")
     seen = set[str]()
@@ -313,46 +371,16 @@ def _labels(labels: list[str], where: str) -> list[str]:
     return labels
 
 
-def read_items(path: Path | str, items_format: ItemsFormat | None = None) -> Catalogue:
-    """Read a table of items: CSV text with any usual delimiter, plain or gzipped, or Parquet.
-
-    Args:
-        path: The file.
-        items_format: Which column is what; the rest is detected.
-
-    Raises:
-        DataError: If it cannot be read as items; names the file.
-        ConfigError: If the format names a column that is not there.
-    """
-    path, wanted = Path(path), items_format or ItemsFormat()
-    content = bytes_of(path)
-    if content[:4] == b"PAR1":
-        return Catalogue.from_frame(_parquet(content, path), wanted, where=str(path))
-    least = len(wanted.columns or ("item", "title"))
-    table = TextTable.open(content, path, columns=least, among=DELIMITERS_OF_ITEMS, older=True)
-    if table is None:
-        raise DataError("is empty; expected a row for each item", path=path)
-    names, header = _header(table, wanted)
-    if len(table.first) != len(names):
-        problem = f"expected {len(names)} columns, found {len(table.first)}"
-        raise DataError(problem, path=path, line=table.line)
-    cells = table.columns(range(len(names)), header=header)
-    if len(cells[0]) > MOST_LABELS:
-        raise DataError(f"has more than {MOST_LABELS:,} items", path=path)
-    columns = {name: column.to_pylist() for name, column in zip(names, cells, strict=True)}
-    return Catalogue.from_frame(columns, wanted, where=str(path))
-
-
-def _header(table: TextTable, wanted: ItemsFormat) -> tuple[list[str], bool]:
-    """The names of the columns, and whether they stand in the first row."""
+def _header(table: OpenTable, wanted: ItemsFormat) -> tuple[Sequence[str], bool]:
+    """Return the names of the columns, and whether they stand in the first row."""
+    first = table.first
     if wanted.columns is not None:
-        return list(wanted.columns), False
-    first = [cell.strip() for cell in table.first]
+        return wanted.columns, False
     usual = usual_place(first, (*_IDS, *_TITLES)) is not None
     if len(first) == 1 and not usual:  # a list of labels, as for a federation on real machines
         return ["item"], False
     problem = None
-    if not usual and any(_numbers([cell]) is not None for cell in first if cell):
+    if not usual and any(map(is_number, first)):
         problem = "has no header; expected names in the first row, such as item,title,genre"
     elif len(set(first)) < len(first):
         problem = "has two columns of the same name"
@@ -361,18 +389,8 @@ def _header(table: TextTable, wanted: ItemsFormat) -> tuple[list[str], bool]:
     return first, True
 
 
-def _parquet(content: bytes, path: Path) -> Any:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    try:
-        return parquet.read_table(pa.BufferReader(content))
-    except (pa.ArrowException, OSError):
-        raise DataError("cannot be read as Parquet", path=path) from None
-
-
 def _columns(frame: Any) -> dict[str, list[Any]]:
-    """The columns of a table of whatever kind, as lists."""
+    """Return the columns of a table of whatever kind, as lists."""
     columns = {}
     for name, cells in columns_of_frame(frame).items():
         as_list = ("to_pylist", "to_list", "tolist")  # of Arrow, of Polars and pandas, of NumPy
@@ -386,7 +404,7 @@ def _columns(frame: Any) -> dict[str, list[Any]]:
 def _named(
     columns: Mapping[str, Any], given: str | None, usual: Sequence[str], role: str
 ) -> str | None:
-    """The column that is given, or else called as such columns are."""
+    """Return the column that is given, or else called as such columns are."""
     if given == "":
         return None
     if given is not None:
@@ -398,7 +416,7 @@ def _named(
 
 
 def as_label(cell: Any) -> str:
-    """A cell as text; an empty one if it is missing, and whole numbers without a point."""
+    """Return a cell as text: empty if it is missing; whole numbers have no point."""
     if isinstance(cell, str):  # most of them
         return cell.strip()
     if is_missing(cell) or (isinstance(cell, float) and not np.isfinite(cell)):
@@ -408,26 +426,3 @@ def as_label(cell: Any) -> str:
     if isinstance(cell, float | np.floating) and float(cell).is_integer():
         return str(int(cell))
     return str(cell).strip()
-
-
-def _numbers(texts: Sequence[str]) -> NDArray[np.float64] | None:
-    """The cells as numbers, missing ones as NaN; None if one is something else."""
-    try:
-        return np.array([float(text) if text else np.nan for text in texts])
-    except ValueError:
-        return None
-
-
-def _separated(texts: Sequence[str]) -> list[list[str]]:
-    """The parts of each cell, by the separator that makes the fewest distinct ones."""
-    best, fewest = [[text] if text else [] for text in texts], len(set(texts))
-    for separator in (one for one in _SEPARATORS if any(one in text for text in texts)):
-        parts = [[part.strip() for part in text.split(separator)] for text in texts]
-        distinct = len(set(itertools.chain.from_iterable(parts)))
-        if distinct < fewest + (separator != ","):  # a comma also stands in ordinary text
-            best, fewest = [[part for part in row if part] for row in parts], distinct
-    return best
-
-
-def _bucket(word: str) -> int:
-    return int.from_bytes(hashlib.sha256(word.encode()).digest()[:4], "little") % _BUCKETS

@@ -8,9 +8,10 @@ in the given folder, then in ``$BGTPLANNER_DATA``, then in the user's cache, as
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,10 +21,11 @@ from numpy.typing import NDArray
 from bgtplanner.arguments import as_path, as_whole, refuse_unless
 from bgtplanner.caches import user_cache, with_home
 from bgtplanner.data.catalogue import Catalogue, ItemsFormat, read_items
-from bgtplanner.data.ratings import Duplicates, Ratings, Scale
+from bgtplanner.data.columns import Column
+from bgtplanner.data.ratings import Duplicates, Ratings, Scale, as_scale
 from bgtplanner.data.split import deal_users, merge_users
 from bgtplanner.data.synthetic import demo_ratings, synthetic_ratings
-from bgtplanner.data.tables import Column, TableFormat, read_table
+from bgtplanner.data.tables import TableFormat, read_table
 from bgtplanner.errors import ConfigError, DataError
 from bgtplanner.registry import Registry
 
@@ -53,7 +55,7 @@ class Dataset:
     Attributes:
         name: Its name for `load_ratings` and ``--dataset``.
         description: One line for lists.
-        make: Generates the ratings from a seed, if nothing is read.
+        make: Generates the ratings from a `seed` and a shape, if nothing is read.
         folder: Folder under the data folder, or None if nothing is read from there.
         files: The ratings and, if only the users of a network are kept, its pairs of users.
         table: How the files are read.
@@ -73,7 +75,7 @@ class Dataset:
 
     name: str
     description: str
-    make: Callable[[int], Ratings] | None = None
+    make: Callable[..., Ratings] | None = None
     folder: str | None = None
     files: tuple[str, ...] = ()
     table: TableFormat = field(default_factory=TableFormat)
@@ -164,12 +166,12 @@ _SETS = (
     Dataset(
         name="demo",
         description="the default: 300 synthetic clients, always the same",
-        make=lambda _: demo_ratings(catalogue=True),
+        make=lambda seed: demo_ratings(catalogue=True),  # noqa: ARG005 - always the same
     ),
     Dataset(
         name="synthetic",
         description="synthetic ratings of 1,000 clients, by seed",
-        make=lambda seed: synthetic_ratings(seed=seed, catalogue=True),
+        make=functools.partial(synthetic_ratings, catalogue=True),
     ),
     _FILMTRUST,
     replace(
@@ -206,9 +208,7 @@ _OWN = {
     kind: Dataset(
         name=f"{kind}:PATH",
         description=f"a table of your own, {what}: user, item, rating, maybe time and client",
-        table=TableFormat(parquet=kind == "parquet"),
         scale="max",
-        raw_range=(0.0, float("inf")),
     )
     for kind, what in (("csv", "CSV or TSV"), ("parquet", "Parquet"))
 }
@@ -243,26 +243,6 @@ def dataset_info(name: str) -> Dataset:
     raise ConfigError(f"dataset={name!r}: no such data set.{hint} There are: {known}")
 
 
-def parse_scale(text: str) -> Scale:
-    """Parse a scale as written on the command line: ``max``, ``minmax`` or ``LOW:HIGH``.
-
-    Example:
-        >>> parse_scale("1:5")
-        (1.0, 5.0)
-    """
-    if text in ("max", "minmax"):
-        return "max" if text == "max" else "minmax"
-    try:
-        low, high = (float(bound) for bound in text.split(":"))
-    except ValueError:
-        low = high = float("nan")
-    if not (np.isfinite(low) and np.isfinite(high) and low < high):
-        raise ConfigError(
-            f"scale={text!r}: expected 'max', 'minmax' or LOW:HIGH, two numbers such as 1:5"
-        )
-    return low, high
-
-
 def load_ratings(
     name: str,
     *,
@@ -280,6 +260,7 @@ def load_ratings(
     items: Catalogue | Path | str = "auto",
     items_format: ItemsFormat | None = None,
     unknown_items: Literal["error", "leave-out"] = "error",
+    shape: Mapping[str, Any] | None = None,
 ) -> Ratings:
     """Load the ratings of a named set, or of a table with ``csv:PATH`` or ``parquet:PATH``.
 
@@ -303,6 +284,7 @@ def load_ratings(
         items_format: How such a table is read; what is not said is detected.
         unknown_items: What to do with ratings of items that the catalogue lacks, as in
             :meth:`Ratings.with_catalogue`.
+        shape: Size and shape of ``synthetic``, as for `synthetic_ratings`.
 
     Raises:
         ConfigError: If the name or an option cannot be used.
@@ -313,54 +295,58 @@ def load_ratings(
         Ratings(demo: 15000 ratings, 300 users, 300 items, 300 clients)
     """
     info, seed = dataset_info(name), as_whole("seed", seed, 0)
-    data_dir = None if data_dir is None else as_path("data_dir", data_dir)
-    if not isinstance(items, Catalogue | str):
-        items = as_path("items", items)
     of_text = {"delimiter": delimiter, "header": header}
     columns = {"user": user, "item": item, "rating": rating, "time": time, "client": client}
-    options = of_text | {"scale": scale} | columns
-    given = {option: value for option, value in options.items() if value is not None}
-    known = name in DATASETS
-    for option, value in given.items():
-        if known or (info.table.parquet and option in of_text):
+    options: dict[str, Any] = of_text | columns
+    given = {key: of for key, of in options.items() if of is not None}
+    for option, value in (given | ({} if scale is None else {"scale": scale})).items():
+        if name in DATASETS or (name.startswith("parquet:") and option in of_text):
             kinds = "csv:PATH" if option in of_text else "csv:PATH and parquet:PATH"
             raise ConfigError(
                 f"{option}={value!r}: only for {kinds}, not for '{name}'; leave it out"
             )
     folder = None
     if info.make is not None:
-        ratings = info.make(seed)
-    elif known:
-        files = find_files(name, data_dir)
+        ratings = info.make(seed=seed, **(shape or {}))
+    elif name in DATASETS:
+        files = find_files(name, None if data_dir is None else as_path("data_dir", data_dir))
         ratings, folder = _read(info, files, duplicates), files[0].parent
     else:
-        ratings = _read_own(info, given, duplicates)
-    ratings = with_items(
-        ratings, info, items, folder, items_format=items_format, unknown=unknown_items
-    )
+        kind, _, where = name.partition(":")
+        path, info = with_home(where), replace(info, scale=as_scale(scale or info.scale))
+        bounds = (0.0, np.inf) if info.scale == "max" else None
+        info = replace(
+            info,
+            name=f"{kind}:{path.name}",
+            table=replace(info.table, **given),
+            raw_range=bounds if isinstance(info.scale, str) else info.scale,
+        )
+        ratings = _read(info, [path], duplicates)
+    ratings = _with_items(ratings, info, items, folder, items_format, unknown_items)
     if info.clients is None:
         return ratings
     dealt = deal_users(ratings, info.clients, seed=seed)
     return merge_users(dealt) if info.merged else dealt
 
 
-def with_items(
+def _with_items(
     ratings: Ratings,
     info: Dataset,
     items: Catalogue | Path | str,
-    folder: Path | None = None,
-    *,
-    items_format: ItemsFormat | None = None,
-    unknown: Literal["error", "leave-out"] = "error",
+    folder: Path | None,
+    items_format: ItemsFormat | None,
+    unknown: Literal["error", "leave-out"],
 ) -> Ratings:
-    """The ratings of a set with the catalogue that `items` stands for, as in `load_ratings`.
+    """Return the ratings of a set with the catalogue that `items` stands for.
 
     In `folder` are the set's own files, which are read in their own way.
     """
     path: Path | None = None
-    if (isinstance(items, str) and items not in ("auto", "none")) or isinstance(items, Path):
-        fits = bool(str(items).strip()) and "\0" not in str(items)
-        ConfigError.unless(fits, "--items", str(items), "auto, none or the path of a table")
+    if isinstance(items, Catalogue):
+        ratings = ratings.with_catalogue(items, unknown=unknown)
+    elif items not in ("auto", "none"):
+        fits = isinstance(items, Path) or (items.strip() and "\0" not in items)
+        ConfigError.unless(bool(fits), "--items", items, "auto, none or the path of a table")
         path = with_home(items)
     elif items == "auto" and info.catalogue is not None and folder is not None:
         path = existing_file(folder / info.catalogue)
@@ -373,14 +359,15 @@ def with_items(
             return replace(ratings, notes=(*ratings.notes, note))
     if path is not None:
         own = path.name.removesuffix(".gz") == info.catalogue
-        items = read_items(path, _both(info.items_format if own else ItemsFormat(), items_format))
+        known = info.items_format if own else ItemsFormat()
+        given = {key: of for key, of in vars(items_format or ItemsFormat()).items() if of}
+        catalogue = read_items(path, replace(known, **given))
+        ratings = ratings.with_catalogue(catalogue, unknown=unknown)
     elif items_format is not None:
         raise ConfigError(
             "data.items_column and data.items_words (items_format) are about a table of items; "
             "give one with --items, or leave them out"
         )
-    if isinstance(items, Catalogue):
-        ratings = ratings.with_catalogue(items, unknown=unknown)
     if items == "none" or ratings.catalogue is None:
         return replace(ratings, catalogue=None)
     where = "" if path is None else f" from {path.name}"
@@ -390,38 +377,18 @@ def with_items(
     return replace(ratings, notes=(*ratings.notes, note))
 
 
-def _both(own: ItemsFormat, given: ItemsFormat | None) -> ItemsFormat:
-    """What is known about a table, with what was given besides."""
-    given = given or ItemsFormat()
-    chosen = {one.name: getattr(given, one.name) for one in fields(given)}
-    return replace(own, **{name: of for name, of in chosen.items() if of not in (None, ())})
-
-
-def _read_own(info: Dataset, given: dict[str, Any], duplicates: Duplicates) -> Ratings:
-    kind, _, where = info.name.partition(":")
-    path, scale = with_home(where), given.pop("scale", info.scale)
-    scale = parse_scale(scale) if isinstance(scale, str) else scale
-    found = replace(
-        info,
-        name=f"{kind}:{path.name}",
-        table=replace(info.table, **given),
-        scale=scale,
-        raw_range=None if scale == "minmax" else info.raw_range if scale == "max" else scale,
-    )
-    return _read(found, [path], duplicates)
-
-
 def _read(info: Dataset, paths: Sequence[Path], duplicates: Duplicates) -> Ratings:
+    """Return the ratings in a set's files."""
     table = read_table(paths[0], replace(info.table, bounds=info.raw_range))
     users = None
     for network in paths[1:]:  # keep its users, with or without ratings, and no others
         pairs = read_table(network, info.table)
         users = np.union1d(pairs.user, pairs.item)
         table = table.take(np.isin(table.user, users))
+    columns: dict[str, Any] = {"users": users, "time": table.time, "client": table.client}
     how: dict[str, Any] = {"scale": info.scale, "duplicates": duplicates, "name": info.name}
-    how |= {"time": table.time, "client": table.client, "users": users}
     try:
-        ratings = Ratings.from_arrays(table.user, table.item, table.rating, **how)
+        ratings = Ratings.from_arrays(table.user, table.item, table.rating, **columns, **how)
     except DataError as error:
         raise DataError(str(error), path=paths[0]) from error
     return replace(

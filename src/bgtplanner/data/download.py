@@ -14,7 +14,6 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
 from urllib.parse import urlsplit
 
 from bgtplanner.caches import with_home
@@ -47,7 +46,11 @@ def fetch_dataset(
     archive = info.archive
     if info.folder is None or archive is None:
         raise ConfigError(f"dataset={name!r}: there is nothing to fetch; use it as it is")
-    address = _checked_url(url or archive.url)
+    address = url or archive.url
+    parts = urlsplit(address)
+    local = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "::1", "localhost")
+    if not (parts.scheme == "https" or local) or not parts.hostname:
+        raise ConfigError(f"url={address!r}: expected an https address")
     folder = (data_folders()[0] if data_dir is None else with_home(data_dir)) / info.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -69,14 +72,6 @@ def fetch_dataset(
     return folder
 
 
-def _checked_url(url: str) -> str:
-    parts = urlsplit(url)
-    local = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "::1", "localhost")
-    if not (parts.scheme == "https" or local) or not parts.hostname:
-        raise ConfigError(f"url={url!r}: expected an https address")
-    return url
-
-
 def _downloaded(url: str, archive: Archive, folder: Path) -> Path:
     """Download the archive, compare it with its checksum, and return its path."""
     import pooch
@@ -84,29 +79,18 @@ def _downloaded(url: str, archive: Archive, folder: Path) -> Path:
 
     pooch.get_logger().setLevel(logging.WARNING)
     name = PurePosixPath(urlsplit(archive.url).path).name
-
-    def download(address: str, path: str, _: Any) -> None:
-        with requests.get(address, timeout=_TIMEOUT, stream=True) as reply:
-            if reply.status_code >= 400:
-                problem = f"{url}: the server answers {reply.status_code}"
-                raise requests.HTTPError(problem, response=reply)
-            with Path(path).open("wb") as file:
-                for chunk in reply.iter_content(1 << 16):
-                    if file.write(chunk) and file.tell() > archive.max_bytes:
-                        problem = f"{url}: larger than the {archive.max_bytes} bytes allowed"
-                        raise DownloadError(problem)
-
+    fetcher = pooch.create(
+        folder, "", registry={name: archive.sha256}, urls={name: url}, retry_if_failed=_RETRIES
+    )
     try:
-        fetcher = pooch.create(
-            folder, "", registry={name: archive.sha256}, urls={name: url}, retry_if_failed=_RETRIES
-        )
-        return Path(fetcher.fetch(name, downloader=download))
+        return Path(fetcher.fetch(name, downloader=pooch.HTTPDownloader(timeout=_TIMEOUT)))
     except requests.HTTPError as error:
-        raise DownloadError(str(error)) from error
+        said = f"the server answers {getattr(error.response, 'status_code', 'with an error')}"
     except requests.RequestException as error:
-        raise DownloadError(f"{url}: no connection ({type(error).__name__})") from error
-    except ValueError as error:  # Pooch's word for another checksum
-        raise DownloadError(f"{url}: wrong checksum; the download was deleted") from error
+        said = f"no connection ({type(error).__name__})"
+    except ValueError:  # Pooch's word for another checksum
+        said = "wrong checksum; the download was deleted"
+    raise DownloadError(f"{url}: {said}")
 
 
 def _unpack(zipped: Path, files: Mapping[str, str | None], folder: Path, most: int) -> None:
@@ -114,11 +98,7 @@ def _unpack(zipped: Path, files: Mapping[str, str | None], folder: Path, most: i
     try:
         with zipfile.ZipFile(zipped) as opened:
             for file, checksum in files.items():
-                named = [
-                    member
-                    for member in opened.infolist()
-                    if PurePosixPath(member.filename).name == file and not member.is_dir()
-                ]
+                named = [of for of in opened.namelist() if of.rpartition("/")[2] == file]
                 if len(named) != 1:
                     raise DownloadError(f"the archive has {len(named)} files {file}; expected one")
                 with opened.open(named[0]) as source:

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.arguments import in_words, refuse_unless
 from bgtplanner.data.catalogue import Catalogue, as_label
-from bgtplanner.data.tables import columns_of_frame, is_missing
+from bgtplanner.data.columns import columns_of_frame, is_missing
 from bgtplanner.errors import ConfigError, DataError, quoted
 
 IntArray = NDArray[np.int32]
@@ -227,7 +227,7 @@ class Ratings:
         refuse_unless(isinstance(name, str), "name", name, "text")
         raw = None if value is None else _as_float(value, "value")
         length = len(_column(user, "user")) if raw is None else len(raw)
-        scaled, known = _scaled(raw, length, _as_scale(scale))
+        scaled, known = _scaled(raw, length, as_scale(scale))
         user_labels, user_index = _index_labels(user, users, "user", length)
         item_labels, item_index = _index_labels(item, items, "item", length)
         when = None if time is None else _as_float(time, "time")
@@ -395,18 +395,22 @@ def _labels(column: ArrayLike, name: str) -> NDArray[Any]:
     return array
 
 
-def _as_scale(scale: Any) -> Scale:
-    """The scale with its bounds as a pair of numbers."""
-    if isinstance(scale, str) and scale in ("max", "minmax"):
-        return "max" if scale == "max" else "minmax"
+def as_scale(given: Any) -> Scale:
+    """Return a scale that was given as a pair of bounds, or as text.
+
+    Example:
+        >>> as_scale("1:5"), as_scale((0.5, 4)), as_scale("max")
+        ((1.0, 5.0), (0.5, 4.0), 'max')
+    """
+    if isinstance(given, str) and given in ("max", "minmax"):
+        return "max" if given == "max" else "minmax"
     try:
-        low, high = (float(bound) for bound in scale)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ConfigError(
-            f"scale={quoted(scale)}: expected 'max', 'minmax' or two numbers (low, high)"
-        ) from error
+        low, high = (float(of) for of in (given.split(":") if isinstance(given, str) else given))
+    except (TypeError, ValueError, OverflowError):
+        low = high = np.nan
     if not (np.isfinite(low) and np.isfinite(high) and low < high):
-        raise ConfigError(f"scale=({low:g}, {high:g}): needs finite bounds with low < high")
+        expected = "'max', 'minmax' or two finite numbers LOW:HIGH, such as 1:5"
+        raise ConfigError(f"scale={quoted(given)}: expected {expected}")
     return low, high
 
 

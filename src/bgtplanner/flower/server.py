@@ -28,7 +28,7 @@ from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.federation.aggregation.server import Server as SumServer
 from bgtplanner.federation.client import coordinates_of, first_parameters, without_features
 from bgtplanner.federation.coordinator import Coordinator
-from bgtplanner.federation.outliers import OutlierTests
+from bgtplanner.federation.outliers import is_possible
 from bgtplanner.federation.parameters import RoundParameters
 from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.result import RoundResult
@@ -47,9 +47,6 @@ from bgtplanner.privacy.shares import Shares, Tolerance
 _Answer = TypeVar("_Answer", bound=Sent)
 
 _log = logging.getLogger("flwr")  # what `flwr log` shows
-
-_SEEN = "uploads_seen"  # in a checkpoint: digests of the uploads accepted so far
-
 
 _received = jax.jit(Federation.received, static_argnums=0)
 
@@ -108,7 +105,6 @@ class Deployment:
         self._first = shared = first_parameters(learner, key, 1, features)[0]
         self.state = State(shared, (), learner.server_initial(shared, federation.server))
         self._coordinates = coordinates_of(federation.model, shared)
-        self._screen = OutlierTests(self.protection.mechanism)
         self._fewest = max(pace.least_clients, 0 if group is None else group.fewest)
 
     def present(self) -> NDArray[np.bool_]:
@@ -164,24 +160,18 @@ class Deployment:
         classes = np.asarray(terms.class_of_client)
         charges = np.asarray(plan.charge_by_class)[classes[places]]
         requests = self._requests(places, charges, np.full(len(places), plan.largest_clip))
-        uploads: dict[int, NDArray[np.float64]] = {}
-        for place, answer in self._answers(requests, messages.TRAIN, messages.Upload).items():
-            if answer.values.shape == (self._coordinates,):
-                uploads[place] = answer.values
-            else:
-                self.useless["malformed"] += 1
         limits = jax.device_get(self.protection.limits(terms, self._coordinates))
-        rejected = self._screen.rejected(
-            uploads,
-            {place: float(terms.scale[classes[place]]) for place in uploads},
-            {place: Limits(*(part[classes[place]] for part in limits)) for place in uploads},
-        )
-        self.useless.update(rejected.values())
         total, weights = np.zeros(self._coordinates), np.asarray(self.protection.weights(terms))
         accepted = np.zeros(self.n_clients, dtype=np.float32)
-        for place, upload in uploads.items():
-            if place not in rejected:
-                total += weights[classes[place]] * upload
+        for place, answer in self._answers(requests, messages.TRAIN, messages.Upload).items():
+            upload, of_class = answer.values, classes[place]
+            own, scale = Limits(*(part[of_class] for part in limits)), float(terms.scale[of_class])
+            if upload.shape != (self._coordinates,):
+                self.useless["malformed"] += 1
+            elif not is_possible(self.protection.mechanism, upload, scale, own):
+                self.useless["outside"] += 1
+            else:
+                total += weights[of_class] * upload
                 accepted[place] = 1.0
         return total, accepted
 
@@ -326,12 +316,11 @@ class Deployment:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the whole state as named plain arrays."""
-        return state_arrays(self.state, self.next_round) | {_SEEN: self._screen.seen}
+        return state_arrays(self.state, self.next_round)
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Go on from the result of :meth:`arrays`."""
         self.state, self.next_round = restored_state(arrays, self.state, jax.devices()[0])
-        self._screen = OutlierTests(self.protection.mechanism, arrays.get(_SEEN))
 
 
 class DeployedRounds(Coordinator):

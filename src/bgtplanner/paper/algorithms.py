@@ -81,7 +81,7 @@ def posterior_variance(near: Floats, among: Floats) -> Floats:
 def predicted(given: Given, history: Sequence[Record], context: Floats, t: float) -> Floats:
     """Alg. 1.20 and 3.6: the mean reward of every level in a context, with z = [a, x]."""
     levels = np.arange(float(given.costs.shape[1]))
-    if not history:
+    if not history:  # mu_0 is 0
         return np.zeros(len(levels))
     z = np.stack([np.append(float(level), x) for _, level, x, _ in history])
     when, rewards = (np.array([float(one[at]) for one in history]) for at in (0, 3))
@@ -102,8 +102,8 @@ def margin(given: Given, error: float) -> float:
 def linear_programme(rewards: Floats, costs: Floats, limits: Floats) -> tuple[float, Floats]:
     """Eqs. 9a and 9b: the best mixture of levels for each context whose mean cost is allowed.
 
-    Its mean reward is returned, and what one more unit of each limit would add to it. Rewards are
-    predicted ones, ``[contexts, levels]``; costs are of each level, ``[resources, levels]``.
+    Returns its mean reward, and what one more unit of each limit would add. Rewards are predicted
+    ones, ``[contexts, levels]``; costs are of each level, ``[resources, levels]``.
 
     Example:
         >>> linear_programme(np.array([[0.0, 1.0]]), np.array([[0.0, 2.0]]), np.array([0.5]))[0]
@@ -126,10 +126,7 @@ def radius(given: Given, optimum: float, slack: float) -> float:
 
 
 def first_multipliers(draw: np.random.Generator, radius: float, each: Floats) -> Floats:
-    """Alg. 3.2: anywhere in the ball with equal probability; sums over so many clients each.
-
-    That is a flat Dirichlet over the clients and a slack.
-    """
+    """Alg. 3.2: a uniform point of the ball (a flat Dirichlet), summed over each class."""
     return np.asarray(max(radius, 0.0) * draw.dirichlet(np.append(each, 1.0))[:-1])
 
 
@@ -233,24 +230,20 @@ def bgtplanner(given: Given, draw: np.random.Generator, see: See, play: Play) ->
 
 def main() -> None:
     """Play a small federation, and print its rounds."""
-    draw, clients = np.random.default_rng(0), 4000
-    data, model = draw.normal(0.5, 0.1, (clients, 4)), np.zeros(4)
-    totals = np.array([50.0])
+    draw, clients, totals = np.random.default_rng(0), 4000, np.array([50.0])
+    data, models = draw.normal(0.5, 0.1, (clients, 4)), [np.zeros(4)]
     costs = budget_levels(totals, 100, 70, 5)
     given = Given(totals, np.array([float(clients)]), costs, 100, 3, gamma(5, 100, clients))
 
-    def error() -> float:
-        return float(np.sqrt(np.mean((model - data) ** 2)))
-
     def play(t: int, level: int) -> float:
-        nonlocal model
-        before = error()
-        model = dpfr_round(draw, model, data, np.full(clients, costs[0, level]), clip=1.0)
-        print(f"{t + 1:5}  {level + 1:5}  {costs[0, level]:7.4f}  {error():.4f}")  # noqa: T201
-        return before - error()
+        epsilon = np.full(clients, costs[0, level])
+        models.append(dpfr_round(draw, models[-1], data, epsilon, clip=1.0))
+        before, after = (float(np.sqrt(np.mean((of - data) ** 2))) for of in models[-2:])
+        print(f"{t + 1:5}  {level + 1:5}  {costs[0, level]:7.4f}  {after:.4f}")  # noqa: T201
+        return before - after
 
     print("round  level  epsilon   RMSE")  # noqa: T201
-    bgtplanner(given, draw, lambda _: model, play)
+    bgtplanner(given, draw, lambda _: models[-1], play)
 
 
 if __name__ == "__main__":

@@ -52,6 +52,7 @@ class AsPrinted(LevelPolicy):
     length_scale: float = 0.2
     forgetting: float = 0.001
 
+    label: ClassVar[str] = "paper, as printed"
     remembers = (*LevelPolicy.remembers, "records", "radius", "multipliers", "_allowance")
     _salt: ClassVar[int] = 0x117
     _fewest: ClassVar[float] = 0.7
@@ -163,6 +164,7 @@ class Repaired(BGTPlanner):
     skip: bool = False
     initial_rounds: int = 5
 
+    label: ClassVar[str] = "paper, formulas repaired"
     forecasts: ClassVar[bool] = False
     remembers = (*BGTPlanner.remembers, "_trials")
     _fewest: ClassVar[float] = 0.7
@@ -172,8 +174,7 @@ class Repaired(BGTPlanner):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.gamma is None:
-            levels = self.charges.shape[1]
-            self.gamma = algorithms.gamma(levels, self.rounds, len(self.budgets))
+            self.gamma = algorithms.gamma(self.levels, self.rounds, len(self.budgets))
         self.constrainer.step = float(2 * np.log(2) / np.sqrt(self.rounds))
         self._trials: list[tuple[Floats, float]] = []  # contexts, and squared errors
 

@@ -59,6 +59,7 @@ class LevelPolicy(LedgerPolicy):
     min_rounds: int | None = None
 
     remembers = (*LedgerPolicy.remembers, "_generator", "_contexts", "_width")
+    label: ClassVar[str] = "own"  # which planner it is, as the first lines of a run say it
     _salt: ClassVar[int]  # seeds its random choices, together with the seed
     _fewest: ClassVar[float]  # default of `min_rounds`, as a share of the rounds
 
@@ -68,9 +69,14 @@ class LevelPolicy(LedgerPolicy):
         self._generator = np.random.default_rng([self.seed, self._salt])
         self._contexts: dict[int, Floats] = {}  # of plans that have not been told yet
         self._width: int | None = None  # of contexts, once there was one
-        fewest = max(1, round(self._fewest * self.rounds))
-        fewest = fewest if self.min_rounds is None else self.min_rounds
+        usual = self.fewest_rounds(self.rounds)
+        fewest = usual if self.min_rounds is None else self.min_rounds
         self._dearest = self.even_charges(whole("min_rounds", fewest, 1, self.rounds))
+
+    @classmethod
+    def fewest_rounds(cls, rounds: int) -> int:
+        """Return the default of `min_rounds`: a share of the rounds, so that it scales."""
+        return max(1, round(cls._fewest * rounds))
 
     def keep(self, context: Floats) -> None:
         """Keep a context until its plan is told; refuse one of another length than before."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bgtplanner.planning.allocator import LevelPolicy
 from bgtplanner.planning.context import Context
 from bgtplanner.planning.policy import Policy
 from bgtplanner.registry import Registry
@@ -35,11 +36,11 @@ POLICIES: Registry[type[Policy]] = Registry(
 )
 """The policies, which decide what a round may cost."""
 
-CONSTANTS: Registry[type[Policy]] = Registry(
+CONSTANTS: Registry[type[LevelPolicy]] = Registry(
     "constants",
     {"own": "bgtplanner.planning.bgt:BGTPlanner"},
-    expected="a policy",
-    fits=_is_policy,
+    expected="a planner that inherits from LevelPolicy",
+    fits=lambda thing: isinstance(thing, type) and issubclass(thing, LevelPolicy),
     gone={
         "authors": "is not part of the package any more: from a checkout, take the policy "
         "benchmarks.paper.as_coded:AsCoded"

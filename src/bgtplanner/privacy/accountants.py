@@ -67,6 +67,7 @@ CEILING = 2**61
 """The ticks at which sums stop instead of overflowing; a capacity is at most the double below."""
 
 _MOST = CEILING * TICK  # the largest charge, or power of a charge
+_MULTIPLIERS: Floats = np.exp2(np.arange(-8.0, 9.0))  # at which charges are compared
 
 
 def to_ticks(charge: ArrayLike) -> Ticks:
@@ -217,16 +218,13 @@ class Accountant:
             >>> float(basic.epsilon(to_ticks([1.5]), 1e-5, other_than="replace-special"))
             3.0
         """
-        sums = from_ticks(spent)  # one at the ceiling may be anything
-        return self._reading(np.where(sums < _MOST, sums, np.inf), delta, other_than)
+        return self._reading(_known_sums(spent), delta, other_than)
 
     def epsilon_of_rounds(
         self, charge: float, rounds: int, delta: float, *, other_than: Neighbours | None = None
     ) -> float:
         """Return the epsilon, at delta, of `rounds` rounds of one charge, however large."""
-        adds = self.sum_ticks(charge)
-        powers = np.array([float(charge) ** power for power in self.powers])
-        sums = np.where(adds < CEILING, from_ticks(adds), powers) * float(rounds)
+        sums = _known_sums(self.sum_ticks(charge)) * float(rounds)
         return float(self._reading(sums, delta, other_than))
 
     def other_promise(self, budget: Budget, neighbours: Neighbours) -> float | None:
@@ -261,9 +259,14 @@ class Accountant:
         """By which factor a charge grows if the sensitivity doubles; None if it depends."""
         if not isinstance(MECHANISMS[self.mechanism], Additive):
             return None
-        multipliers: Floats = np.exp2(np.arange(-8.0, 9.0))
-        growth = self.charge_of(multipliers / 2) / self.charge_of(multipliers)
+        growth = self.charge_of(_MULTIPLIERS / 2) / self.charge_of(_MULTIPLIERS)
         return float(growth[0]) if (growth == growth[0]).all() else None
+
+
+def _known_sums(ticks: ArrayLike) -> Floats:
+    """Return sums as charges; one at the ceiling may be anything, so it is infinite."""
+    sums = from_ticks(ticks)
+    return np.where(sums < _MOST, sums, np.inf)
 
 
 @lru_cache(maxsize=4096)

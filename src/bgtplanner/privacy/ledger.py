@@ -343,26 +343,25 @@ class Ledger:
                     known.add(self._book.payment(row))
             return known
 
-    def epsilon_spent(self, delta: float | None = None) -> NDArray[np.float64]:
-        """Return each client's epsilon so far: a reading at its own delta, or at the one given."""
-        return self._read(delta, None)
+    def epsilon_spent(self) -> NDArray[np.float64]:
+        """Return each client's epsilon so far: a reading at its own delta."""
+        return self._read(None)
 
     def epsilon_other_reading(self) -> NDArray[np.float64]:
         """Return what each client has spent, as epsilon at its own delta by the other relation.
 
         It is NaN where it is not known; see :meth:`Accountant.epsilon`.
         """
-        return self._read(None, self.neighbours)
+        return self._read(self.neighbours)
 
-    def _read(self, delta: float | None, other_than: Neighbours | None) -> NDArray[np.float64]:
+    def _read(self, other_than: Neighbours | None) -> NDArray[np.float64]:
         """Return each client's sums in words of epsilon; each reading is computed once."""
         result, sums = np.zeros(len(self)), self._book.spending.sums
-        deltas = np.array([budget.delta for budget in self.budgets.classes])
-        own = deltas[self.budgets.class_of_client] if delta is None else np.full(len(self), delta)
-        for at in np.unique(own):
-            distinct, back = np.unique(sums[:, own == at], axis=1, return_inverse=True)
-            read = self.accountant.epsilon(distinct, float(at), other_than=other_than)
-            result[own == at] = read[back]
+        for number, budget in enumerate(self.budgets.classes):
+            members = self.budgets.class_of_client == number
+            distinct, back = np.unique(sums[:, members], axis=1, return_inverse=True)
+            read = self.accountant.epsilon(distinct, budget.delta, other_than=other_than)
+            result[members] = read[back]
         return result
 
     @property
@@ -429,9 +428,6 @@ class Ledger:
         if not there or newest is None or not self._book.has(newest):
             why = "rows were cut, or the file is damaged"
             raise LedgerTamperedError(f"the newest row is not the one that was noted: {why}")
-
-
-_hash = bytes.fromhex
 
 
 def _bytes(text: str) -> bytes:

@@ -24,7 +24,6 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtri_exp
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.privacy.randomness import ExactNoise, NoiseSource
@@ -40,8 +39,6 @@ SENSITIVITY: Mapping[str, float] = MappingProxyType({"replace-special": 1.0, "re
 # Clip a little below the bound: rounding to float32 must not push an upload over it.
 _MARGIN = 1e-6
 _GRID_BITS = 24  # bits of a release below the noise's scale; a double has 53
-_EXPECTED_SHAPE = 2.5  # mean distance of sorted noise: 0.8 to 1.9 up to 200,000 coordinates
-_STRETCH = (np.pi / 2) ** 0.5  # the most that `Laplace.as_normal` stretches an upload by
 
 
 def clip_factor(norm: Array, bound: Array) -> Array:
@@ -63,8 +60,6 @@ class Limits(NamedTuple):
     low: Array  # the smallest norm, in the mechanism's own norm
     high: Array  # the largest
     coordinate: Array  # the largest coordinate
-    shape: Array  # the largest distance of the sorted coordinates from those of typical noise
-    agreement: Array  # the largest length along the sum of the other uploads
 
 
 class Mechanism:
@@ -213,13 +208,7 @@ class Mechanism:
             low=xp.maximum(xp.sqrt(xp.maximum(size - spread, 0.0)), mean - tail),
             high=xp.hypot(reach + tail, xp.sqrt(size + spread)),
             coordinate=xp.maximum(reach + alone, many),
-            shape=_EXPECTED_SHAPE + reach + tail,
-            agreement=reach + tail,
         )
-
-    def as_normal(self, values: Floats) -> Floats:
-        """Map coordinates, in units of the scale, so that their noise is standard normal."""
-        return values
 
 
 class Additive(Mechanism):
@@ -315,18 +304,12 @@ class Laplace(Additive):
 
     def limits(self, reach: Array, rare: Array, size: int, **_: Any) -> Limits:
         xp = reach.__array_namespace__()
-        tail, spread, shift = xp.sqrt(2.0 * rare), xp.sqrt(2.0 * size * rare), _STRETCH * reach
+        spread = xp.sqrt(2.0 * size * rare)
         return Limits(
             low=xp.maximum(size - spread, 0.0),
             high=size + spread + rare + reach,
             coordinate=xp.maximum(reach + rare + np.log(2.0), rare + np.log(2.0 * size)),
-            shape=_EXPECTED_SHAPE + shift + tail,
-            agreement=shift + tail,
         )
-
-    def as_normal(self, values: Floats) -> Floats:
-        # This map stretches an upload by at most sqrt(pi / 2).
-        return np.asarray(-np.sign(values) * ndtri_exp(np.log(0.5) - np.abs(values)))
 
 
 MECHANISMS: Registry[Mechanism] = Registry(

@@ -12,8 +12,8 @@ stated:
 If fewer drop out or collude, the sum carries more noise than was promised: the surplus.
 
 A sum of rounded normal variates is so close to one that every statement about Gaussian noise still
-holds, for noise that is larger by a factor of 1 + 2^-40: the shares have that much to spare
-(``docs/proofs/shares.md``).
+holds, for noise that is larger by a factor of 1 + 2^-40. The shares have that much to spare, since
+none has fewer than 2^10 steps (``docs/proofs/shares.md``).
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ _FINEST = 2**10  # steps of a share, times the square root of the clients
 _WRAPS = 40  # a sum wraps with a probability of at most 2^-40
 _MOST_BITS = 62  # so that no sum of two numbers overflows 64 bits
 _MOST_CLIENTS = 2**31
-_LEAST_MU = 2.0**-22  # of a charge of one tick, the smallest there is
 
 
 class Tolerance(NamedTuple):
@@ -132,12 +131,7 @@ class Shares:
         step, steps = self.step.as_integer_ratio()
         # In whole numbers: (full * room / step)^2 / honest, rounded up, and its root, rounded up.
         squared = -((full * room * steps) ** 2 // -((unit * rooms * step) ** 2 * self.honest))
-        share = math.isqrt(squared - 1) + 1
-        # All that a sum of shares differs by from Gaussian noise has to fit into the room.
-        far = distance_from_gaussian(share, self.invited, size=2**62)
-        fits = 2 * math.sqrt(2 * math.pi) * far <= _LEAST_MU * ROOM / 2
-        ConfigError.unless(fits, "share", share, "more steps")
-        return share
+        return math.isqrt(squared - 1) + 1
 
     def bits(self, size: int) -> int:
         """Return the bits of a sum of `size` coordinates, which wraps with probability 2^-40."""
@@ -198,27 +192,3 @@ class Shares:
     def std_of_share(self) -> float:
         """The standard deviation of one client's share; rounding adds 1/12 to its variance."""
         return self.step * math.sqrt(self.share**2 + 1 / 12)
-
-
-def distance_from_gaussian(share: int | float, number: int, size: int = 1) -> float:
-    """Return how far a sum of rounded shares may be from Gaussian noise, in `size` coordinates.
-
-    It is a bound on the logarithm of the ratio of its probabilities to those of a function of
-    Gaussian noise of variance number * share^2, whatever the upload (``docs/proofs/shares.md``).
-    """
-    total = 0.0
-    if not _uneven(share, 1):  # then it is below what a float can tell from 0 for all of them
-        return total
-    for index in range(1, min(number, 64)):
-        total -= math.log1p(-_uneven(share, index))
-    # The larger the index, the smaller its term.
-    total -= max(0, number - 64) * math.log1p(-_uneven(share, 64))
-    return size * total
-
-
-def _uneven(share: float, index: int) -> float:
-    """Return by how much at most the density of a normal variate modulo 1 differs from 1."""
-    ratio = math.exp(-2 * math.pi**2 * share**2 * index / (index + 1))
-    # The powers 1, 4, 9, ... are no more than 1, 2, 3, ...; a share is never so small that this
-    # reaches 1.
-    return min(2 * ratio / (1 - ratio), 1 - 2**-53) if ratio < 1 else 1 - 2**-53

@@ -149,7 +149,7 @@ class RunProgress(_View):
         if privacy.mechanism != "none":
             budget = "several budgets" if privacy.budgets else f"epsilon {privacy.epsilon:g}"
             how = f"{budget}, {privacy.mechanism}, {privacy.trust}, {privacy.relation}, "
-            how += config.planning.policy
+            how += config.planning.in_words(total)
         self._say(f"{config.model.name}, {total} rounds, seed {config.run.seed}, {how}")
         for note in [*train.notes, *([f"continuing after round {first}"] if first else [])]:
             self._say(note)

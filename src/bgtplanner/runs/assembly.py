@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -270,11 +272,20 @@ def policy_of(config: Config, ledger: Ledger) -> Policy:
         options |= {"objective": planning.goal.kind, "traffic": planning.goal.traffic}
     if planning.policy == "bgt" and constants != "own":
         kind = CONSTANTS[constants]
-        if planning.min_rounds is not None:  # the preset's may be more than a short run has
-            options["min_rounds"] = min(planning.min_rounds, rounds)
-    try:
-        return kind(**(options | planning.options | {"ledger": ledger}))
-    except TypeError as error:
-        raise ConfigError(
-            f"planning.options: {planning.policy} does not accept them: {error}"
-        ) from error
+        choice = rounds == 1 or (planning.min_rounds or 0) < rounds
+        expected = f"fewer than --rounds = {rounds}, since otherwise all levels cost the same"
+        ConfigError.unless(choice, "planning.min_rounds", planning.min_rounds, expected)
+    _check_options(kind, planning.options, options)
+    return kind(**(options | planning.options | {"ledger": ledger}))
+
+
+def _check_options(kind: type[Policy], given: Mapping[str, Any], run: Mapping[str, Any]) -> None:
+    """Refuse options that a policy does not have, and name those that it has."""
+    known = inspect.signature(kind).parameters
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in known.values()):
+        return
+    shared = inspect.signature(LedgerPolicy).parameters.keys()
+    own = ", ".join(sorted(known.keys() - shared - run.keys()))
+    for name in sorted(given.keys() - known.keys()):
+        expected = f"one of {own}" if own else f"none, since {kind.__name__} has no options"
+        raise ConfigError(f"planning.options.{name}: expected {expected}")

@@ -7,6 +7,7 @@ does not affect the others.
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 import tempfile
@@ -28,7 +29,7 @@ from bgtplanner.runs.assembly import Given, model_given, policy_named
 from bgtplanner.runs.config import Config, differences
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.interrupts import stop_requests
-from bgtplanner.runs.statistics import Comparison, Outcome, finished_cells, outcome_of, summed_up
+from bgtplanner.runs.statistics import Comparison, Outcome, finished_cells, summed_up
 from bgtplanner.runs.study import Cell, Study
 from bgtplanner.runs.tables import write_tables
 
@@ -43,6 +44,11 @@ class Objects(NamedTuple):
     ratings: Mapping[str, Ratings]
     given: Given
     policies: tuple[type[Policy], ...]
+
+    def of(self, cell: Cell) -> Objects:
+        """Those that one cell needs: other processes get no ratings of other data sets."""
+        own = {name: of for name, of in self.ratings.items() if name == cell.dataset}
+        return self._replace(ratings=own)
 
 
 _BY_NAME = Objects({}, Given(), ())
@@ -138,22 +144,21 @@ def run_study(
         ConfigError: If a cell cannot be run; raised before anything is run.
         InterruptedRunError: If it was stopped from outside; the same call continues.
     """
-    jobs, cells = as_whole("--jobs", jobs, 1), study.cells()
-    before = Study.read(out)
+    jobs, cells, before = as_whole("--jobs", jobs, 1), study.cells(), Study.read(out)
     try:
-        others = before is None and out.exists() and any(out.iterdir())
-        if others or (before is not None and before.kind != study.kind):
+        out.mkdir(parents=True, exist_ok=True)
+        if (any(out.iterdir()) and before is None) or (before and before.kind != study.kind):
             raise ConfigError(
                 f"--out {out}: holds something other than a {study.kind}; choose an empty folder"
             )
-        out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError.of(f"--out {out}", error, "choose another folder") from error
-    begun = [cell for cell, config in cells.items() if check_settings(cell, config, out)]
-    outcomes = {of.cell: of for of in finished_cells(begun, out)}
+    for cell, config in cells.items():
+        check_settings(cell, config, out)
+    outcomes = {of.cell: of for of in finished_cells(cells, out)}
     todo = {cell: config for cell, config in cells.items() if cell not in outcomes}
     for cell in todo:
-        POLICIES[cell.policy]
+        POLICIES[cell.policy]  # one that is gone can be read, but not run
         if cell.dataset in study.given and cell.dataset not in objects.ratings:
             raise ConfigError(
                 f"--out {out}: the ratings {cell.dataset!r} were given in Python; continue there: "
@@ -175,11 +180,11 @@ def run_study(
     return [outcomes[cell] for cell in cells]
 
 
-def check_settings(cell: Cell, config: Config, out: Path) -> bool:
-    """Return whether a cell was begun; raise ConfigError if it was with other settings."""
+def check_settings(cell: Cell, config: Config, out: Path) -> None:
+    """Raise ConfigError if a cell was begun with other settings."""
     folder = RunFolder(out / cell.place)
     if not (folder.path / "config.toml").exists():
-        return False
+        return
     folder.notes()
     different = sorted(differences(folder.config(), config))
     if different:
@@ -187,7 +192,6 @@ def check_settings(cell: Cell, config: Config, out: Path) -> bool:
             f"--out {out}: {cell.name} was run there with other settings "
             f"({', '.join(different[:3])}); choose another folder"
         )
-    return True
 
 
 def run_cells(
@@ -205,19 +209,12 @@ def run_cells(
     import joblib
 
     run, threads = joblib.delayed(_run_cell), max(1, cores() // jobs) if jobs > 1 else None
+    how = {"return_as": "generator_unordered", "pre_dispatch": "n_jobs", "batch_size": 1}
     with stop_requests(active=True) as stop:
-
-        def tasks() -> Iterator[Any]:
-            for cell, config in cells.items():
-                if stop.is_set():
-                    return
-                own = {name: of for name, of in objects.ratings.items() if name == cell.dataset}
-                some = objects._replace(ratings=own)
-                yield run(cell, config, out.absolute() / cell.place, some, threads)
-
-        how = {"return_as": "generator_unordered", "pre_dispatch": "n_jobs", "batch_size": 1}
+        todo = itertools.takewhile(lambda _: not stop.is_set(), cells.items())
+        tasks = (run(*cell, out.absolute(), objects.of(cell[0]), threads) for cell in todo)
         try:
-            for outcome in joblib.Parallel(jobs, **how)(tasks()):
+            for outcome in joblib.Parallel(jobs, **how)(tasks):
                 if outcome is None:
                     stop.set()
                 else:
@@ -231,22 +228,23 @@ def run_cells(
 
 
 def _run_cell(
-    cell: Cell, config: Config, place: Path, objects: Objects, threads: int | None
+    cell: Cell, config: Config, out: Path, objects: Objects, threads: int | None
 ) -> Outcome | None:
     """Run a cell, or resume it; None if it was stopped from outside."""
     if threads is not None:  # in another process, which shares the machine
         os.environ["NPROC"] = str(threads)  # JAX reads it when it starts
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    begun, ratings = time.perf_counter(), objects.ratings.get(cell.dataset)
+    begun, place = time.perf_counter(), out / cell.place
+    ratings, given = objects.ratings.get(cell.dataset), objects.given
     try:
         for policy in objects.policies:
             POLICIES.named(policy)  # another process may not be able to import it
         if (place / "config.toml").exists():
-            runner.resume(place, ratings=ratings, model=objects.given.model)
+            runner.resume(place, ratings=ratings, model=given.model)
         else:
-            runner.execute(config, ratings=ratings, given=objects.given, out=place)
-        outcome = outcome_of(cell, place)
+            runner.execute(config, ratings=ratings, given=given, out=place)
+        (outcome,) = finished_cells([cell], out)
     except (InterruptedRunError, KeyboardInterrupt):
         return None
     except Exception as error:  # of any kind: the other cells do not depend on this one

@@ -28,15 +28,6 @@ from bgtplanner.privacy.mechanisms import MECHANISMS, Additive
 from bgtplanner.runs.settings import FLAGS, PRESETS, Sections, packaged
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
-BEFORE = {
-    "data.items": "none",
-    "federation.most_dropouts": 0.0,
-    "federation.most_colluders": 0.0,
-    "planning.objective": "last",
-    "privacy.neighbours": "replace-one",
-}
-"""Settings that the folders of older runs do not have, where those runs did something else."""
-
 GONE = {
     "run.devices": "several devices are not used any more; leave it out",
     "model.fixed_pseudo_items": "they are drawn anew in every round; leave it out",
@@ -44,6 +35,16 @@ GONE = {
     "privacy.noise": "noise is drawn for the sum, which has the same distribution; leave it out",
 }
 """Settings of earlier versions, and what is said to whoever sets one; old runs are read."""
+
+SYMBOLS = {
+    "A": "planning.levels",
+    "T_min": "planning.min_rounds",
+    "d": "planning.context_size",
+    "T0": "planning.options.initial_rounds",
+    "s": "planning.options.length_scale",
+    "alpha": "planning.options.forgetting",
+}
+"""The paper's symbols, which may stand for these settings: ``planning.T0``, ``planning.alpha``."""
 
 INDIFFERENT = ("data.data_dir", "run.device", "run.checkpoint_every", "run.examples")
 """Settings that do not change the result: how and where a run is carried out, and is shown."""
@@ -84,7 +85,6 @@ def load_config(
     preset: str | None = None,
     file: Path | str | None = None,
     settings: Mapping[str, Any] | None = None,
-    before: Mapping[str, Any] | None = None,
 ) -> Config:
     """Load a config from a preset, a TOML file and single values; later ones win.
 
@@ -92,7 +92,6 @@ def load_config(
         preset: ``recommended`` or ``paper``; by default the file's, otherwise recommended.
         file: A TOML file, such as the ``config.toml`` of a run folder.
         settings: Values by dotted key, such as ``{"server.learning_rate": 0.02}``.
-        before: Values of keys that the file does not have, such as :data:`BEFORE`.
 
     Raises:
         ConfigError: Naming the key, the value and what was expected.
@@ -106,13 +105,13 @@ def load_config(
     named = tree.pop("preset", "recommended")
     wanted, where = (named, f"{file}: preset") if preset is None else (preset, "--preset")
     ConfigError.unless(wanted in PRESETS, where, wanted, f"one of {', '.join(PRESETS)}")
-    stored, now = _by_key(tree), _by_key(settings or {})
-    for values, where, old in ((stored, f"{file}: ", is_run), (now, "", before is not None)):
+    stored, now = _by_key(tree), _without_symbols(_by_key(settings or {}))
+    for values, place in ((stored, f"{file}: "), (now, "")):
         for key in GONE.keys() & values.keys():
+            if not (is_run and values is stored):
+                raise ConfigError(f"{place}{key}: {GONE[key]}")
             del values[key]
-            if not old:
-                raise ConfigError(f"{where}{key}: {GONE[key]}")
-    given, where = {**(before or {}), **stored, **now}, f"{file}: "
+    given, where = stored | now, f"{file}: "
     if "preset" in _tree(given):
         raise ConfigError("preset: not a setting; choose a preset with --preset")
     try:
@@ -129,6 +128,16 @@ def load_config(
         ConfigError.unless(fits, _named(key), value, "a number or text, not true or false")
     _check_together(config)
     return config
+
+
+def _without_symbols(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same settings, with the paper's symbols replaced by the names of settings."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        section, _, symbol = key.rpartition(".")
+        named = section in ("planning", "planning.options")
+        found[SYMBOLS.get(symbol, key) if named else key] = value
+    return found
 
 
 def _by_key(tree: Mapping[str, Any], prefix: str = "", levels: int = 9) -> dict[str, Any]:

@@ -23,9 +23,8 @@ import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from bgtplanner.data.catalogue import read_items
-from bgtplanner.data.datasets import parse_scale
-from bgtplanner.data.tables import item_names
+from bgtplanner.data.catalogue import item_names, read_items
+from bgtplanner.data.ratings import as_scale
 from bgtplanner.errors import BGTPlannerError, ConfigError, DataError, MessageError, RunFolderError
 from bgtplanner.federation.aggregation.neighbourhood import degree_and_threshold
 from bgtplanner.federation.aggregation.roster import Roster
@@ -298,7 +297,7 @@ def catalogue_of(config: Config, home: Path) -> SentCatalogue:
     items, scale = config.deployment.items, config.data.scale
     if items is None:
         raise ConfigError("deployment.items: expected a table of items, or a list in items.txt")
-    ends = None if scale is None else parse_scale(scale)
+    ends = None if scale is None else as_scale(scale)
     if not isinstance(ends, tuple):
         problem = "such as 1:5, because the largest rating that occurs is not public"
         raise ConfigError(f"data.scale = {scale!r}: expected LOW:HIGH, {problem}")

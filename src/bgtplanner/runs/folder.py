@@ -40,11 +40,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import bgtplanner
-from bgtplanner.data.datasets import DATASETS
 from bgtplanner.durable import replace_file
 from bgtplanner.errors import RunFolderError, RunLockedError, SchemaError, StorageError, quoted
-from bgtplanner.runs.assembly import accountant_of, promise_of
-from bgtplanner.runs.config import BEFORE, Config, load_config, to_toml
+from bgtplanner.runs.config import Config, load_config, to_toml
 from bgtplanner.runs.record import (
     CLIENTS,
     EXAMPLES,
@@ -53,16 +51,14 @@ from bgtplanner.runs.record import (
     SCHEMA,
     SUMMARY,
     check,
-    identity_of,
     needed_keys,
 )
 from bgtplanner.text import MOST_BYTES_OF_ROUNDS, MOST_BYTES_OF_SETTINGS, read_bytes, visible
 
 _KINDS = {"summary.json": SUMMARY, "examples.json": EXAMPLES, "clients.json": CLIENTS}
-_LEDGER = [f"ledger.sqlite{end}" for end in ("", "-journal", "-wal", "-shm")]
 _OWN = {
     *("config.toml", "rounds.jsonl", "checkpoint.npz", "report.html", "ratings.npz", ".lock"),
-    *(*_KINDS, *_LEDGER),
+    *(*_KINDS, *(f"ledger.sqlite{end}" for end in ("", "-journal", "-wal", "-shm"))),
 }
 _BY_HAND = (
     "the folder was changed by hand: bring back the files that belong together, or run it again"
@@ -189,16 +185,15 @@ class RunFolder:
         except (OSError, ValueError, RecursionError) as error:
             raise RunFolderError(f"{file}: cannot be read: {error}; run it again") from error
         notes = tree.get("folder")
-        schema = notes.get("schema") if isinstance(notes, dict) else None
-        if not isinstance(notes, dict) or type(schema) is not int:
+        if not isinstance(notes, dict) or "schema" not in notes:
             run = "it was not written by a run: give it to 'bgtplanner run --config'"
             raise SchemaError(f"{file}: has no [folder] schema; {run}")
-        if schema != SCHEMA:
-            version = visible(notes.get("version") or "unknown")[:40]
+        version = visible(notes.get("version") or "unknown")[:40]
+        if notes["schema"] != SCHEMA or version.startswith("0.1."):
             raise SchemaError(
-                f"{self.path}: written by {'a newer' if schema > SCHEMA else 'an older'} version "
-                f"(schema {quoted(schema)}, version {version}); this one reads schema {SCHEMA}. "
-                f"Use that version, or run again with --config {file}"
+                f"{self.path}: written by another version (schema {quoted(notes['schema'])}, "
+                f"version {version}); this one reads schema {SCHEMA} of 0.2 and later. Use that "
+                f"version, or run again with --config {file}"
             )
         check(NOTES, f"{file}, [folder]", notes)
         check(SUMMARY, f"{file}, [folder] facts", notes.get("facts", {}))
@@ -232,7 +227,7 @@ class RunFolder:
 
     def config(self) -> Config:
         """Return the settings of the run."""
-        return load_config(file=self.path / "config.toml", before=BEFORE)
+        return load_config(file=self.path / "config.toml")
 
     def append_round(self, record: Mapping[str, Any]) -> None:
         """Add one line to ``rounds.jsonl``."""
@@ -302,32 +297,8 @@ class RunFolder:
 
     def summary(self) -> dict[str, Any] | None:
         """Return the whole result of a finished run, or None while it is not done."""
-        if not (self.path / "summary.json").exists():
-            return None
-        file, config = self.path / "summary.json", self.config()
-        private, deployed = config.privacy.mechanism != "none", self.deployed
-        needed, _ = needed_keys(private, deployed)
-        found = self.read("summary.json", needed) or {}
-        settings = {"schema": SCHEMA} | identity_of(config)
-        del settings["dataset"]  # ratings given in Python have names of their own
-        if private:
-            if found.get("neighbours") is None:  # an older version's
-                found |= promise_of(config, found["epsilon"])
-            settings["accounting"] = accountant_of(config).name
-            settings["neighbours"] = config.privacy.relation
-        for name, value in settings.items():
-            if found.get(name, value) != value:
-                raise RunFolderError(
-                    f"{file}: {name} = {quoted(found[name])}, and config.toml has "
-                    f"{quoted(value)}; {_BY_HAND}"
-                )
-        if "simulated_noise" not in found:  # an older version's: in doubt, the worst case
-            found["simulated_noise"], data = private and not deployed, config.data
-            if not deployed and data.dataset not in ("demo", "synthetic"):
-                given = data.dataset in DATASETS or ":" in (data.scale or "")
-                read_off = ["catalogue"] if given else ["scale", "catalogue"]
-                found["not_accounted"] = [*found["not_accounted"], *read_off]
-        return found
+        needed, _ = needed_keys(self.config().privacy.mechanism != "none", self.deployed)
+        return self.read("summary.json", needed)
 
     def read(self, name: str, needed: Collection[str] = ()) -> dict[str, Any] | None:
         """Return the object in a JSON file, after a check; None if there is no such file."""

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from bgtplanner.data.catalogue import ItemsFormat
-from bgtplanner.data.datasets import dataset_info, load_ratings, with_items
+from bgtplanner.data.datasets import dataset_info, load_ratings
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split, deal_users, split_ratings
-from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import ConfigError, DataError
 from bgtplanner.runs.config import Config
 
@@ -32,17 +31,13 @@ def ratings_of(config: Config) -> Ratings:
     words = tuple(name.strip() for name in (data.items_words or "").split(",") if name.strip())
     columns = ItemsFormat(item=data.items_column, words=words)
     how: dict[str, Any] = {"items_format": None if columns == ItemsFormat() else columns}
+    for name in ("data_dir", "duplicates", "delimiter", "header", "scale", "items"):
+        how[name] = getattr(data, name)
+    for name in ("user", "item", "rating", "time", "client"):
+        how[name] = getattr(data, f"{name}_column")
     if data.dataset == "synthetic":
-        catalogue = data.items == "auto"
-        made = synthetic_ratings(**config.synthetic.model_dump(), seed=seed, catalogue=catalogue)
-        info = dataset_info(data.dataset)
-        ratings = with_items(made, info, data.items, unknown=data.unknown_items, **how)
-    else:
-        for name in ("data_dir", "duplicates", "delimiter", "header", "scale", "items"):
-            how[name] = getattr(data, name)
-        for name in ("user", "item", "rating", "time", "client"):
-            how[name] = getattr(data, f"{name}_column")
-        ratings = load_ratings(data.dataset, seed=seed, unknown_items=data.unknown_items, **how)
+        how["shape"] = config.synthetic.model_dump()
+    ratings = load_ratings(data.dataset, seed=seed, unknown_items=data.unknown_items, **how)
     return ratings if data.clients is None else deal_users(ratings, data.clients, seed=seed)
 
 

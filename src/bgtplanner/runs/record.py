@@ -8,11 +8,12 @@ A key that no model names is a figure, such as those of metrics, to which plugin
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, conlist, create_model
 
 from bgtplanner.errors import RunFolderError, quoted
+from bgtplanner.privacy.mechanisms import Neighbours
 from bgtplanner.runs.config import Config, expected
 from bgtplanner.text import LONGEST_NAME
 
@@ -21,29 +22,27 @@ SCHEMA = 1
 
 _LARGEST = 10**15  # no figure of a run is anywhere near, and drawings and sums stay exact enough
 _Figure = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
-_AtLeast0 = Annotated[float, Field(ge=0, le=_LARGEST)]
-_Share = Annotated[float, Field(ge=0, le=1)]
 _Count = Annotated[int, Field(ge=0, le=_LARGEST)]
-_Some = Annotated[int, Field(ge=1, le=_LARGEST)]
-_Ticks = Annotated[int, Field(ge=0, le=2**62)]
+_Share = Annotated[float, Field(ge=0, le=1)]
 _Word = Annotated[str, Field(max_length=LONGEST_NAME)]
+_Ticks = Annotated[int, Field(ge=0, le=2**62)]
 _Reason = Annotated[float, Field(allow_inf_nan=True)]  # minus infinity rules something out
 
 
 class _Object(BaseModel):
-    """An object in a file."""
+    """An object in a file: a key that it does not name is a figure."""
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
     __pydantic_extra__: dict[str, _Figure | bool | None] = Field(init=False)
 
 
 def _list(kind: Any) -> Any:
-    """A list that is not longer than a run can have rounds."""
+    """Return the type of a list that is not longer than a run can have rounds."""
     return conlist(kind, max_length=1_000_000)
 
 
 def _object(*kinds: tuple[Any, str], needed: bool = False) -> Any:
-    """The model of an object: types, each with its keys, and whether all are needed."""
+    """Return the model of an object: types, each with its keys, and whether all are needed."""
     fields: dict[str, Any] = {  # by an alias, since a key may be the name of a method
         f"key_{name}": (kind, Field(... if needed else None, alias=name))
         for kind, names in kinds
@@ -58,9 +57,8 @@ _WHY = _object(
 ROUND = _object(
     (_Count, "round clients paid late dropped"),
     (_Count | None, "ratings level asked refused"),
-    (_AtLeast0 | None, "seconds charge released_norm noise_norm"),
     (_Figure | _list(_Figure) | None, "clip noise_multiplier"),
-    (_list(_AtLeast0) | None, "charges"),
+    (_list(_Figure) | None, "charges"),
     (_list(_Share), "left"),
     (_WHY | None, "why"),
     (_list(_list(_Ticks)) | None, "spent"),
@@ -69,44 +67,33 @@ ROUND = _object(
 )
 """A line of ``rounds.jsonl``; :class:`~bgtplanner.federation.result.RoundResult` says more."""
 
-_CLASS = _object(
-    (_AtLeast0, "epsilon epsilon_spent_max"),
-    (_Count, "clients"),
-    (_AtLeast0 | None, "rmse_final"),
-    needed=True,
-)
+_CLASS = _object((_Figure, "epsilon epsilon_spent_max"), (_Count, "clients"), needed=True)
 _GAIN = _object(
     (_Word, "name"),
-    (_Some, "clients"),
-    (_AtLeast0, "rmse rmse_alone"),
-    (_Share, "better"),
+    (_Count, "clients"),
+    (_Figure, "rmse rmse_alone better"),
     (_Figure | None, "gain low high"),
     needed=True,
 )
 SUMMARY = _object(
-    (_Count, "schema seed rounds_run"),
-    (_Word, "dataset model policy preset mechanism"),
-    (_Some, "clients items"),
-    (_AtLeast0 | None, "users ratings target epsilon delta epsilon_spent_max"),
-    (_Share | None, "budget_left"),
-    (_AtLeast0, "seconds_total seconds_per_round"),
+    (_Count, "schema seed rounds_run clients items"),
     (_Count | None, "target_round rounds_paid"),
+    (_Word, "dataset model policy preset mechanism"),
+    (_Word | None, "objective trust unit accounting ledger_head planner_note"),
+    (Neighbours | None, "neighbours"),
+    (_Figure | None, "users ratings target epsilon delta epsilon_spent_max budget_left"),
+    (_Figure, "seconds_total seconds_per_round"),
     (_list(_Word), "not_accounted"),
     (Annotated[list[_Figure], Field(min_length=2, max_length=2)] | None, "scale"),
-    (_object((_Share | None, "better"), (_list(_GAIN), "ratings budget")) | None, "gains"),
-    (_list(_AtLeast0), "class_epsilons"),
+    (_object((_list(_GAIN), "ratings budget")) | None, "gains"),
+    (_list(_Figure), "class_epsilons"),
     (_list(_CLASS) | None, "classes"),
-    (Literal["served", "last"], "objective"),
-    (Literal["local", "secagg"] | None, "trust"),
-    (Literal["client", "row"] | None, "unit"),
-    (Literal["replace-special", "replace-one"] | None, "neighbours"),
-    (_Word | None, "accounting ledger_head planner_note"),
 )
 """The object in ``summary.json``, and what is known of a run before its first round."""
 
 NOTES = _object(
     (_Word, "version data"),
-    (_list(_Word), "given began_in"),
+    (_list(_Word), "given"),
     (dict[str, _Word], "versions"),
     (dict[str, Any], "facts"),
 )

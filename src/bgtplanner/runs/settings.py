@@ -285,6 +285,14 @@ class PlanningSection(Section):
     validation_charge: float = Field(default=0.05, gt=0, lt=1)
     options: dict[str, Any] = Field(default_factory=dict)
 
+    def in_words(self, rounds: int) -> str:
+        """Return which policy plays, as the first line of a run says it."""
+        if self.policy != "bgt" or self.constants == "own":
+            return self.policy
+        kind = CONSTANTS[self.constants]
+        fewest = self.min_rounds or kind.fewest_rounds(rounds)
+        return f"bgt ({kind.label}; T_min {fewest} of T {rounds})"
+
     @property
     def goal(self) -> Objective:
         """What is planned for."""

@@ -60,18 +60,17 @@ class Outcome:
     seconds: float = 0.0
 
 
-def outcome_of(cell: Cell, place: Path) -> Outcome:
-    """The outcome of a finished cell, from its summary."""
-    try:
-        return Outcome(cell=cell, summary=RunFolder(place).read("summary.json", OF_EVERY_RUN))
-    except RunFolderError as error:
-        return Outcome(cell=cell, error=" ".join(str(error).split()))
-
-
 def finished_cells(cells: Iterable[Cell], out: Path) -> list[Outcome]:
-    """The outcomes of those cells that are finished; nothing is run or written."""
-    done = (cell for cell in cells if (out / cell.place / "summary.json").exists())
-    return [outcome_of(cell, out / cell.place) for cell in done]
+    """The outcomes of those cells that are finished, from their summaries alone."""
+    found = []
+    for cell in cells:
+        try:
+            summary = RunFolder(out / cell.place).read("summary.json", OF_EVERY_RUN)
+        except RunFolderError as error:
+            found.append(Outcome(cell=cell, error=" ".join(str(error).split())))
+        else:
+            found += [] if summary is None else [Outcome(cell=cell, summary=summary)]
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,21 +175,19 @@ class Comparison:
 
     @property
     def known(self) -> list[str]:
-        """The compared figures that any row has; runs of earlier versions do not have all."""
-        ours = [row for row in self.rows if not row.reference]
-        return [key for key in compared() if any(row.figures[key] for row in ours)] or compared()
+        """The compared figures that any row has."""
+        ours = [row.figures for row in self.rows if not row.reference]
+        return [key for key in compared() if any(of[key] for of in ours)] or compared()
 
     @property
     def error(self) -> str:
         """The figure by which policies are compared: the RMSE that was planned for.
 
-        With the paper's preset it is that of the best round, by which the paper compares. Where
-        earlier versions have not noted what people were served, it is that of the last round.
+        With the paper's preset it is that of the best round, by which the paper compares.
         """
         if self.study.preset == "paper":
             return "rmse_best"
-        served = self.study.objective == "served" and "rmse_served" in self.known
-        return "rmse_served" if served else "rmse_final"
+        return "rmse_served" if self.study.objective == "served" else "rmse_final"
 
     @property
     def reported(self) -> tuple[str, ...]:
@@ -201,13 +198,13 @@ class Comparison:
         """
         preset, planned = self.study.preset, self.error.endswith("_served")
         hidden = ("_final", "_served") if preset == "paper" else ("_best",)
-        known = [key for key in self.known if metric_of(key) in shown(preset)]
-        both = {metric_of(key) for key in known if key.endswith("_served")}
+        keys = [key for key in self.known if metric_of(key) in shown(preset)]
+        both = {metric_of(key) for key in keys if key.endswith("_served")}
 
         def rank(key: str) -> tuple[bool, bool]:
             return key.endswith("_served") != planned, metric_of(key) not in both
 
-        return tuple(sorted((key for key in known if not key.endswith(hidden)), key=rank))
+        return tuple(sorted((key for key in keys if not key.endswith(hidden)), key=rank))
 
     def as_json(self) -> dict[str, Any]:
         """Everything as JSON."""

@@ -25,8 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 import bgtplanner
 from bgtplanner.data.datasets import dataset_info
 from bgtplanner.errors import ConfigError, RunFolderError
-from bgtplanner.planning.registry import POLICIES
-from bgtplanner.runs.config import BEFORE, Config, load_config
+from bgtplanner.runs.config import GONE, Config, load_config
 from bgtplanner.runs.folder import write_whole
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
@@ -38,17 +37,8 @@ AXES = {
 }
 """Config keys that every study varies, with their flags."""
 
-_SCHEMA = 2  # in schema 1, varied settings were lists of axes
+_SCHEMA = 2  # in schema 1, of 0.2, varied settings were lists of axes
 _FILE = "study.json"
-_UNREADABLE = (
-    OSError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    ArithmeticError,
-    ValueError,
-    RecursionError,
-)
 
 
 def in_words(value: Any) -> str:
@@ -100,13 +90,12 @@ def parse_grid(texts: Iterable[str]) -> dict[str, tuple[Any, ...]]:
             raise ConfigError(f"--vary {key}: given twice; write {key}=V1,V2,...")
         try:
             values = tomllib.loads(f"values = [{listed}]")["values"]
-        except (ValueError, RecursionError):
+            json.dumps(values, allow_nan=False)
+        except (tomllib.TOMLDecodeError, RecursionError):
             values = [part.strip() for part in listed.split(",")]
-        try:
-            json.dumps(values, allow_nan=False)  # TOML has dates and NaN, settings have not
-            grid[key] = tuple({in_words(value): value for value in values}.values())
-        except (TypeError, ValueError, RecursionError):
-            grid[key] = ()
+        except (TypeError, ValueError):  # TOML has dates and NaN, settings have not
+            values = []
+        grid[key] = tuple({in_words(value): value for value in values}.values())
         if not all(key.partition(".")) or not grid[key] or "" in grid[key]:
             raise ConfigError(
                 f"--vary {text}: expected SECTION.KEY=V1,V2,..., such as privacy.epsilon=5,10,20"
@@ -114,7 +103,7 @@ def parse_grid(texts: Iterable[str]) -> dict[str, tuple[Any, ...]]:
     return grid
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Cell:
     """One run of a study. In a sweep, `variant` names the varied settings and their values."""
 
@@ -228,22 +217,14 @@ class Study:
         found = {}
         axes = (dict.fromkeys(self.seeds), self.points().items(), self.datasets, self.pairs())
         for seed, (name, varied), dataset, (mechanism, policy) in itertools.product(*axes):
-            cell = Cell(
-                dataset=dataset, mechanism=mechanism, policy=policy, seed=seed, variant=name
-            )
+            own = (dataset, mechanism, policy, seed)
+            cell = Cell(*own, variant=name)
             try:
-                found[cell] = self._config(cell, varied)
+                settings = {**self.settings, **varied, **dict(zip(AXES, own, strict=True))}
+                found[cell] = load_config(preset=self.preset, settings=settings)
             except ConfigError as error:
-                if not varied:
-                    raise
-                self._config(cell, {})  # the error may have nothing to do with what is varied
-                raise ConfigError(f"--vary {name}: {error}") from error
+                raise ConfigError(f"--vary {name}: {error}" if varied else str(error)) from error
         return found
-
-    def _config(self, cell: Cell, varied: Mapping[str, Any]) -> Config:
-        own = (cell.dataset, cell.mechanism, cell.policy, cell.seed)
-        settings = {**self.settings, **varied, **dict(zip(AXES, own, strict=True))}
-        return load_config(preset=self.preset, settings=settings)
 
     def _check(self) -> None:
         """Refuse mistakes that are not in a single setting."""
@@ -257,14 +238,10 @@ class Study:
             if flag == "--vary" and key in self.settings:
                 raise ConfigError(f"--vary {key}: also given by --set; choose one of them")
         try:
-            flag = "--dataset"
             for name in set(self.datasets) - set(self.given):
                 dataset_info(name)
-            flag = "--policy"
-            for name in set(self.policies) - set(POLICIES.gone):  # old studies can be read
-                POLICIES[name]
         except ConfigError as error:
-            raise ConfigError(f"{flag}: {error}") from error
+            raise ConfigError(f"--dataset: {error}") from error
         known, expected = (None, *self.policies), f"one of {', '.join(self.policies)}"
         ConfigError.unless(self.baseline in known, "--baseline", self.baseline, expected)
 
@@ -278,20 +255,18 @@ class Study:
         file = out / _FILE
         try:
             tree = json.loads(read_bytes(file, MOST_BYTES_OF_SETTINGS))
-            if tree["schema"] not in (1, _SCHEMA):
-                raise ValueError(f"written by another version (schema {tree['schema']})")
-            # What the version that wrote it did not know is as it was then, for added cells, too.
-            before = {key: of for key, of in BEFORE.items() if key not in tree.get("knows", ())}
-            tree["settings"] = before | tree.get("settings", {})
+            if tree["schema"] not in (1, _SCHEMA) or tree["version"].startswith("0.1."):
+                raise ValueError(f"written by another version, {tree['version']}")
+            tree["settings"] = {key: of for key, of in tree["settings"].items() if key not in GONE}
             tree["variations"] = [
                 {axis["key"]: axis["values"] for axis in grid["axes"]} if "axes" in grid else grid
-                for grid in tree.get("variations", ())
+                for grid in tree["variations"]
             ]
             found = TypeAdapter(cls).validate_python(tree)
             found.cells()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except _UNREADABLE as error:
+        except Exception as error:  # a damaged file makes the reader fail in many ways
             said = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
             raise RunFolderError(
                 f"{file}: cannot be read: {said}; choose another folder, or delete it and request "
@@ -302,5 +277,4 @@ class Study:
     def write(self, out: Path) -> None:
         """Write the request into the folder."""
         tree = {"schema": _SCHEMA, "version": bgtplanner.__version__, **asdict(self)}
-        tree["knows"] = [*BEFORE]
         write_whole(out / _FILE, json.dumps(tree, indent=2) + "\n")

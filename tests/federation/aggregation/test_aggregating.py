@@ -322,6 +322,45 @@ def test_keys_are_fresh_in_every_round() -> None:
     assert len(seen) == 3 * 5 * 3
 
 
+@pytest.mark.parametrize("until", ["shares", "upload"])
+def test_a_client_that_was_made_to_forget_begins_with_fresh_secrets(until: str) -> None:
+    """All of them before they upload: nothing that the first keys were for is used again."""
+    members = Members(6)
+    members.play(until=until)
+    before = {place: members.sent["keys", place] for place in range(6)}
+    for store in members.stores:
+        store.clear()
+    members.check(members.play().finish())
+    for place, content in before.items():
+        old, new = (Keys.from_bytes(one) for one in (content, members.sent["keys", place]))
+        assert not {old.sealing, old.masking, old.commitment} & {
+            new.sealing, new.masking, new.commitment
+        }  # fmt: skip
+
+
+def test_a_client_whose_stale_keys_are_shown_is_not_in_the_sum() -> None:
+    """The server mixes two beginnings of a client, which neither uploads nor is masked with."""
+    members = Members(6)
+    stale = Keys.from_bytes(members.answer("keys", 0, b""))
+    members.stores[0].clear()
+    server = members.play(until="shares")
+    for place in range(6):
+        got = KeysOfNeighbours.from_bytes(members.got["shares", place])
+        content = replace(got, keys=(stale, *got.keys[1:]) if place else got.keys).to_bytes()
+        server.receive(place, members.answer("shares", place, content))
+    messages = server.close_step()
+    with pytest.raises(MessageError, match="0 neighbours with shares"):
+        members.answer("upload", 0, messages.pop(0))
+    while messages:
+        step = server.step or ""
+        for place, content in messages.items():
+            server.receive(place, members.answer(step, place, content))
+        messages = server.close_step()
+    found = server.finish()
+    assert found.places == frozenset(range(1, 6))
+    members.check(found)
+
+
 # ---- what the server refuses
 
 

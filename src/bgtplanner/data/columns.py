@@ -1,0 +1,153 @@
+"""Which column of a table is what: as it was given, by its usual name, or by its place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bgtplanner.arguments import in_words
+from bgtplanner.errors import ConfigError, DataError
+
+Column = str | int | None
+"""A column by its name in the header, by its position from 0, or not given."""
+
+ROLES = ("user", "item", "rating", "time", "client")
+"""What the columns of a table of ratings are for, in the usual order."""
+
+ITEM_NAMES = ("item", "itemid", "iid", "movie", "movieid", "productid", "asin", "bookid")
+"""What columns of items are usually called, without case, blanks and signs."""
+
+_NEEDED = ("user", "item", "rating")
+_USUAL_NAMES = {
+    "user": ("user", "userid", "uid", "reviewerid", "customerid"),
+    "item": ITEM_NAMES,
+    "rating": ("rating", "ratings", "value", "score", "stars"),
+    "time": ("timestamp", "time", "date"),
+    "client": ("client", "clientid"),
+}
+
+
+def usual_place(names: Sequence[str], usual: Sequence[str]) -> int | None:
+    """Return the position of the column that is called by the first of these usual names.
+
+    Case, blanks, signs and a type behind a colon do not count.
+    """
+    plain = [re.sub(r"[\W_]", "", name.partition(":")[0]).lower() for name in names]
+    return next((plain.index(name) for name in usual if name in plain), None)
+
+
+def has_header(first: Sequence[str], given: Mapping[str, Column], where: object) -> bool:
+    """Return whether the first row of a text table holds names, as far as nobody has said."""
+    clicks = _without_ratings(first, given)
+    if any(
+        isinstance(of, str) and not (clicks and role == "rating") for role, of in given.items()
+    ):
+        return True
+    if any(usual_place(first, _USUAL_NAMES[role]) is not None for role in _NEEDED):
+        return True
+    if len(first) > 2 and not clicks:
+        at = given["rating"]
+        return not is_number(first[at if isinstance(at, int) and 0 <= at < len(first) else 2])
+    if not all(map(is_number, first)):  # ids alone: text or numbers
+        raise ConfigError(
+            f"{where}: are there names in the first row? Say so with header=True or "
+            "header=False, or --set data.header=true on the command line"
+        )
+    return False
+
+
+def find_columns(
+    first: Sequence[str], given: Mapping[str, Column], *, header: bool, where: object
+) -> dict[str, int]:
+    """Return the position of every column in use, by role.
+
+    Args:
+        first: The names of the columns, or a first row of cells if there is no `header`.
+        given: What was said about each role; None means: detect it.
+        header: Whether the columns have names.
+        where: What errors call the table.
+
+    Raises:
+        ConfigError: If a column is not there, is used twice, or has to be named.
+    """
+    names = "no names" if any(map(is_number, first)) else ", ".join(map(repr, first))
+    usual = {role: usual_place(first, _USUAL_NAMES[role]) if header else None for role in ROLES}
+    known = any(usual[role] is not None for role in _NEEDED)
+    spare = len(first) - sum(at is not None for at in usual.values())  # columns of no known use
+    clicks = _without_ratings(first, given)
+    optional = len(first) == 2 or (known and spare <= 0)  # nothing is left for the rating
+    place, missing = dict[str, int](), list[str]()
+    for position, role in enumerate(ROLES):
+        wanted, found = given[role], usual[role]
+        if role == "rating" and clicks:
+            continue
+        if isinstance(wanted, str) and wanted not in first:
+            problem = f"no such column; the header has {names}: choose one of these"
+            raise ConfigError(f"{where}: {role}={wanted!r}: {problem}")
+        if wanted is not None:
+            place[role] = list(first).index(wanted) if isinstance(wanted, str) else wanted
+        elif found is not None:
+            place[role] = found
+        elif role in _NEEDED and not (role == "rating" and optional):
+            if known:
+                missing.append(role)
+            place[role] = position
+    if missing:
+        asked = " ".join(f"which column is the {role}?" for role in missing)
+        python = ", ".join(f"{role}=..." for role in missing)
+        flags = " ".join(f"--set data.{role}_column=..." for role in missing)
+        none = "; for clicks without ratings: none" * ("rating" in missing)
+        raise ConfigError(
+            f"{where}: {asked} The header has {names}; name them with {python}, or {flags} on "
+            f"the command line{none}"
+        )
+    for role, position in place.items():
+        ConfigError.unless(position >= 0, role, position, "a position of 0 or more")
+        if position >= len(first):
+            problem = f"has {len(first)} columns; the {role} was expected in column {position + 1}"
+            raise DataError(f"{where}: {problem}")
+    if len(set(place.values())) < len(place):
+        raise ConfigError(f"{where}: the same column is used twice: {place}")
+    return place
+
+
+def _without_ratings(first: Sequence[str], given: Mapping[str, Column]) -> bool:
+    """Return whether it was said that there is no rating, and not that its column is so called."""
+    return given["rating"] == "none" and "none" not in first
+
+
+def is_number(cell: str) -> bool:
+    """Return whether a cell is a number, and so no name of a column."""
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def columns_of_frame(frame: Any) -> dict[str, Any]:
+    """Return the columns, by name, of a frame of pandas, Polars or Arrow, or of a mapping.
+
+    Raises:
+        DataError: If it has no columns with names.
+    """
+    if hasattr(frame, "collect"):  # lazy ones of Polars, those of Spark
+        raise DataError(f"frame = {in_words(frame)}: has no columns yet; collect it first")
+    names = getattr(getattr(frame, "dtype", None), "names", None)  # a structured array of NumPy
+    for attribute in ("columns", "column_names"):  # Arrow's columns are not their names
+        names = getattr(frame, attribute, names)
+    if names is None and isinstance(frame, Mapping):
+        names = list(frame)
+    if names is None:
+        expected = "a table with named columns, such as a DataFrame or a dict of lists"
+        raise DataError(f"frame = {in_words(frame)}: expected {expected}")
+    return {str(name): frame[name] for name in names}
+
+
+def is_missing(cell: Any) -> bool:
+    """Return whether a cell is None, a NaN, or the missing value of a library of frames."""
+    missing = cell is None or type(cell).__name__ in ("NAType", "NaTType")
+    return missing or (isinstance(cell, float | np.floating) and bool(np.isnan(cell)))
