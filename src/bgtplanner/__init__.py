@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from bgtplanner.privacy.budget import Budget as Budget
     from bgtplanner.privacy.budget import Budgets as Budgets
     from bgtplanner.privacy.ledger import Ledger as Ledger
+    from bgtplanner.published.model import Model as Model
+    from bgtplanner.published.model import load_model as load_model
     from bgtplanner.runs.compare import compare as compare
     from bgtplanner.runs.result import Result as Result
     from bgtplanner.runs.run import load as load
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from bgtplanner.runs.run import simulate as simulate
     from bgtplanner.runs.statistics import Comparison as Comparison
     from bgtplanner.runs.statistics import load_study as load_study
+    from bgtplanner.runs.train import train as train
 
 __version__ = "0.2.0"
 
@@ -44,12 +47,15 @@ _HOMES = {
     "Policy": "bgtplanner.planning.policy",
     "Ratings": "bgtplanner.data.ratings",
     "Result": "bgtplanner.runs.result",
+    "Model": "bgtplanner.published.model",
     "compare": "bgtplanner.runs.compare",
     "load": "bgtplanner.runs.run",
+    "load_model": "bgtplanner.published.model",
     "load_ratings": "bgtplanner.data.datasets",
     "load_study": "bgtplanner.runs.statistics",
     "resume": "bgtplanner.runs.run",
     "simulate": "bgtplanner.runs.run",
+    "train": "bgtplanner.runs.train",
 }
 
 

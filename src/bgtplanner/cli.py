@@ -16,7 +16,17 @@ import typer
 
 import bgtplanner
 from bgtplanner.about import about
-from bgtplanner.commands import audit, data, deploy, ledger, recommend, report, study, train
+from bgtplanner.commands import (
+    audit,
+    data,
+    deploy,
+    ledger,
+    model,
+    recommend,
+    report,
+    study,
+    train,
+)
 from bgtplanner.commands.options import say
 from bgtplanner.errors import BGTPlannerError, InterruptedRunError
 from bgtplanner.text import visible
@@ -34,6 +44,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 # In the order of use: a run and what it gives, studies, privacy; groups come last in any case.
+app.command()(model.train)
 app.command()(train.run)
 app.command()(train.resume)
 app.command()(recommend.recommend)
@@ -43,6 +54,7 @@ app.command()(study.compare)
 app.command()(study.sweep)
 app.command()(ledger.budget)
 app.command()(audit.audit)
+app.add_typer(model.model_app, name="model")
 app.add_typer(data.data_app, name="data")
 app.add_typer(ledger.ledger_app, name="ledger")
 app.add_typer(deploy.deploy_app, name="deploy")

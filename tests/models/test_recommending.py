@@ -15,11 +15,11 @@ from bgtplanner.models import ranking
 from bgtplanner.models.ranking import (
     SEED,
     Basis,
-    Recommended,
     Recommender,
     best_unrated,
     note_of,
 )
+from bgtplanner.published.model import Recommended
 from bgtplanner.published.reasons import Explanation
 from explaining import genre_ratings
 

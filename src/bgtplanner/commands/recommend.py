@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
+from bgtplanner.commands.model import recommend_from
 from bgtplanner.commands.options import (
     DataDir,
     Json,
@@ -22,12 +23,13 @@ from bgtplanner.commands.options import (
 from bgtplanner.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from bgtplanner.models.ranking import Block, Recommended, Recommender
+    from bgtplanner.models.ranking import Block, Recommender
+    from bgtplanner.published.model import Recommended
     from bgtplanner.runs.result import Result
 
 MovedRatings = Annotated[
     str | None,
-    typer.Option("--ratings", help="Where the run's ratings are now, such as csv:PATH."),
+    typer.Option("--ratings", help="A table of ratings; for a run: where its ratings are now."),
 ]
 
 _WIDEST = 48  # characters of a title in a table
@@ -35,7 +37,10 @@ _WIDEST = 48  # characters of a title in a table
 
 def recommend(
     folder: Annotated[
-        str, typer.Argument(help="The folder of a run, or of a client on this machine.")
+        str,
+        typer.Argument(
+            metavar="MODEL", help="A model file, or the folder of a run or of a client here."
+        ),
     ],
     user: Annotated[
         list[str] | None,
@@ -47,6 +52,18 @@ def recommend(
         str | None, typer.Option(metavar="PATH", help="Write to a .json, .csv or .parquet file.")
     ] = None,
     ratings: MovedRatings = None,
+    history: Annotated[
+        str | None, typer.Option(metavar="PATH", help="One person's ratings: item, rating.")
+    ] = None,
+    items: Annotated[
+        str | None, typer.Option(metavar="PATH", help="A newer table of items, for new ones.")
+    ] = None,
+    exclude: Annotated[
+        str | None, typer.Option(help="Items not to list: with commas, or a file of them.")
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(help="Items or features to list alone, such as 'genre: War'.")
+    ] = None,
     data_dir: DataDir = None,
     export: Annotated[
         str | None, typer.Option(metavar="PATH", help="Also write the shared parameters (.npz).")
@@ -55,10 +72,13 @@ def recommend(
 ) -> None:
     """Recommend items: those that a user has not rated and is expected to like best.
 
-    This is computed where the user's ratings are: from the data of the simulation or, in a folder
-    with a client.toml, on this machine, with the last model received. Nothing is sent.
+    From a model file it takes anybody's ratings: one person's (`--history`), those in a table
+    (`--ratings`), or JSON lines on standard input. From the folder of a run it takes the run's
+    data; in a folder with a client.toml, those on this machine. Nothing is sent.
 
-    Example: `bgtplanner recommend runs/first --user 7 --top 10`
+    Example: `bgtplanner recommend films.model --history mine.csv`
+
+    Example: `bgtplanner recommend films.model --ratings ratings.csv --all --out lists.csv`
 
     Example: `bgtplanner recommend runs/first --all --out lists.csv`
     """
@@ -67,6 +87,16 @@ def recommend(
     ConfigError.unless(known, "--out", out, "a path that ends in .json, .csv or .parquet")
     if user and everybody:
         raise ConfigError("--user and --all exclude each other; give one of them")
+    if Path(folder).is_file():
+        recommend_from(
+            folder, users=list(dict.fromkeys(user or [])), everybody=everybody, top=top, out=out,
+            ratings=ratings, history=history, items=items, exclude=exclude, only=only,
+            as_json=as_json,
+        )  # fmt: skip
+        return
+    of_model = {"--history": history, "--items": items, "--exclude": exclude, "--only": only}
+    for flag, value in of_model.items():
+        ConfigError.unless(value is None, flag, value, "nothing: it is for model files")
     home, result = Path(folder) / "client.toml", None
     if home.is_file():
         own = (("--export", export), ("--ratings", ratings), ("--data-dir", data_dir))
@@ -91,7 +121,7 @@ def recommend(
     if out is None:
         lists = [pair for block in blocks for pair in zip(block.users, block.lists, strict=True)]
         for name, rows in lists:
-            said += ([] if len(user or []) == 1 else [f"{name}:"]) + _table(rows)
+            said += ([] if len(user or []) == 1 else [f"{name}:"]) + table_of(rows)
         content = _as_json(blocks, single=len(user or []) == 1) | {"note": note} | about
     else:
         said.append(f"Lists of {len(places):,} users: {out}")
@@ -165,7 +195,7 @@ def _as_json(blocks: Sequence[Block], *, single: bool) -> dict[str, Any]:
     return found[0] if single else {"users": found}
 
 
-def _table(rows: Sequence[Recommended]) -> list[str]:
+def table_of(rows: Sequence[Recommended]) -> list[str]:
     """Return the lines of one list; columns that no row has are left out."""
     titled = any(row.title for row in rows)
     label = max([len(str(row.item)) for row in rows], default=0) if titled else 20

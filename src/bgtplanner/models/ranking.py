@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import NothingLearnedError
+from bgtplanner.published.model import Recommended
 from bgtplanner.published.reasons import Described, Explanation, reasons_of
 
 Basis = Literal["model", "features", "nothing"]  # what a list rests on
@@ -26,26 +27,6 @@ Basis = Literal["model", "features", "nothing"]  # what a list rests on
 SEED = 20_161_010  # of the order of equal items, and of the users that are drawn; it is public
 _AT_ONCE = 1 << 22  # scores held in memory at a time
 _FEWEST = 64  # users ranked at a time: fewer would be padded to as many
-
-
-class Recommended(NamedTuple):
-    """One line of a list.
-
-    Attributes:
-        user: Label of the user.
-        place: 1 for the first.
-        item: Label of the item.
-        title: Title of the item, if the catalogue has one.
-        predicted: Predicted rating on the scale of the data; None if they are not ratings.
-        reason: Why it is on the list, in words, if the model says.
-    """
-
-    user: Any
-    place: int
-    item: Any
-    title: str | None
-    predicted: float | None
-    reason: str | None
 
 
 class Block(NamedTuple):

@@ -26,7 +26,7 @@ VERSION = 1
 """Of the format; every version that was ever written stays readable."""
 
 _FORMAT = "bgtplanner-model"
-_DTYPES = {"F32": np.dtype("<f4"), "U8": np.dtype("u1")}
+_DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "U8": np.dtype("u1")}
 _MOST_BYTES = 1 << 31
 _Arrays = dict[str, NDArray[Any]]
 

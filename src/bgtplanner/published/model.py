@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bgtplanner.data.columns import columns_of_frame
 from bgtplanner.errors import ConfigError, DataError, ModelFileError, NothingLearnedError
 from bgtplanner.published import file
 from bgtplanner.published.ranking import RANKERS, Histories, Ranked, Ranker
@@ -26,7 +27,8 @@ History = Mapping[Any, float] | Iterable[Any]
 
 _AT_ONCE = 1 << 18  # entries of histories, or a sixteenth of the scores, held in memory at a time
 _NEW_ITEMS = 3.0  # ridge weight, in items, of the features that a new item is placed by
-_SPEAKS = 0.3  # how much an item of the history must add to another one to be named as the reason
+_GOOD = 0.7  # a rating from which on an item of the history can be named as one that was liked
+_SPEAKS = 0.05  # how much an item of the history must add to another one to be named for it
 
 
 class Recommended(NamedTuple):
@@ -153,30 +155,70 @@ class Model:
 
     def recommend_many(
         self,
-        histories: Mapping[Any, History],
+        histories: Any,
         *,
         top: int = 10,
         exclude: Iterable[Any] = (),
         only: Iterable[Any] | None = None,
         reasons: bool = True,
     ) -> Iterator[tuple[Any, list[Recommended]]]:
-        """Yield people with their lists, given their histories by label; see :meth:`recommend`."""
+        """Yield people with their lists; see :meth:`recommend`.
+
+        The histories are a mapping from people to what each has rated; or a frame, a table with
+        the columns ``user``, ``item`` and, unless they are clicks, ``rating``.
+        """
         ConfigError.unless(isinstance(top, int) and top >= 1, "top", top, "1 or more")
         self._refuse_nothing()
         allowed = np.ones(len(self.items), dtype=bool) if only is None else self._allowed(only)
         allowed[[self._place[str(of)] for of in exclude if str(of) in self._place]] = False
-        most = max(1, 16 * _AT_ONCE // len(self.items))
-        labels, parts, entries = list[Any](), list[tuple[list[int], list[float]]](), 0
-        for label, history in histories.items():
-            part = self._entries(history)
-            if labels and (len(labels) >= most or entries + len(part[0]) > _AT_ONCE):
-                yield from self._lists(labels, parts, allowed, top, reasons)
-                labels, parts, entries = [], [], 0
-            labels.append(label)
-            parts.append(part)
-            entries += len(part[0])
-        if labels:
-            yield from self._lists(labels, parts, allowed, top, reasons)
+        framed = not isinstance(histories, Mapping) or {"user", "item"} <= set(histories)
+        for labels, people in (self._framed if framed else self._mapped)(histories):
+            yield from self._lists(labels, people, allowed, top, reasons)
+
+    def _mapped(self, histories: Mapping[Any, History]) -> Iterator[tuple[list[Any], Histories]]:
+        """Yield some people at a time, from what each has rated."""
+        most, left = max(1, 16 * _AT_ONCE // len(self.items)), list(histories)
+        while left:
+            parts, entries = list[tuple[list[int], NDArray[np.float64]]](), 0
+            while len(parts) < min(most, len(left)) and entries <= _AT_ONCE:
+                parts.append(self._entries(histories[left[len(parts)]]))
+                entries += len(parts[-1][0])
+            yield left[: len(parts)], self._people(parts)
+            left = left[len(parts) :]
+
+    def _framed(self, frame: Any) -> Iterator[tuple[list[Any], Histories]]:
+        """Yield some people at a time, from a table of all."""
+        columns = columns_of_frame(frame)
+        needed = ("user", "item") if self.implicit else ("user", "item", "rating")
+        if missing := [name for name in needed if name not in columns]:
+            problem = f"the frame has no column {' and '.join(missing)}"
+            raise DataError(f"{problem}; it has {', '.join(map(str, columns))}")
+        user, item = (np.asarray(columns[name]) for name in ("user", "item"))
+        labels, person = np.unique(user, return_inverse=True)
+        known, which = np.unique(item, return_inverse=True)
+        place = np.array([self._place.get(str(of), -1) for of in known.tolist()])[which]
+        value = np.full(len(user), np.nan)
+        if not self.implicit:
+            value = self._scaled(np.asarray(columns["rating"], dtype=np.float64))
+        order = np.argsort(person, kind="stable")
+        order = order[place[order] >= 0]
+        starts = np.searchsorted(person[order], np.arange(len(labels) + 1))
+        most, begin = max(1, 16 * _AT_ONCE // len(self.items)), 0
+        while begin < len(labels):
+            end = int(np.searchsorted(starts, starts[begin] + _AT_ONCE, side="right"))
+            end = max(begin + 1, min(end - 1, begin + most, len(labels)))
+            rows = order[starts[begin] : starts[end]]
+            part = Histories(starts[begin : end + 1] - starts[begin], place[rows], value[rows])
+            yield labels[begin:end].tolist(), part
+            begin = end
+
+    def _scaled(self, value: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return ratings from 0 to 1; refuse any outside the scale, without naming it."""
+        scaled = (value - self.low) / (self.high - self.low)
+        if not ((scaled >= -1e-9) & (scaled <= 1 + 1e-9)).all():
+            scale = f"{self.low:g} to {self.high:g}"
+            raise DataError(f"history: a rating lies outside the model's scale, {scale}")
+        return np.asarray(scaled)
 
     def _refuse_nothing(self) -> None:
         """Refuse to rank items if nothing is known about them."""
@@ -198,40 +240,37 @@ class Model:
                 raise DataError("only: neither an item nor a feature of the model is called so")
         return allowed
 
-    def _entries(self, history: History) -> tuple[list[int], list[float]]:
+    def _entries(self, history: History) -> tuple[list[int], NDArray[np.float64]]:
         """Return places and ratings from 0 to 1 of a history; NaN for what was only picked."""
         rated = isinstance(history, Mapping)
-        known: dict[int, float] = {}
-        wide = self.high - self.low
+        known: dict[int, Any] = {}
         for label, value in history.items() if rated else ((of, np.nan) for of in history):  # type: ignore[union-attr]
             place = self._place.get(str(label))
             if place is None:
                 continue
-            try:
-                scaled = (float(value) - self.low) / wide
-            except (TypeError, ValueError, OverflowError) as error:
-                raise DataError("history: expected a number for each item") from error
-            if not self.implicit and rated and not -1e-9 <= scaled <= 1 + 1e-9:
-                scale = f"{self.low:g} to {self.high:g}"
-                raise DataError(f"history: a rating lies outside the model's scale, {scale}")
-            known[place] = np.nan if self.implicit else scaled
-        return list(known), list(known.values())
+            known[place] = value
+        try:
+            values = np.array(list(known.values()), dtype=np.float64)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise DataError("history: expected a number for each item") from error
+        if self.implicit or not rated:
+            values = np.full(len(known), np.nan)
+        return list(known), (self._scaled(values) if rated and not self.implicit else values)
 
-    def _people(self, parts: Sequence[tuple[list[int], list[float]]]) -> Histories:
+    def _people(self, parts: Sequence[tuple[list[int], NDArray[np.float64]]]) -> Histories:
         starts = np.cumsum([0, *(len(items) for items, _ in parts)])
         items = np.array([of for items, _ in parts for of in items], dtype=np.int64)
-        return Histories(starts, items, np.array([of for _, values in parts for of in values]))
+        return Histories(starts, items, np.concatenate([values for _, values in parts]))
 
     def _lists(
         self,
         labels: list[Any],
-        parts: Sequence[tuple[list[int], list[float]]],
+        people: Histories,
         allowed: NDArray[np.bool_],
         top: int,
         reasons: bool,
     ) -> Iterator[tuple[Any, list[Recommended]]]:
         """Yield the lists of some people."""
-        people = self._people(parts)
         ranked = self._ranker.ranked(people)
         row = np.repeat(np.arange(len(labels)), np.diff(people.starts))
         scores = np.where(allowed, ranked.scores, -np.inf)
@@ -269,7 +308,8 @@ class Model:
                     continue
                 added = ranked.because[mine] @ table[items].T
                 value = people.value[mine]
-                liked = np.isnan(value) | (value >= max(0.7, np.nanmean(np.r_[value, 0.0])))
+                usual = max(_GOOD, float(np.nanmean(np.r_[value, 0.0])))
+                liked = np.isnan(value) | (value >= usual)
                 added[~liked] = -np.inf
                 first = added.argmax(axis=0)
                 for place in np.flatnonzero(added.max(axis=0) >= _SPEAKS).tolist():
@@ -303,9 +343,11 @@ class Model:
         alike = table @ table[place] / np.maximum(length * length[place], 1e-12)
         alike[place] = -np.inf
         order = np.argsort(-alike, kind="stable")[: min(top, len(alike) - 1)].tolist()
-        titles = self.titles or [None] * len(self.items)
+        titles = self.titles
         return [
-            Recommended(None, at + 1, self.items[of], titles[of], None, None)
+            Recommended(
+                None, at + 1, self.items[of], None if titles is None else titles[of], None, None
+            )
             for at, of in enumerate(order)
         ]
 

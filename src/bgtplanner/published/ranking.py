@@ -23,8 +23,9 @@ _RARE = 0.02  # of popularity, relative to the mean item
 _LIKED, _UNSURE = 0.75, 0.2  # a rating that is liked, and how far predictions are off
 _USUAL = 0.7  # a usual rating
 _STRENGTHS = np.array([0.001, 0.1, 0.3, 1.0])  # prior variances of a person's interests
-_GRID = np.linspace(-10.0, 10.0, 20_001)
-_LOG_NORMAL = np.log([0.5 * math.erfc(-x / math.sqrt(2.0)) for x in _GRID])
+_STEPS = 1 << 14
+_PREDICTED = np.arange(_STEPS + 2) / _STEPS
+_LIKELY = np.log([math.erfc((_LIKED - of) / _UNSURE / 2**0.5) / 2 for of in _PREDICTED])
 
 
 class Histories(NamedTuple):
@@ -167,7 +168,7 @@ class TasteRanker(BiasRanker):
         if not self.implicit:
             own = self.own(people)
             predicted = self.predicted(own)
-            scores += np.interp((predicted - _LIKED) / _UNSURE, _GRID, _LOG_NORMAL)
+            scores += _likely(predicted)
         turned = bold * (weights @ self.turn.T)
         table = self.interests @ self.turn.T
         why = Explanation(
@@ -183,7 +184,16 @@ class TasteRanker(BiasRanker):
 
     def places(self) -> Floats:
         """Return where items lie: by axes and features, as people's interests weigh them."""
-        return self.interests
+        found: Floats = self.interests
+        return found
+
+
+def _likely(predicted: Floats) -> Floats:
+    """Return the logarithm of how likely items are liked that are predicted so, from a table."""
+    step, part = np.divmod(predicted * _STEPS, 1.0)
+    at = step.astype(np.int32)
+    below = _LIKELY[at]
+    return np.asarray(below + part * (_LIKELY[at + 1] - below))
 
 
 RANKERS: Registry[type[Ranker]] = Registry(

@@ -25,7 +25,8 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.durable import replacing
 from bgtplanner.errors import NothingLearnedError, StorageError
 from bgtplanner.federation.simulation import Simulation
-from bgtplanner.models.ranking import Block, Recommended, Recommender, note_of
+from bgtplanner.models.ranking import Block, Recommender, note_of
+from bgtplanner.published.model import Recommended
 from bgtplanner.runs.config import Config
 from bgtplanner.text import csv_text
 

@@ -1,0 +1,205 @@
+"""Training for a model file: all ratings, real noise, a ledger, nothing private in the file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bgtplanner import Ratings, load_model, simulate, train
+from bgtplanner.data.synthetic import synthetic_ratings
+from bgtplanner.errors import (
+    BudgetExceeded,
+    ConfigError,
+    InterruptedRunError,
+    LedgerError,
+    RunFolderError,
+)
+from bgtplanner.federation.central import CentralTraining
+from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.runs.publish import guessed_right, model_of
+
+FEW = {"federation.rounds": 3}
+
+
+def people(number: int = 60, seed: int = 0) -> Ratings:
+    sizes: Any = {"clients": number, "items": 24, "ratings_per_client": 8}
+    return synthetic_ratings(**sizes, seed=seed, catalogue=True)
+
+
+def table(path: Path, ratings: Ratings) -> Path:
+    """Write ratings and their items as an owner has them."""
+    raw = np.round(ratings.to_raw(ratings.value)).astype(int)
+    lines = [f"u{u},i{i},{r}" for u, i, r in zip(ratings.user, ratings.item, raw, strict=True)]
+    path.write_text("\n".join(["user,item,rating", *lines]) + "\n")
+    items = ["item,title,genre"] + [f"i{at},Film {at},{'ab'[at % 2]}" for at in range(26)]
+    (path.parent / "items.csv").write_text("\n".join(items) + "\n")
+    return path
+
+
+def owned(tmp_path: Path, **more: Any) -> Any:
+    return {
+        "ratings": table(tmp_path / "ratings.csv", people()), "items": tmp_path / "items.csv",
+        "scale": (1, 5), "settings": FEW, **more,
+    }  # fmt: skip
+
+
+def test_from_a_table_to_a_list_of_a_stranger(tmp_path: Path) -> None:
+    made = train(**owned(tmp_path, out=tmp_path / "films.model"))
+    found = load_model(tmp_path / "films.model")
+    assert sorted(found.items) == sorted(f"i{at}" for at in range(26))
+    rows = found.recommend({"i1": 5, "i3": 1}, top=30)
+    assert len(rows) == 24
+    assert rows == made.recommend({"i1": 5, "i3": 1}, top=30)
+    promise = found.guarantee
+    assert (promise["private"], promise["epsilon"], promise["people"]) == (True, 3.0, 60)
+    assert promise["neighbours"] == "replace-special"
+    assert promise["epsilon_other_reading"] > 3.0
+    assert promise["not_accounted"] == []
+    assert 0 < promise["epsilon_spent"] <= 3.0
+    assert not (tmp_path / "films.model.state").exists()
+    assert (tmp_path / "ratings.csv.ledger.sqlite").exists()
+
+
+def test_nothing_is_read_off_the_ratings_unless_it_is_said(tmp_path: Path) -> None:
+    asked = owned(tmp_path)
+    for missing, flag in (("items", "--items"), ("scale", "--scale")):
+        with pytest.raises(ConfigError, match=flag):
+            train(**(asked | {missing: None}))
+    made = train(**(asked | {"items": None}), assume_public=["catalogue"])
+    assert made.guarantee["not_accounted"] == ["catalogue of the ratings"]
+    with pytest.raises(ConfigError, match="ratings"):
+        train(**asked, assume_public=["ratings"])  # type: ignore[list-item]
+
+
+def test_a_second_training_is_charged_to_the_same_people(tmp_path: Path) -> None:
+    asked = owned(tmp_path)
+    train(**asked)
+    with pytest.raises(BudgetExceeded):
+        train(**asked)
+    table(tmp_path / "ratings.csv", people(59))
+    with pytest.raises(LedgerError):
+        train(**asked)
+    renamed = (tmp_path / "ratings.csv").read_text().replace("u1,", "u1000,")
+    (tmp_path / "ratings.csv").write_text(renamed)
+    with pytest.raises(LedgerError):
+        train(**asked)
+    made = train(**asked, ledger=None)
+    assert "other trainings on the same ratings" in made.guarantee["not_accounted"]
+
+
+def test_the_noise_is_real_unless_it_is_seeded() -> None:
+    asked: Any = {"ratings": people(), "ledger": None, "settings": FEW,
+                  "assume_public": ["catalogue", "scale"]}  # fmt: skip
+    first, second = train(**asked), train(**asked)
+    assert not np.array_equal(first.released, second.released)
+    seeded = [train(**asked, seed=4) for _ in range(2)]
+    np.testing.assert_array_equal(seeded[0].released, seeded[1].released)
+    assert seeded[0].guarantee["private"] is False
+    with pytest.raises(ConfigError):
+        train(**(asked | {"settings": {"privacy.trust": "local"}}))
+
+
+class _Stop(Exception):
+    pass
+
+
+def test_a_round_that_was_lost_is_paid_for_again(tmp_path: Path) -> None:
+    asked = owned(tmp_path, out=tmp_path / "a.model")
+
+    def crash(done: int, total: int, spent: float) -> None:
+        del total
+        if spent > 0:
+            raise _Stop
+
+    with pytest.raises(_Stop):
+        train(**asked, progress=crash)
+    state = tmp_path / "a.model.state"
+    assert stat.S_IMODE(state.stat().st_mode) == 0o600
+    with Ledger.open(tmp_path / "ratings.csv.ledger.sqlite", read_only=True) as ledger:
+        before = float(ledger.left().max())
+    with pytest.raises(RunFolderError):
+        train(**(asked | {"epsilon": 2.9}))
+    seen: list[int] = []
+    made = train(**asked, progress=lambda done, total, spent: seen.append(done))
+    assert seen[0] > 1, "it goes on"
+    assert made.learned
+    assert not state.exists()
+    with Ledger.open(tmp_path / "ratings.csv.ledger.sqlite", read_only=True) as ledger:
+        assert float(ledger.left().max()) <= before
+        assert float(ledger.epsilon_spent().max()) <= 3.0
+    with pytest.raises(RunFolderError, match="exists"):
+        train(**asked)
+
+
+def test_ctrl_c_leaves_a_state_to_go_on_from(tmp_path: Path) -> None:
+    def stop(done: int, total: int, spent: float) -> None:
+        del total, spent
+        if done == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    asked = owned(tmp_path, out=tmp_path / "a.model")
+    with pytest.raises(InterruptedRunError, match="private"):
+        train(**asked, progress=stop)
+    assert train(**asked).learned
+
+
+def test_the_published_model_ranks_as_the_simulation_does() -> None:
+    result = simulate(people(80), rounds=3, seed=1, epsilon=50.0)
+    engine, ratings = result.simulation, result.ratings
+    made = model_of(engine.federation, engine.state, ratings, {}, {}, learned=True)
+    known = engine.known()
+    scores = engine.rank(np.arange(80))
+    predicted = engine.predict(np.repeat(np.arange(80), 24), np.tile(np.arange(24), 80))
+    for user in range(0, 80, 9):
+        mine = known.user == user
+        pairs = zip(known.item[mine], known.value[mine], strict=True)
+        history = {ratings.item_labels[i]: float(ratings.to_raw(v)) for i, v in pairs}
+        rows = made.recommend(history, top=24)
+        places = [int(np.flatnonzero(ratings.item_labels == row.item)[0]) for row in rows]
+        assert len(places) == 24 - len(history)
+        ranks = scores[user, places]
+        assert (np.diff(ranks) <= 1e-4).all(), "in the order of the simulation"
+        raw = ratings.to_raw(predicted.reshape(80, 24)[user, places])
+        np.testing.assert_allclose([row.predicted for row in rows], raw, atol=1e-3)
+
+
+def test_sums_are_bounded_by_the_clip_and_exact() -> None:
+    """Whoever is exchanged for nothing moves the sum by at most the clip, on its grid."""
+    from bgtplanner.data.split import Split
+    from bgtplanner.runs.assembly import federation_of
+    from bgtplanner.runs.config import load_config
+
+    config = load_config(settings={"privacy.mechanism": "gaussian", "model.name": "tastes"})
+    clip, scale = 0.1, 0.3
+    whole = people(40)
+
+    def sums(rows: Any) -> Any:
+        ratings = whole.take(rows)
+        split = Split(train=ratings, test=whole.take(rows & False),
+                      arrival=np.zeros(len(ratings), np.int32))  # fmt: skip
+        federation = federation_of(config, whole.n_items, clients=40)
+        return CentralTraining(federation, split, seed=0)._sums(clip, scale)[1]
+
+    everyone = sums(np.ones(len(whole), dtype=bool))
+    for who in (0, 7, 39):
+        moved = everyone - sums(whole.user != who)
+        assert 0.9 * clip < np.sqrt((moved**2).sum()) <= clip
+        steps = moved * 2.0**26
+        np.testing.assert_array_equal(steps, np.rint(steps))
+
+
+def test_how_often_a_guess_can_be_right() -> None:
+    """By simulation: two normal distributions that are mu apart."""
+    from bgtplanner.privacy.conversions import gdp_capacity
+
+    mu = float(gdp_capacity(3.0, 1e-5)) ** 0.5
+    drawn = np.random.default_rng(0).normal(size=200_000)
+    right = 0.5 * ((drawn < mu / 2).mean() + (drawn + mu >= mu / 2).mean())
+    assert guessed_right(3.0, 1e-5) == pytest.approx(right, abs=0.005)
+    assert 0.63 < guessed_right(3.0, 1e-5) < 0.65
