@@ -68,7 +68,6 @@ class Dataset:
         pseudo_items: Number of items that a client adds to hide which it rated, as in the paper.
         clients: Number of clients that users are dealt to, or None for one client per user.
         merged: Whether the users of a client are merged into one.
-        printed_as: The set whose published figures it is compared with, if not its own name.
         citation: What to cite.
         terms: The terms of the owner.
     """
@@ -88,7 +87,6 @@ class Dataset:
     pseudo_items: int = 50
     clients: int | None = None
     merged: bool = False
-    printed_as: str | None = None
     citation: str = ""
     terms: str = ""
 
@@ -193,7 +191,6 @@ _SETS = (
         name="ml-1m-merged",
         description="MovieLens 1M: 605 clients, each with ten users merged into one",
         merged=True,
-        printed_as="ml-1m",
     ),
 )
 DATASETS: Registry[Dataset] = Registry(

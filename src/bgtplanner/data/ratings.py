@@ -7,7 +7,6 @@ client. All values are scaled to [0, 1].
 
 from __future__ import annotations
 
-import inspect
 import re
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -155,7 +154,9 @@ class Ratings:
         refuse_unless(fits, "catalogue", catalogue, "a Catalogue; see Catalogue.from_frame")
         texts = catalogue.labels
         numbers = self.item_labels.dtype.kind in "iuf" and all(map(_WHOLE.fullmatch, texts))
-        labels = np.sort(texts.astype(np.int64) if numbers else texts)
+        labels = texts.astype(np.int64) if numbers else texts
+        order = np.argsort(labels, kind="stable")
+        labels = labels[order]
         here = {label: place for place, label in enumerate(labels.astype(str).tolist())}
         own = [n if isinstance(n, str) else as_label(n) for n in self.item_labels.tolist()]
         item = np.array([here.get(label, -1) for label in own], dtype=np.int64)[self.item]
@@ -178,7 +179,7 @@ class Ratings:
         return replace(
             kept.take(np.lexsort((kept.item, kept.user, kept.client))),
             item_labels=labels,
-            catalogue=catalogue.over(labels),
+            catalogue=catalogue.take(order),
             public=self.public | {"catalogue"},
             notes=notes,
         )
@@ -225,14 +226,12 @@ class Ratings:
             DataError: If a column or a value cannot be used; names the column and the row.
         """
         refuse_unless(isinstance(name, str), "name", name, "text")
-        raw = None if value is None else _as_float(value, "value")
-        length = len(_column(user, "user")) if raw is None else len(raw)
+        length = len(_column(user, "user") if value is None else _column(value, "value"))
+        raw = None if value is None else _as_float(value, "value", length)
         scaled, known = _scaled(raw, length, as_scale(scale))
         user_labels, user_index = _index_labels(user, users, "user", length)
         item_labels, item_index = _index_labels(item, items, "item", length)
-        when = None if time is None else _as_float(time, "time")
-        if when is not None and len(when) != length:
-            raise DataError(f"time has {len(when)} entries, value has {length}")
+        when = None if time is None else _as_float(time, "time", length)
         client_of_user = np.arange(len(user_labels), dtype=np.int32)
         if client is not None:
             _, client_index = _index_labels(client, None, "client", length)
@@ -285,11 +284,6 @@ class Ratings:
                 problem = f"no such column; the frame has {list(known)}{clicks}"
                 raise DataError(f"{argument}={name!r}: {problem}")
             columns[argument] = None if name is None else known[name]
-        possible = list(inspect.signature(cls.from_arrays).parameters)
-        for option in options:
-            if option not in possible:
-                expected = f"expected one of {', '.join(possible)}"
-                raise ConfigError(f"{option}: not an option; {expected}")
         return cls.from_arrays(**columns, **options)
 
 
@@ -316,7 +310,12 @@ def _scaled(
             f"all {length:,} values are the same and not above 0, so that there is "
             "nothing to learn; give values that differ, or bounds with scale=(low, high)"
         )
-    low, high = _bounds(raw, scale)
+    low, high = (0.0, 1.0) if isinstance(scale, str) else scale
+    if isinstance(scale, str) and length:
+        low, high = 0.0 if scale == "max" else float(raw.min()), float(raw.max())
+        if high / 2 - low / 2 > 1e300 or (scale == "max" and high <= 0):
+            problem = "the values cannot be divided by the largest or are too far apart"
+            raise DataError(f"{problem}; are they ratings? Give bounds with scale=(low, high)")
     outside = np.flatnonzero(~((raw >= low) & (raw <= high)))
     if outside.size:
         raise DataError(
@@ -328,8 +327,8 @@ def _scaled(
     return (raw - low) / ((high - low) or 1.0), known
 
 
-def _column(column: ArrayLike, name: str) -> NDArray[Any]:
-    """A column as an array; entries that a masked array or a frame lacks are missing."""
+def _column(column: ArrayLike, name: str, length: int | None = None) -> NDArray[Any]:
+    """Return a column as an array with an entry for each rating, none of them masked."""
     try:
         array = np.asarray(column)
     except (TypeError, ValueError) as error:
@@ -337,13 +336,17 @@ def _column(column: ArrayLike, name: str) -> NDArray[Any]:
     if array.ndim != 1:
         what = in_words(column) if array.ndim == 0 else f"shape {array.shape}"
         raise DataError(f"{name} = {what}: expected a list or array with one entry per rating")
+    if length not in (None, len(array)):
+        expected = f"{length} were expected, as many as there are ratings"
+        raise DataError(f"{name} has {len(array)} entries, and {expected}")
     if np.ma.is_masked(column):
         raise DataError(f"{name} must not hold masked entries; leave these ratings out")
     return array
 
 
-def _as_float(column: ArrayLike, name: str) -> NDArray[np.float64]:
-    given = _column(column, name)
+def _as_float(column: ArrayLike, name: str, length: int) -> NDArray[np.float64]:
+    """Return a column of finite numbers."""
+    given = _column(column, name, length)
     if given.dtype == object:
         given = np.array([np.nan if is_missing(of) else of for of in given.tolist()])
     try:
@@ -363,11 +366,8 @@ def _as_float(column: ArrayLike, name: str) -> NDArray[np.float64]:
 def _index_labels(
     column: ArrayLike, known: ArrayLike | None, name: str, length: int
 ) -> tuple[NDArray[Any], IntArray]:
-    """The labels, each once and in order, and which of them each entry is."""
-    array = _labels(column, name)
-    if len(array) != length:
-        problem = f"{name} has {len(array)} entries, and {length} were expected"
-        raise DataError(f"{problem}, as many as there are ratings")
+    """Return the labels, each once and in order, and which of them each entry is."""
+    array = _labels(column, name, length)
     if known is None:
         labels, index = np.unique(array, return_inverse=True)
         return labels, index.astype(np.int32)
@@ -378,9 +378,9 @@ def _index_labels(
     return labels, index.astype(np.int32)
 
 
-def _labels(column: ArrayLike, name: str) -> NDArray[Any]:
-    """A column of labels, each of them a number or text."""
-    array = _column(column, name)
+def _labels(column: ArrayLike, name: str, length: int | None = None) -> NDArray[Any]:
+    """Return a column of labels, each of them a number or text."""
+    array = _column(column, name, length)
     if array.dtype == object:
         missing = [is_missing(label) for label in array.tolist()]
         if any(missing):
@@ -412,20 +412,6 @@ def as_scale(given: Any) -> Scale:
         expected = "'max', 'minmax' or two finite numbers LOW:HIGH, such as 1:5"
         raise ConfigError(f"scale={quoted(given)}: expected {expected}")
     return low, high
-
-
-def _bounds(raw: NDArray[np.float64], scale: Scale) -> tuple[float, float]:
-    if scale == "max":
-        low, high = 0.0, float(raw.max(initial=0.0))
-        if len(raw) and high <= 0:
-            raise DataError("scale 'max' needs a positive value; use 'minmax' or (low, high)")
-        return low, high or 1.0
-    if scale == "minmax":
-        low, high = (float(raw.min()), float(raw.max())) if len(raw) else (0.0, 1.0)
-        if high / 2 - low / 2 > 1e300:
-            raise DataError("the values are too far apart to be scaled; are they ratings?")
-        return low, high
-    return scale
 
 
 def _without_duplicates(
