@@ -45,7 +45,6 @@ REFUSED: list[tuple[str, str]] = [
     ("run --dataset nonsense", "dataset='nonsense'"),
     ("run --dataset \udcff", "--dataset (data.dataset)"),
     ("run --dataset {tmp}/one.csv", "Did you mean 'csv:{tmp}/one.csv'?"),
-    ("run --dataset parquet:{tmp}/good.csv", "{tmp}/good.csv: cannot be read; expected Parquet"),
     ("run --dataset csv:{tmp}/empty", "{tmp}/empty: is a folder"),
     ("run --dataset csv:{tmp}/one.csv", "too few ratings"),
     ("run --dataset csv:{tmp}/negative.csv", "{tmp}/negative.csv, line 2"),

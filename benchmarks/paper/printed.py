@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-
 EPSILON = 10.0
 """The total budget of the table."""
 
