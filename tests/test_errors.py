@@ -20,7 +20,7 @@ import pytest
 
 from bgtplanner.runs import folder as store
 from bgtplanner.runs.study import Study
-from command_line import Call, Done
+from command_line import Call
 from made_runs import make_run, make_study
 
 ADVICE = re.compile(
@@ -45,7 +45,6 @@ REFUSED: list[tuple[str, str]] = [
     ("run --dataset nonsense", "dataset='nonsense'"),
     ("run --dataset \udcff", "--dataset (data.dataset)"),
     ("run --dataset {tmp}/one.csv", "Did you mean 'csv:{tmp}/one.csv'?"),
-    ("run --dataset parquet:{tmp}/good.csv", "{tmp}/good.csv: cannot be read; expected Parquet"),
     ("run --dataset csv:{tmp}/empty", "{tmp}/empty: is a folder"),
     ("run --dataset csv:{tmp}/one.csv", "too few ratings"),
     ("run --dataset csv:{tmp}/negative.csv", "{tmp}/negative.csv, line 2"),
@@ -72,19 +71,15 @@ REFUSED: list[tuple[str, str]] = [
     ("nonsense", "No such command 'nonsense'"),
     ("resume", "'FOLDER'"),
     ("resume {tmp}/none", "{tmp}/none: not a run folder"),
-    ("resume {tmp}/newer", "written by a newer version"),
+    ("resume {tmp}/newer", "written by another version (schema 999"),
     ("report {tmp}/empty --json", "{tmp}/empty: not a run folder"),
     ("data info demo --seed -1", "--seed"),
     ("data fetch demo", "dataset='demo': there is nothing to fetch"),
-    ("report {tmp}/older", "{tmp}/older: written by an older version (schema 0, version 0.0.1)"),
+    ("report {tmp}/older", "{tmp}/older: written by another version (schema 0, version 0.0.1)"),
     ("report {tmp}/plain", "{tmp}/plain/config.toml: has no [folder] schema"),
     ("report {tmp}/half", "{tmp}/half: the run is not finished"),
-    ("report {tmp}/old-grid", "{tmp}/old-grid/study.json: cannot be read: written by another"),
-    ("report {tmp}/torn-grid", "{tmp}/torn-grid/study.json: cannot be read"),
-    ("compare --policy nonsense", "--policy: policy = 'nonsense'"),
+    ("report {tmp}/old-grid", "{tmp}/old-grid/study.json: cannot be read"),
     ("compare --policy bgt,,x", "--policy = 'bgt,,x'"),
-    ("compare --seeds x", "--seeds = 'x'"),
-    ("compare --jobs 0", "--jobs = 0"),
     ("compare --mechanism none", "--policy = 'bgt': expected unlimited"),
     ("compare --set run.seed=3", "--set run.seed"),
     ("compare --out {tmp}/done", "--out {tmp}/done: holds something other than a comparison"),
@@ -93,14 +88,11 @@ REFUSED: list[tuple[str, str]] = [
     ("sweep --figure budget", "--figure: the paper's own sweeps are run by python -m benchm"),
     ("run --traffic a,b", "--traffic (planning.traffic) = 'a,b': expected numbers of 0 or more"),
     ("run --budgets 3:0.4", "--budgets = '3:0.4': expected EPSILON:SHARE"),
-    ("run --budgets {tmp}/none.txt", "--budgets {tmp}/none.txt: expected EPSILON:SHARE"),
     ("run --policy os:path", "--policy (planning.policy) = 'os:path': expected a class"),
-    ("run --mechanism none --policy bgt", "--policy = 'bgt': expected unlimited"),
-    ("run --set planning.options.x=1", "bgt does not accept them"),
+    ("run --set planning.options.x=1", "planning.options.x: expected one of"),
     ("run --set privacy.accounting=x", "privacy.accounting = 'x': expected one of"),
     ("run --set server.optimizer=adam", "server.optimizer = 'adam': expected posterior"),
     ("budget --mechanism nonsense", "--mechanism = 'nonsense'"),
-    ("audit --mechanism nonsense", "--mechanism = 'nonsense'"),
     ("ledger show {tmp}/good.csv", "{tmp}/good.csv: "),
     ("ledger restore {tmp}/done --head x --lost all", "--head x: expected NUMBER:HASH"),
     ("recommend {tmp}/done", "'--client'"),
@@ -136,34 +128,22 @@ def odd_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "newer").mkdir()
     (folder / "newer" / "config.toml").write_text("[folder]\nschema = 999\n")
     configs = {
-        "older": '[folder]\nschema = 0\nversion = "0.0.1"\n',
-        "plain": "[run]\nseed = 0\n",
-        "torn": "[folder\n",
-    }
+        "older": '[folder]\nschema = 0\nversion = "0.0.1"\n', "plain": "[run]\nseed = 0\n"
+    }  # fmt: skip
     for name, text in configs.items():
         (folder / name).mkdir()
         (folder / name / "config.toml").write_text(text)
-    asked = {"old-grid/study": '{"schema": 0}', "torn-grid/study": "{"}
-    for name, text in asked.items():
-        (folder / name).parent.mkdir()
-        (folder / f"{name}.json").write_text(text)
+    (folder / "old-grid").mkdir()
+    (folder / "old-grid" / "study.json").write_text('{"schema": 0}')
     short = {"federation.rounds": 3}
     make_run(folder / "done", short)
     make_run(folder / "half", short, rounds_done=1)
-    (folder / "loop").symlink_to(folder / "loop")
-    (folder / "dangling").symlink_to(folder / "nowhere")
     header = "user,item,rating\n"
     tables = {
         "file": "",
         "good.csv": header + "".join(f"{n % 4},{n},{1 + n % 5}\n" for n in range(40)),
         "one.csv": header + "a,1,3\n",
-        "one_item.csv": header + "".join(f"{n},x,3\n" for n in range(9)),
-        "zeros.csv": header + "".join(f"a,{n},0\n" for n in range(9)),
         "negative.csv": header + "a,1,-3\na,2,3\n",
-        "words.csv": header + "a,1,good\n",
-        "two.txt": "1\n2\n",
-        "broken.toml": "[server\n",
-        "scalar.toml": "rounds = 3\n",
         "unknown.toml": "[server]\nlerning_rate = 1\n",
     }
     for name, text in tables.items():
@@ -203,20 +183,14 @@ def full(*_: Any, **__: Any) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-class TestNoDisk:
+def test_no_disk(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Code 1: nobody gave anything wrong."""
-
-    def check(self, done: Done, *words: str) -> None:
-        assert (done.code, done.out) == (1, "")
-        assert done.err.startswith("error: ")
-        assert done.err.count("\n") == 1
-        for word in words:
-            assert word in done.err
-
-    def test_run(self, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(store.os, "fsync", full)
-        done = call("run", "--rounds", 1, "--out", tmp_path / "run")
-        self.check(done, f"{tmp_path}/run/config.toml: no space left", "then 'bgtplanner resume'")
+    monkeypatch.setattr(store.os, "fsync", full)
+    done = call("run", "--rounds", 1, "--out", tmp_path / "run")
+    assert (done.code, done.out) == (1, "")
+    assert re.fullmatch(
+        r"error: .*/run/config\.toml: no space left.*then 'bgtplanner resume.*\n", done.err
+    )
 
 
 def test_no_network(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,17 +207,15 @@ def test_no_network(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert done.err.count("\n") == 1
 
 
-class TestGridsOfOtherTimes:
-    ASKED = Study(policies=("uniform",), seeds=(0,), settings={"federation.rounds": 3})
-
-    def test_a_cell_of_another_version(self, call: Call, tmp_path: Path) -> None:
-        folder = make_study(tmp_path / "grid", self.ASKED)
-        config = folder / "demo/gaussian/uniform/seed-0/config.toml"
-        config.write_text(config.read_text().replace("schema = 1", "schema = 7"))
-        done = call("compare", "--out", folder)
-        assert (done.code, done.out) == (2, "")
-        assert "written by a newer version (schema 7" in done.err
-        assert "Use that version, or run again" in done.err
+def test_a_cell_of_another_version(call: Call, tmp_path: Path) -> None:
+    asked = Study(policies=("uniform",), seeds=(0,), settings={"federation.rounds": 3})
+    folder = make_study(tmp_path / "grid", asked)
+    config = folder / "demo/gaussian/uniform/seed-0/config.toml"
+    config.write_text(config.read_text().replace("schema = 1", "schema = 7"))
+    done = call("compare", "--out", folder)
+    assert (done.code, done.out) == (2, "")
+    assert "(schema 7" in done.err
+    assert "Use that version, or run again" in done.err
 
 
 def test_a_ledger_that_is_none(call: Call, tmp_path: Path) -> None:

@@ -1,122 +1,211 @@
-"""Measure from how many clients on the preset `recommended` is worth it, at which epsilon.
+"""From how many clients on, and from which epsilon on, does learning together pay?
 
-    python -m benchmarks.limits --plan                    say how much there is to run, and stop
-    python -m benchmarks.limits --run --jobs 16           run what is missing
-    python -m benchmarks.limits --run --real              the real sets; --real ml-100k for one
-    python -m benchmarks.limits                           write the table and draw the picture
+    python -m benchmarks.limits                        write the page and its picture from results
+    python -m benchmarks.limits --run --jobs 11        run what is missing first
+    python -m benchmarks.limits --run --only 30,100,ml-100k
 
-Finished runs are kept in `benchmarks/limits/runs.jsonl`, one on a line, and never run again unless
-their settings change; so the same command goes on where it was stopped. It can be run in pieces,
-by --clients, --epsilons and --seeds, or for so many --minutes, into several files (--results),
-which can be put together with `cat`. Running needs numpy, scipy, jax, optax and pydantic, and
-neither pyarrow nor rich nor matplotlib. On 16 cores and a graphics card, side by side, in about
-five minutes (without the line with 100,000 clients in about two):
-
-    python -m benchmarks.limits --run --jobs 11 --clients 30,100,300,1000,3000,10000 &
-    python -m benchmarks.limits --run --jobs 5 --device gpu --clients 100000,30000 --results FILE
+The services are made up, so that they differ in the number of their clients only. Their people
+have eight tastes, pick what suits them, and rate 50 of 2,000 items on average: between FilmTrust,
+where it is 21 of 1,957, and ML-100K, where it is 106 of 1,682. Items have categories, which tell
+half of what there is to know about them. The real sets are run beside them. On 16 cores all of it
+takes about ten minutes, most of them for the service with 100,000 clients.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
+import json
 import sys
-import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarks.limits.plan import CLIENTS, EPSILONS, REAL, SEEDS, cells, pieces, seconds
-from benchmarks.results.plan import Run
-from benchmarks.results.play import Failure, play_all
+from benchmarks.paper.page import put
+from benchmarks.paper.table import NOTHING, table
+from benchmarks.results.plan import Place, Run
+from benchmarks.results.play import run_all
 from benchmarks.results.store import Store
+from bgtplanner.runs.folder import write_whole
+from bgtplanner.runs.statistics import Estimate, estimate
 
-_HERE = Path(__file__).parent
-_PAGE = Path("docs/right-for-me.md")
-_PICTURE = Path("docs/figures/limits.svg")
-_PART = "limits"
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CLIENTS = (30, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000)
+EPSILONS = (0.5, 1.0, 3.0, 10.0, 20.0)
+SEEDS = (0, 1, 2)
+MADE = {"items": 2000, "ratings_per_client": 50, "dim": 8, "choosy": 1.0}
+REAL = {
+    "ml-100k": ("ML-100K", 943),
+    "filmtrust": ("FilmTrust", 874),
+    "ml-1m-users": ("ML-1M", 6040),
+}
+"""Names of the real sets, and how many clients they have: one for each user."""
+
+Rows = Mapping[str, dict[str, Any]]
+"""What came of runs, by their keys."""
 
 
-def run_all(left: Sequence[Run], store: Store, jobs: int, minutes: float | None) -> bool:
-    """Run what is missing, write each result down as it comes, and return whether all is done."""
-    stop, begun, done = threading.Event(), time.monotonic(), 0
-    if minutes is not None:
-        timer = threading.Timer(60 * minutes, stop.set)
-        timer.daemon = True
-        timer.start()
-    for found in play_all(pieces(left, jobs), jobs, stop):
-        if isinstance(found, Failure):
-            print(f"failed: {found.key}: {found.error}", flush=True)
-            continue
-        store.add(found)
-        done += 1
-        took = f"{found['seconds']:.0f} s, after {time.monotonic() - begun:.0f} s"
-        print(f"{done} of {len(left)}: {found['key']}: {took}", flush=True)
-    return done == len(left)
+class Figures(NamedTuple):
+    """A gain: of which figure over which other one, and whether more of it is better."""
+
+    title: str
+    over: str
+    ours: str
+    theirs: str
+    higher: bool
+
+    def of(self, row: Mapping[str, Any]) -> float | None:
+        """The gain in percent; None if one of both is not known."""
+        if not row.get(self.theirs) or row.get(self.ours) is None:
+            return None
+        share = float(row[self.ours]) / float(row[self.theirs]) - 1
+        return 100 * (share if self.higher else -share)
+
+
+_RELEASED = "ndcg_at_10_popularity_released"
+GAINS = (
+    Figures("RMSE served", "a client alone", "rmse_served", "rmse_client_alone_served", False),
+    Figures(
+        "RMSE after the last round", "a client alone", "rmse_final", "rmse_client_alone", False
+    ),
+    Figures("NDCG@10", "popularity as released", "ndcg_at_10", _RELEASED, True),
+)
+
+
+def cell(service: int | str, epsilon: float, seed: int) -> Run:
+    """The run of a made-up service with so many clients, or of a real set.
+
+    The seed is that of the made-up people, too.
+    """
+    place = Place("synthetic", "secagg", "gaussian", epsilon, "replace-special")
+    if isinstance(service, str):
+        return Run(place=place._replace(dataset=service), name="real", seed=seed)
+    made = {f"synthetic.{key}": value for key, value in (MADE | {"clients": service}).items()}
+    return Run(place=place, name=f"clients={service}", seed=seed, settings=made)
+
+
+def gain(rows: Rows, service: int | str, epsilon: float, figures: Figures) -> Estimate | None:
+    """The mean gain over seeds, in percent; None if one of them has none.
+
+    Where nothing was released with some seed, the mean of the others would be of the lucky ones.
+    """
+    keys = [cell(service, epsilon, seed).key for seed in SEEDS]
+    found = [figures.of(rows[key]) for key in keys if key in rows]
+    known = [value for value in found if value is not None]
+    return estimate(known) if known and len(known) == len(found) else None
+
+
+def as_markdown(rows: Rows) -> str:
+    """The table of all gains."""
+    named: dict[int | str, str] = {clients: f"{clients:,}" for clients in CLIENTS}
+    named |= {name: f"{clients:,}: {title}" for name, (title, clients) in REAL.items()}
+    parts = []
+    for figures in GAINS:
+        lines = [["clients", *(f"epsilon {epsilon:g}" for epsilon in EPSILONS)]]
+        for service, title in named.items():
+            shown = [gain(rows, service, epsilon, figures) for epsilon in EPSILONS]
+            if any(shown):
+                lines.append([title, *map(_text, shown)])
+        parts += [f"{figures.title}, gain over {figures.over} in percent:", table(lines)]
+    return "\n\n".join(parts)
+
+
+def _text(found: Estimate | None) -> str:
+    """A gain with one digit, and half its interval."""
+    if found is None:
+        return NOTHING
+    half = "" if found.half is None else f" ± {found.half:.1f}"
+    return f"{found.mean:+.1f}{half}".replace("-", "−")
+
+
+def draw(rows: Rows, figure: Figure) -> None:
+    """Fill a figure: one panel for each gain, one line for each epsilon, marks for real sets."""
+    from matplotlib.ticker import FuncFormatter
+
+    from bgtplanner.report.pictures import BLUE, GREY, shades
+
+    def short(clients: float, _: object = None) -> str:
+        return f"{clients / 1000:g}k" if clients >= 1000 else f"{clients:g}"
+
+    panels = figure.subplots(1, len(GAINS))
+    for axes, figures in zip(panels, GAINS, strict=True):
+        axes.axhline(0, color=GREY, linewidth=0.8)
+        for epsilon, colour, mark in zip(EPSILONS, shades(BLUE, 5), "os^Dv", strict=True):
+            known = {n: gain(rows, n, epsilon, figures) for n in CLIENTS}
+            line = {n: found.mean for n, found in known.items() if found is not None}
+            look = {"color": colour, "marker": mark}
+            axes.plot(*_xy(line), markersize=4, label=f"epsilon {epsilon:g}", **look)
+            beside = {n: gain(rows, name, epsilon, figures) for name, (_, n) in REAL.items()}
+            points = {n: found.mean for n, found in beside.items() if found is not None}
+            axes.plot(*_xy(points), markersize=6, markerfacecolor="none", linestyle="none", **look)
+        for name, (title, clients) in REAL.items():
+            real = [gain(rows, name, epsilon, figures) for epsilon in EPSILONS]
+            if means := [found.mean for found in real if found is not None]:
+                side = {"ml-100k": "right", "filmtrust": "left"}.get(name, "center")
+                at = (clients, max(means))
+                axes.annotate(title, at, (0, 6), textcoords="offset points", fontsize=7, ha=side)
+        axes.margins(y=0.09)
+        axes.set_xscale("log")
+        axes.set_xlabel("clients")
+        axes.xaxis.set_major_formatter(FuncFormatter(short))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
+        axes.set_title(f"{figures.title}\nover {figures.over}", fontsize=9)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=5, fontsize=9)
+
+
+def _xy(points: Mapping[int, float]) -> tuple[list[int], list[float]]:
+    return list(points), list(points.values())
 
 
 def write(results: Path, page: Path, picture: Path) -> None:
-    """Write the table into the page, and draw the picture, from what has been run."""
-    from benchmarks.limits.findings import as_markdown, stored, write_picture
-    from benchmarks.paper.page import put
-    from bgtplanner.runs.folder import write_whole
+    """Write the table into the page, and draw the picture, from what has been run.
 
-    rows = stored(results)
-    write_picture(rows, picture)
-    if page.exists():
-        write_whole(page, put(page.read_text(encoding="utf-8"), _PART, as_markdown(rows)))
+    Figures stay when a setting is added that makes no difference to them: of results with the same
+    key, the newest counts.
+    """
+    from bgtplanner.report.pictures import Picture, as_file
+
+    lines = results.read_text(encoding="utf-8").splitlines()
+    rows = {row["key"]: row for row in map(json.loads, lines)}
+    drawn = Picture(
+        name=picture.stem,
+        title="Gain by the number of clients",
+        alt="gain over a client alone and over popularity, by the number of clients and epsilon",
+        draw=lambda figure: draw(rows, figure),
+        size=(8.4, 3.4),
+    )
+    write_whole(picture, as_file(drawn))
+    write_whole(page, put(page.read_text(encoding="utf-8"), "limits", as_markdown(rows)))
     print(f"{page}, {picture}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, or write what was run."""
+    """Run what is missing, if that is asked for, and write what has been run."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.limits",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--run", action="store_true", help="run what is missing")
-    parser.add_argument("--plan", action="store_true", help="only say what would be run")
-    parser.add_argument("--clients", default=",".join(map(str, CLIENTS)), help="default all")
-    parser.add_argument("--real", nargs="?", const=",".join(REAL), help="real sets; default all")
-    parser.add_argument("--epsilons", default=",".join(f"{one:g}" for one in EPSILONS))
-    parser.add_argument("--seeds", default=",".join(map(str, SEEDS)), help="default %(default)s")
+    services = {str(name): name for name in (*CLIENTS, *REAL)}
+    parser.add_argument("--run", action="store_true", help="run what is missing first")
+    parser.add_argument("--only", default=",".join(services), help="services to run (all)")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    parser.add_argument("--device", default="cpu", choices=("cpu", "gpu"))
-    parser.add_argument("--minutes", type=float, help="begin no more runs after so long")
-    parser.add_argument("--results", type=Path, default=_HERE / "runs.jsonl")
-    parser.add_argument("--page", type=Path, default=_PAGE)
-    parser.add_argument("--picture", type=Path, default=_PICTURE)
+    parser.add_argument("--results", type=Path, default=Path(__file__).parent / "runs.jsonl")
+    parser.add_argument("--page", type=Path, default=Path("docs/right-for-me.md"))
+    parser.add_argument("--picture", type=Path, default=Path("docs/figures/limits.svg"))
     given = parser.parse_args(arguments)
-    if not (given.run or given.plan):
-        write(given.results, given.page, given.picture)
-        return 0
-    try:
-        counts = [int(one) for one in given.clients.split(",")]
-        epsilons = [float(one) for one in given.epsilons.split(",")]
-        seeds = [int(one) for one in given.seeds.split(",")]
-    except ValueError:
-        parser.error("--clients, --epsilons and --seeds are numbers with commas, such as 30,100")
-    if given.jobs < 1:
-        parser.error(f"--jobs {given.jobs}: at least 1")
-    services: list[int | str] = [*counts]
-    if given.real is not None:
-        services = given.real.split(",")
-        if unknown := [name for name in services if name not in REAL]:
-            parser.error(f"--real {unknown[0]}: expected some of {', '.join(REAL)}")
-    runs = cells(services, epsilons, seeds, given.device)
-    store = Store(given.results)
-    left = store.missing(runs)
-    guess = sum(map(seconds, pieces(left, given.jobs))) / given.jobs / 60
-    print(
-        f"{len(runs)} runs, {len(left)} to do, about {guess:.0f} minutes with --jobs {given.jobs}"
-    )
-    if given.plan or not left:
-        return 0
-    if given.device == "cpu":
-        os.environ["JAX_PLATFORMS"] = "cpu"  # processes would take the graphics memory otherwise
-    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # several processes share it
-    return 0 if run_all(left, store, given.jobs, given.minutes) else 1
+    good = True
+    if given.run:
+        if unknown := set(given.only.split(",")) - set(services):
+            parser.error(f"--only {unknown.pop()}: expected some of {', '.join(services)}")
+        asked = [services[name] for name in given.only.split(",")]
+        runs = [cell(name, of, seed) for name in asked for seed in SEEDS for of in EPSILONS]
+        store = Store(given.results)
+        good = run_all(store.missing(runs), store, given.jobs)
+    write(given.results, given.page, given.picture)
+    return 0 if good else 1
 
 
 if __name__ == "__main__":

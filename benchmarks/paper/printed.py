@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from bgtplanner.data.datasets import DATASETS
-
 EPSILON = 10.0
 """The total budget of the table."""
 
@@ -53,7 +51,7 @@ def published(dataset: str, mechanism: str, policy: str) -> Published | None:
         >>> published("ml-100k", "gaussian", "bgt")
         Published(rmse=0.3223, f1=0.6444)
     """
-    known = DATASETS[dataset].printed_as or dataset if dataset in DATASETS else dataset
+    known = "ml-1m" if dataset == "ml-1m-merged" else dataset
     only = {"unlimited": "none", "uniform": "gaussian"}.get(policy)
     kinds = (only,) if only else ("gaussian", "laplace")
     if known not in _DATASETS or policy not in _TABLE or mechanism not in kinds:

@@ -46,7 +46,7 @@ SIZE_OF = {"rounds-100k": "ML-100K", "rounds-1m": "ML-1M"}
 
 
 def measure_rounds(progress: Progress, form: Form, size: str) -> Answer:
-    """Questions 1 and 2."""
+    """What a round costs at one size."""
     section = Section(
         f"A private round of the factorization model at the size of {size}",
         *("who", "ms a round", "ours, ms", "times as long as ours", "target"),

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from benchmarks.peers.task import MODEL, Task
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split
-from bgtplanner.federation.compilation import Program
+from bgtplanner.federation.compilation import compiled
 from bgtplanner.federation.parameters import RoundParameters, round_parameters
 from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.rounds import Federation, Uploaded
@@ -19,7 +19,6 @@ from bgtplanner.models.interactions import laid_out
 from bgtplanner.models.optimizers import Server
 from bgtplanner.privacy.accountants import accountant_named
 
-_UPLOADED = Program(Federation.uploaded, static=(5,))
 _CHARGE = 1.0  # of a round, in the accountant's currency; how large it is costs no time
 
 
@@ -56,8 +55,10 @@ class Ours:
 
     def _uploaded(self, terms: RoundParameters) -> Uploaded:
         simulation, index = self.simulation, np.int32(0)
-        arguments = (simulation.state, self.interactions, index, jax.random.key(1), terms, False)
-        program = _UPLOADED.of(simulation.federation, self.where, small=False)
+        program = compiled(
+            Federation.uploaded, simulation.federation, self.where, "large", shows=False
+        )
+        arguments = (simulation.state, self.interactions, index, jax.random.key(1), terms)
         found: Uploaded = program(*arguments)
         return found
 

@@ -6,25 +6,20 @@
     python -m benchmarks.results --run --quick         a corner of it on made-up ratings, in build
 
 Finished runs are kept in `build/results/runs.jsonl`, one a line, and never run again unless their
-settings change. It can be run in pieces: by --parts, by --datasets, or for so many --minutes. Such
-files can be put together with `cat`. A part without results is left as it is on the page.
+settings change. It can be run in pieces, by --parts or by --datasets, and the files of several
+machines can be put together with `cat`. A part without results is left as it is on the page.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
 from benchmarks.paper.page import NOT_RUN, blank, body_of, put
-from benchmarks.results.plan import DATASETS, PARTS, Run, Study, quick, whole
-from benchmarks.results.play import SECONDS, Failure, estimate, pieces_of, play_all
+from benchmarks.results.plan import DATASETS, PARTS, Study, quick, whole
+from benchmarks.results.play import estimate, run_all
 from benchmarks.results.store import Store
 from benchmarks.results.tables import TABLES, TITLES, how_to_run
 from bgtplanner.errors import BGTPlannerError
@@ -32,7 +27,6 @@ from bgtplanner.report.terminal import duration
 from bgtplanner.runs.folder import write_whole
 
 _TITLE = "# The preset `recommended`, measured"
-_EVERY = 30.0  # seconds between two lines where there is no bar
 
 
 def write_page(study: Study, store: Store, docs: Path) -> list[str]:
@@ -75,56 +69,6 @@ def tell(study: Study, parts: Sequence[str], store: Store, jobs: int) -> None:
         print(f"{other:,} known runs are of other code than this; --same-code runs them again")
 
 
-def run_all(left: Sequence[Run], store: Store, jobs: int, minutes: float | None) -> bool:
-    """Run what is missing, and write each result down as it comes.
-
-    Returns:
-        Whether all went well; what fails does not keep the others from being run.
-    """
-    console, stop, failed, said = Console(), threading.Event(), 0, time.monotonic()
-    if minutes is not None:
-        timer = threading.Timer(60 * minutes, stop.set)
-        timer.daemon = True
-        timer.start()
-    pieces = pieces_of(left, jobs, store.seconds())
-    waiting = {run.key: run for run in left}
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[left]}"),
-        console=console,
-        disable=not console.is_terminal,
-    )
-    with bar:
-        task = bar.add_task("runs", total=len(left), left="")
-        for found in play_all(pieces, jobs, stop):
-            if isinstance(found, Failure):
-                if stop.is_set():
-                    continue  # ended by the stop
-                failed += 1
-                console.print(f"failed: {found.key}: {found.error}", markup=False)
-                waiting.pop(found.key, None)
-            else:
-                store.add(found)
-                waiting.pop(found["key"], None)
-            rest = _rest(list(waiting.values()), store, jobs)
-            bar.update(task, advance=1, left=rest)
-            if not console.is_terminal and time.monotonic() - said >= _EVERY:
-                said = time.monotonic()
-                done = len(left) - len(waiting)
-                print(f"{done:,} of {len(left):,} runs; {rest}", flush=True)
-    if waiting:
-        print(f"stopped with {len(waiting):,} runs to do; the same command goes on")
-    return not failed and not waiting
-
-
-def _rest(waiting: Sequence[Run], store: Store, jobs: int) -> str:
-    known = {**SECONDS, **store.seconds()}
-    seconds = sum(known.get(run.place.dataset, 1.0) for run in waiting)
-    return f"about {duration(seconds / jobs)} left" if waiting else "done"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.results",
@@ -138,7 +82,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--parts", default=",".join(PARTS), help="default %(default)s")
     parser.add_argument("--datasets", help=f"to run; default {','.join(DATASETS)}")
-    parser.add_argument("--minutes", type=float, help="begin no more runs after so long")
     parser.add_argument(
         "--same-code", action="store_true", help="run again what is of other code than this"
     )
@@ -170,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         left = store.missing(some.runs(parts))
         try:
-            good = not left or run_all(left, store, given.jobs, given.minutes)
+            good = not left or run_all(left, store, given.jobs)
         except (BGTPlannerError, KeyboardInterrupt) as error:
             print(str(error) or "interrupted; the same command goes on", file=sys.stderr)
             return 1

@@ -17,7 +17,6 @@ from benchmarks.results.plan import (
     Place,
     Removal,
     Study,
-    Target,
 )
 from benchmarks.results.store import Store
 from benchmarks.results.study import counts, findings, paired, verdict
@@ -77,11 +76,10 @@ _BESIDE = ("user_mean", "features_alone", "popularity")
 
 
 def results_table(study: Study, store: Store) -> str | None:
-    """RMSE and ranking of the preset beside what needs no one else, then the targets."""
+    """RMSE and ranking of the preset beside what needs no one else."""
     first = [["guarantee", "data", "seeds", "RMSE", "user mean", "client alone, with features"]]
     first[0] += ["NDCG@10", "popularity, not private", "recall@10", "shared of 10", "near-twins"]
-    second = [["guarantee", "data", "RMSE minus user mean", "target", ""]]
-    second[0] += ["NDCG@10 minus popularity", "target", ""]
+    first[0] += ["RMSE minus user mean", "NDCG@10 minus popularity"]
     for row in study.table:
         for dataset in study.datasets:
             runs = [study.run(row.place(dataset), "full", seed) for seed in study.seeds]
@@ -100,24 +98,17 @@ def results_table(study: Study, store: Store) -> str | None:
                 _mean(store.figures(runs, name), half=False, digits=digits)
                 for name, digits in (("recall_at_10", 4), ("overlap", 2), ("twins", 3))
             ]
-            second.append(
-                [
-                    *where,
-                    change(paired(ours["rmse"], beside["rmse"]["user_mean"])),
-                    *_judged(row.rmse.get(dataset), ours["rmse"], beside["rmse"]),
-                    change(paired(ours["ndcg"], beside["ndcg"]["popularity"])),
-                    *_judged(row.ndcg.get(dataset), ours["ndcg"], beside["ndcg"]),
-                ]
-            )
+            first[-1] += [
+                change(paired(ours["rmse"], beside["rmse"]["user_mean"])),
+                change(paired(ours["ndcg"], beside["ndcg"]["popularity"])),
+            ]
     if len(first) == 1:
         return None
     text = [
         "After the last round, mean ± half the 95 % interval. *Shared of 10* is how many of ten "
         "items two users' lists share on average, *near-twins* the share of users whose list has "
-        "eight of ten items in common with someone else's:",
+        "eight of ten items in common with someone else's. Differences are paired by seed:",
         table(first),
-        "Differences are paired by seed:",
-        table(second),
     ]
     return "\n\n".join([*_unfinished(study, store, "table"), *text])
 
@@ -127,25 +118,6 @@ def _mean(figures: Mapping[int, float], *, half: bool = True, digits: int = 4) -
         return NOTHING
     values = list(figures.values())
     return spread(estimate(values), digits) if half else short(statistics.fmean(values), digits)
-
-
-def _judged(
-    target: Target | None, ours: Mapping[int, float], of: Mapping[str, Mapping[int, float]]
-) -> list[str]:
-    if target is None or not ours:
-        return [NOTHING, ""]
-    over = excess(target, ours, of)
-    return [str(target), "reached" if over <= 0 else f"**missed** by {short(over, 5)}"]
-
-
-def excess(
-    target: Target, ours: Mapping[int, float], of: Mapping[str, Mapping[int, float]]
-) -> float:
-    """By how much a target is missed; 0 or less where it is reached."""
-    other = dict.fromkeys(ours, 0.0) if target.minus is None else of[target.minus]
-    sign = -1.0 if target.higher else 1.0
-    over = [sign * (ours[seed] - other[seed] - target.limit) for seed in ours]
-    return max(over) if target.every_seed else statistics.fmean(over)
 
 
 def planner_targets(study: Study, store: Store) -> str | None:

@@ -1,9 +1,9 @@
-"""How fast, and how much memory: four questions, most with a target, answered in one run.
+"""How fast, and how much memory: three questions with targets, answered in one run.
 
     make bench                              the quick ones, and benchmarks.peers
-    make bench LONG=1                       everything; most of an hour
+    make bench LONG=1                       everything; most of an hour, with regret
     python -m benchmarks.speed              the quick ones: ledger, planner
-    python -m benchmarks.speed --long       all four
+    python -m benchmarks.speed --long       all three
     python -m benchmarks.speed --only memory --no-check
 
 1. ``memory``: what does a whole run at the size of MovieLens 1M need (605 clients of ten users,
@@ -21,9 +21,6 @@
    100K (no evaluation and no noise, the shortest round there is), the planner
    without its context, and the singular values of the usage matrix that can be its context.
    Target: at most 4.5 times; below 5 % of a training round or 0.3 ms, and below 50 %.
-4. ``sums``: what does secure aggregation cost, in bytes and in CPU time, for 20, 100 and 1,000
-   clients? Beside plain uploads, and beside the SecAgg+ workflow that comes with Flower.
-   No target.
 
 How to read it: times are of the machine at hand and say little elsewhere; ratios carry over. Next
 to every ratio stand its quartiles over the turns; when they are far apart the machine was busy and

@@ -9,17 +9,16 @@ python -m benchmarks.speed --only memory       one question
 from __future__ import annotations
 
 import sys
-import tempfile
 from statistics import median
 from typing import Any
 
-from benchmarks.speed import memory, planner, sums
+from benchmarks.speed import memory, planner
 from benchmarks.speed.child import available_cpus
 from benchmarks.speed.page import Progress, Question, Section, answer_all, with_quartiles
 
 
 def measure_memory(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
-    """Question 2."""
+    """What a whole run needs."""
     section = Section(
         "Memory of a whole run at the size of ML-1M",
         *("model", "peak, MB", "of it after round 5", "target"),
@@ -40,7 +39,7 @@ def measure_memory(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
 
 
 def measure_ledger(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
-    """Question 4."""
+    """What a durable round costs."""
     section = Section(
         "What it costs to reserve and settle a round in a durable ledger",
         *("comparison", "ratio", "target"),
@@ -52,7 +51,7 @@ def measure_ledger(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
 
 
 def measure_planner(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
-    """Question 5."""
+    """What ask and tell cost."""
     section = Section("What planning a round costs", *("", "ms", "ratio", "target"))
     clients = progress("planner: a million clients", "planner", "clients")
     many, few = clients["many"], clients["few"]
@@ -87,35 +86,10 @@ def measure_planner(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
     return section, [clients, growth, shares]
 
 
-def measure_sums(progress: Progress) -> tuple[Section, list[dict[str, Any]]]:
-    """Question 9."""
-    section = Section(
-        "What a round of secure aggregation costs, 3,364 numbers in an upload",
-        *("", "clients", "kB up", "kB down", "ms a client", "ms of the server, a client"),
-    )
-    results = []
-    for clients in sums.CLIENTS:
-        for way, what in sums.WHAT.items():
-            with tempfile.TemporaryDirectory() as folder:
-                where = ("--folder", folder, "--way", way, "--clients", clients)
-                result = progress(f"sums: {what}, {clients:,}", "sums", *where)
-            results.append(result)
-            section.add(
-                what,
-                f"{clients:,}",
-                f"{result['bytes_up'] / 1e3:.1f}",
-                f"{result['bytes_down'] / 1e3:.1f}",
-                f"{1e3 * result['client_seconds']:.0f}",
-                f"{1e3 * result['server_seconds'] / clients:.0f}",
-            )
-    return section, results
-
-
 QUESTIONS = {
     "memory": Question(lambda progress, _: measure_memory(progress), (60, 60), quick=False),
     "ledger": Question(lambda progress, _: measure_ledger(progress), (15, 15)),
     "planner": Question(lambda progress, _: measure_planner(progress), (45, 45)),
-    "sums": Question(lambda progress, _: measure_sums(progress), (900, 900), quick=False),
 }
 
 

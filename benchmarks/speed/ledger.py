@@ -1,4 +1,4 @@
-"""Question 4: what the ledger costs a round, beside the cheapest durable thing one could do."""
+"""What the ledger costs a round, beside the cheapest durable thing one could do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Question 2: the memory of a whole run at the size of MovieLens 1M, evaluation included."""
+"""The memory of a whole run at the size of MovieLens 1M, evaluation included."""
 
 from __future__ import annotations
 

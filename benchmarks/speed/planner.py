@@ -1,4 +1,4 @@
-"""Question 5: what the planner costs a round, and how that grows with clients and rounds."""
+"""What the planner costs a round, and how that grows with clients and rounds."""
 
 from __future__ import annotations
 

@@ -129,16 +129,6 @@ def test_a_list_of_labels_has_no_header(tmp_path: Path) -> None:
         assert read_items(tmp_path / "items.txt").labels.tolist() == ["solaris", "stalker"]
 
 
-def test_over_other_items() -> None:
-    made = Catalogue.from_frame(FRAME).over([40, 99, 10])
-    assert made.labels.tolist() == ["40", "99", "10"]
-    assert made.titles is not None
-    assert made.titles.tolist() == ["Dog (2001)", "99", "Able (1990)"]
-    assert made.features[1].sum() == 0
-    with pytest.raises(DataError, match="none of the items"):
-        made.over(["x", "y"])
-
-
 @pytest.mark.parametrize(
     ("frame", "said"),
     [
@@ -158,8 +148,7 @@ def test_frames_that_cannot_be(frame: Any, said: str) -> None:
 
 def test_columns_that_are_not_there() -> None:
     for wanted in (
-        ItemsFormat(item="x"), ItemsFormat(title="x"), ItemsFormat(features=("x",)),
-        ItemsFormat(words=("x",)),
+        ItemsFormat(item="x"), ItemsFormat(title="x"), ItemsFormat(words=("x",)),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match="'x': expected one of movieId, title"):
             Catalogue.from_frame(FRAME, wanted)

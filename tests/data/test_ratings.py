@@ -99,7 +99,9 @@ class TestFromArrays:
     @pytest.mark.parametrize(
         ("options", "problem"),
         [
-            ({"scale": None}, "scale=None: expected 'max', 'minmax' or two finite numbers"),
+            ({"scale": "big"}, "scale='big': expected 'max', 'minmax' or two finite numbers"),
+            ({"feedback": "likes"}, "feedback = 'likes': expected auto or ratings or clicks"),
+            ({"feedback": "clicks", "count_cap": 0}, "count_cap = 0: expected a number above 0"),
             ({"scale": (1, 2, 3)}, "expected 'max'"),
             ({"scale": (0, 10**400)}, "expected 'max'"),
             ({"scale": (5, 1)}, r"scale=\(5, 1\): expected"),
@@ -176,8 +178,7 @@ class TestClicks:
             Ratings.from_arrays([1], [1], None, scale=(1, 5))
         framed = Ratings.from_frame({"user": [1, 2], "item": [1, 1]}, value=None)
         assert framed.implicit
-        with pytest.raises(DataError, match="for clicks without ratings: value=None"):
-            Ratings.from_frame({"user": [1, 2], "item": [1, 1]})
+        assert Ratings.from_frame({"user": [1, 2], "item": [1, 1]}).implicit
 
     @pytest.mark.parametrize("scale", ["max", "minmax"])
     def test_values_that_are_all_the_same(self, scale: Any) -> None:
@@ -252,6 +253,8 @@ class TestWithCatalogue:
 
 
 class TestFromFrame:
+    """Columns are found as in a file, and named where they are not."""
+
     columns: ClassVar[dict[str, list[Any]]] = {
         "who": ["a", "b"],
         "film": [1, 2],
@@ -260,22 +263,88 @@ class TestFromFrame:
     }
 
     def test_columns_by_name(self) -> None:
-        ratings = Ratings.from_frame(
-            self.columns,
-            user="who",
-            item="film",
-            value="stars",
-            time="t",
-            client="film",
-            scale=(0, 5),
-        )
-        assert ratings.value.tolist() == [pytest.approx(0.2), 1.0]
-        assert ratings.time is not None
-        assert ratings.time.tolist() == [3, 4]
+        named = {"user": "who", "item": "film", "value": "stars", "time": "t"}
+        for names in (named, {"user": "who", "time": "t"}):
+            ratings = Ratings.from_frame(self.columns, scale=(0, 5), **names)
+            assert ratings.value.tolist() == [pytest.approx(0.2), 1.0]
+            assert ratings.time is not None
+            assert ratings.time.tolist() == [3, 4]
 
-    def test_missing_column(self) -> None:
-        with pytest.raises(DataError, match=r"user='user': no such column; .*'who'"):
-            Ratings.from_frame(self.columns)
+    @pytest.mark.parametrize(
+        ("user", "item", "time"),
+        [("userID", "artistID", "timestamp"), ("User Id", "track_id", "rated_at"),
+         ("uid", "business_id", "date"), ("username", "app_id", "unixReviewTime")],
+    )  # fmt: skip
+    def test_usual_names(self, user: str, item: str, time: str) -> None:
+        frame = {"overall": [3, 4], item: ["x", "y"], time: [1, 2], user: [8, 9]}
+        ratings = Ratings.from_frame(frame)
+        assert ratings.item_labels.tolist() == ["x", "y"]
+        assert ratings.user_labels.tolist() == [8, 9]
+        assert ratings.time is not None
+        assert ratings.to_raw(ratings.value).tolist() == [3, 4]
+        assert Ratings.from_frame(frame, time=None).time is None
+
+    def test_counts(self) -> None:
+        plays = {"user": [1, 2], "item": [1, 1], "play_count": [9, 999]}
+        ratings = Ratings.from_frame(plays)
+        assert ratings.implicit
+        assert ratings.value.tolist() == [pytest.approx(np.log(10) / np.log(101)), 1.0]
+        assert not Ratings.from_frame(plays, scale=(0, 999)).implicit
+        assert not Ratings.from_frame(plays, feedback="ratings").implicit
+        assert Ratings.from_frame(plays, value=None).value.tolist() == [1, 1]
+
+    def test_missing_columns_are_named_at_once(self) -> None:
+        frame = {"a": [1], "film": [2], "b": [3]}
+        said = r"which column is the user\? which column is the rating\?.*'a', 'film', 'b'"
+        with pytest.raises(ConfigError, match=said):
+            Ratings.from_frame(frame)
+        with pytest.raises(ConfigError, match="user='who': no such column"):
+            Ratings.from_frame(frame, user="who")
+
+
+class TestQuestions:
+    """What is asked before anything is guessed, and answered by a setting."""
+
+    def many(self, values: list[float]) -> Any:
+        return {"user": range(len(values)), "item": [0] * len(values), "value": values}
+
+    def test_one_far_outside(self) -> None:
+        for odd in (50.0, -99.0, 99.0):
+            columns = self.many([*np.tile([1.0, 2, 3, 4, 5], 10).tolist(), odd])
+            with pytest.raises(DataError, match=r"1 of 51 .* far outside.*=1:5,") as caught:
+                Ratings.from_arrays(**columns)
+            assert f"{odd:g}" not in str(caught.value)
+            assert len(Ratings.from_arrays(**columns, scale="minmax")) == 51
+
+    @pytest.mark.parametrize("values", [[1, 2, 3, 4, 5], [0, 1], [0.5, 4], [10, 60, 70, 100]])
+    def test_no_question_about_ratings(self, values: list[float]) -> None:
+        assert not Ratings.from_arrays(**self.many(values * 10)).implicit
+
+    def test_counts(self) -> None:
+        hours = np.random.default_rng(0).pareto(1.0, 500).round(1).tolist()
+        with pytest.raises(DataError, match=r"look like counts.*data\.feedback=clicks.*data\.sca"):
+            Ratings.from_arrays(**self.many(hours))
+        clicks = Ratings.from_arrays(**self.many(hours), feedback="clicks", count_cap=10)
+        assert clicks.implicit
+        weights = np.log1p(np.minimum(hours, 10)) / np.log(11)
+        np.testing.assert_allclose(clicks.value, weights, rtol=1e-6)
+        assert clicks.public == {"scale"}
+
+    def test_no_weight_depends_on_anybody_else(self) -> None:
+        """The cap is public: whoever plays most changes no other weight."""
+        few, many = ([3.0, 7.0, most] for most in (8.0, 1e6))
+        one, other = (
+            Ratings.from_arrays(**self.many(of), feedback="clicks") for of in (few, many)
+        )
+        assert one.value[:2].tolist() == other.value[:2].tolist()
+
+    def test_negative_counts(self) -> None:
+        with pytest.raises(DataError, match="a count is below 0, first in row 2"):
+            Ratings.from_arrays(**self.many([1, -1]), feedback="clicks")
+
+    def test_repeated_rows_are_counted(self) -> None:
+        ratings = build([(1, 1, 1), (1, 1, 5), (2, 1, 3)])
+        assert ratings.notes == ("1 of 3 rows repeat a user and an item: the last counts.",)
 
 
 class TestDealUsers:

@@ -32,6 +32,7 @@ from bgtplanner.planning.schedules import Adap, Uniform, Unlimited
 from bgtplanner.privacy.accountants import TICK, accountant_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.privacy.shares import Tolerance
 
 CLIENTS, ITEMS, ROUNDS = 12, 8, 6
 RULE = "laplace/basic"  # charges are epsilons: what is spent can be told at a glance
@@ -43,12 +44,12 @@ SAME = Budgets.same(Budget(1.0, 1e-5), CLIENTS)
 TWO = Budgets.per_client([1.0] * 4 + [4.0] * 8, 1e-5)
 
 
-def made_ratings(generator: np.random.Generator) -> Ratings:
-    """Six ratings of each client."""
+def made_ratings(generator: np.random.Generator, each: int = 6) -> Ratings:
+    """As many ratings of each client."""
     return Ratings.from_arrays(
-        np.repeat(np.arange(CLIENTS), 6),
-        np.concatenate([generator.permutation(ITEMS)[:6] for _ in range(CLIENTS)]),
-        generator.integers(1, 6, 6 * CLIENTS),
+        np.repeat(np.arange(CLIENTS), each),
+        np.concatenate([generator.permutation(ITEMS)[:each] for _ in range(CLIENTS)]),
+        generator.integers(1, 6, each * CLIENTS),
         users=range(CLIENTS),
         items=range(ITEMS),
         scale=(0, 5),
@@ -159,17 +160,6 @@ class TestPaying:
         assert (one.paid, one.clients) == (CLIENTS - 3, CLIENTS - 3)
         assert spent(rounds).tolist() == [0.875] * 3 + [0.25] * (CLIENTS - 3)
 
-    def test_nobody_can_pay(self, split: Split) -> None:
-        ledger = Ledger.in_memory(SAME, RULE)
-        ledger.reserve(0.875, run="elsewhere", round=0)
-        rounds = planned(split, [0.25] * ROUNDS, ledger=ledger)
-        one, two = played(rounds, 2)
-        assert one.plan is not None
-        assert (one.plan.charge, one.paid) == (0.125, CLIENTS)  # what is left
-        assert spent(rounds).tolist() == [1.0] * CLIENTS
-        assert (two.plan, two.paid, two.clients) == (None, 0, 0)
-        assert len(two.seen.aggregate) == 0
-
     @pytest.mark.parametrize("trust", ["local", "secagg"])
     def test_classes(self, split: Split, trust: Any) -> None:
         """The poor can pay for two rounds, the rich for more."""
@@ -208,13 +198,16 @@ class TestWithoutUploads:
         assert not np.array_equal(shared(rounds), before)
 
     def test_after_the_budget(self, split: Split) -> None:
-        rounds = planned(split, [0.5] * ROUNDS)
-        played(rounds, 2)
+        """The second round takes what is left, and the others take nothing."""
+        rounds = planned(split, [0.875] * ROUNDS)
+        one, two = played(rounds, 2)
+        assert [one.charge, two.charge] == [0.875, 0.125]
+        assert spent(rounds).tolist() == [1.0] * CLIENTS
         before = shared(rounds)
         head, memory = rounds.ledger.head, local(rounds)
         for index, one in enumerate(played(rounds, 3)):
             assert (one.plan, one.paid, one.reward) == (None, 0, None)
-            assert (one.round, one.clients) == (2 + index, 0)
+            assert (one.round, one.clients, len(one.seen.aggregate)) == (2 + index, 0, 0)
             assert np.array_equal(shared(rounds), before)
         assert rounds.over
         assert rounds.ledger.head == head
@@ -310,6 +303,32 @@ class TestWhoTakesPart:
             assert policy.share_left() == pytest.approx([1 - paid.mean()], rel=1e-9)
         assert times.max() > 3  # somebody sat out
         assert times.min() < 3  # and somebody has something left
+
+
+def test_a_round_that_too_many_drop_out_of_is_paid_for_and_not_opened(split: Split) -> None:
+    rounds = forecasting(
+        split, [0.1] * ROUNDS, policy=Scripted, model=Factorization(dim=0), server=SERVER,
+        dropout=0.3, tolerance=Tolerance(3),
+    )  # fmt: skip
+    opened = []
+    for number in range(1, ROUNDS + 1):
+        before, signals = shared(rounds).copy(), [rounds.state_dict()["first_signal"]]
+        (record,) = played(rounds, 1)
+        assert TICK * rounds.ledger.spent()[0].max() == pytest.approx(0.1 * number, rel=1e-6)
+        assert (record.paid, record.charge) == (CLIENTS, pytest.approx(0.1))
+        opened.append(not record.aborted)
+        assert opened[-1] == (rounds.policy.rewards[-1] is not None)  # type: ignore[attr-defined]
+        assert opened[-1] != np.array_equal(shared(rounds), before)
+        if record.aborted:
+            assert (record.clients, record.released_norm, record.surplus) == (0, None, None)
+            assert rounds.state_dict()["first_signal"] in signals
+            assert record.as_json()["aborted"] is True
+        else:
+            assert record.clients >= CLIENTS - 3
+            expected = (record.clients / 9) ** 0.5 - 1
+            assert record.surplus == pytest.approx(expected, abs=2e-3)
+            assert "aborted" not in record.as_json()
+    assert set(opened) == {True, False}
 
 
 class Careless(Unlimited):
@@ -488,26 +507,13 @@ def forecasting(
     )
 
 
-def other_ratings(seed: int) -> Split:
-    """As many clients and items, and other ratings of other items: more of them, too."""
-    generator = np.random.default_rng(seed)
-    ratings = Ratings.from_arrays(
-        np.repeat(np.arange(CLIENTS), 7),
-        np.concatenate([generator.permutation(ITEMS)[:7] for _ in range(CLIENTS)]),
-        generator.integers(1, 6, 7 * CLIENTS),
-        users=range(CLIENTS),
-        items=range(ITEMS),
-        scale=(0, 5),
-    )
-    return split_ratings(ratings, seed=seed, rounds=ROUNDS)
-
-
 @pytest.mark.parametrize("accountant", [GAUSSIAN, RULE])
 @pytest.mark.parametrize("trust", ["local", "secagg"])
 def test_forecasts_come_from_releases_and_public_numbers_alone(
     split: Split, trust: Any, accountant: str
 ) -> None:
     """Of two federations with other data and the same memory, the forecasts are the same."""
+    more = split_ratings(made_ratings(np.random.default_rng(8), 7), seed=8, rounds=ROUNDS)
     one, other = (
         forecasting(
             data,
@@ -516,7 +522,7 @@ def test_forecasts_come_from_releases_and_public_numbers_alone(
             trust=trust,
             epsilons=[5.0] * 4 + [20.0] * 8,
         )
-        for data in (split, other_ratings(8))
+        for data in (split, more)
     )
     for rounds in (one, other):
         played(rounds, 2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -12,21 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bgtplanner.data.ratings import Ratings
-from bgtplanner.data.split import Split, split_ratings
 from bgtplanner.errors import BudgetExceeded, ConfigError
-from bgtplanner.federation.coordinator import Coordinator
 from bgtplanner.federation.parameters import round_parameters
 from bgtplanner.federation.protection import Protection, Released
 from bgtplanner.federation.randomizer import Randomizer
-from bgtplanner.federation.result import RoundResult
-from bgtplanner.federation.rounds import Federation
-from bgtplanner.federation.simulation import Simulation
-from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.interactions import Interactions, Upload
-from bgtplanner.models.optimizers import Server
-from bgtplanner.planning.plan import Plan
-from bgtplanner.planning.policy import Choice, LedgerPolicy
 from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
@@ -125,97 +114,6 @@ def test_the_reference_sum_has_the_noise_that_is_simulated() -> None:
     noise = shares.decode(total, 5) - uploads.sum(axis=0)
     given = terms([1, 1, 1, 1, 1, 0], Tolerance(2, 1)).as_answered()
     assert np.std(noise) == pytest.approx(float(given.scale[0]), rel=0.05)
-
-
-# ---- rounds
-
-CLIENTS, ITEMS, ROUNDS = 12, 8, 6
-
-
-@pytest.fixture(scope="module")
-def split() -> Split:
-    random = np.random.default_rng(3)
-    ratings = Ratings.from_arrays(
-        np.repeat(np.arange(CLIENTS), 6),
-        np.concatenate([random.permutation(ITEMS)[:6] for _ in range(CLIENTS)]),
-        random.integers(1, 6, 6 * CLIENTS),
-        users=range(CLIENTS), items=range(ITEMS), scale=(0, 5),
-    )  # fmt: skip
-    return split_ratings(ratings, seed=3, rounds=ROUNDS)
-
-
-@dataclass(kw_only=True, eq=False)
-class Even(LedgerPolicy):
-    """The same charge in every round; remembers what it was told."""
-
-    rounds: int = ROUNDS
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.rewards: list[float | None] = []
-
-    def choose(self, context: Floats, left: Floats) -> Choice | None:
-        del context, left
-        return Choice(np.array([0.1]))
-
-    def learn(self, plan: Plan, reward: float | None) -> None:
-        del plan
-        self.rewards.append(reward)
-
-
-def coordinator(split: Split, accountant: str = "gaussian/gdp", **options: Any) -> Coordinator:
-    mechanism: Any = accountant.split("/")[0]
-    federation = Federation(
-        model=Factorization(dim=0),
-        server=Server(optimizer="sgd", aggregation="clients", item_prior=0.0),
-        protection=Protection(mechanism=mechanism, trust="secagg"),
-    )
-    simulation = Simulation(federation, split, seed=5, device="cpu")
-    ledger = Ledger.in_memory(Budgets.same(Budget(20.0, 1e-5), CLIENTS), accountant)
-    policy = Even(ledger=ledger, trust="secagg")
-    return Coordinator(
-        simulation, policy, ledger, trust="secagg", run="run", mark=b"", **options
-    )  # fmt: skip
-
-
-def items(rounds: Coordinator) -> Any:
-    return rounds.engine.arrays()["shared/items"]
-
-
-def played(rounds: Coordinator) -> RoundResult:
-    found = rounds.step()
-    assert found is not None
-    return found
-
-
-def test_a_round_that_too_many_drop_out_of_is_paid_for_and_not_opened(split: Split) -> None:
-    rounds = coordinator(split, dropout=0.3, tolerance=Tolerance(3))
-    opened = []
-    for number in range(1, ROUNDS + 1):
-        before, signals = items(rounds).copy(), [rounds.state_dict()["first_signal"]]
-        record = played(rounds)
-        spent = rounds.ledger.spending("run", rounds.engine.next_round).sums
-        assert float(spent[0].max()) * 2.0**-44 == pytest.approx(0.1 * number, rel=1e-6)
-        assert record.paid == CLIENTS
-        assert record.charge == pytest.approx(0.1)
-        opened.append(record.aborted is None)
-        if record.aborted:
-            assert np.array_equal(items(rounds), before)
-            assert record.clients == 0
-            assert record.released_norm is None
-            assert record.surplus is None
-            assert rounds.policy.rewards[-1] is None  # type: ignore[attr-defined]
-            assert rounds.state_dict()["first_signal"] in signals
-            assert record.as_json()["aborted"] is True
-        else:
-            assert record.clients >= CLIENTS - 3
-            assert not np.array_equal(items(rounds), before)
-            expected = math.sqrt(record.clients / 9) - 1
-            assert record.surplus == pytest.approx(expected, abs=2e-3)
-            assert "aborted" not in record.as_json()
-            assert rounds.policy.rewards[-1] is not None  # type: ignore[attr-defined]
-    assert True in opened
-    assert False in opened
 
 
 # ---- one client

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import jax
 import numpy as np
@@ -377,6 +378,35 @@ def test_a_ledger_from_a_backup_is_refused_until_the_loss_is_stated(
         Path(f"{client.file.ledger}{rest}").unlink(missing_ok=True)
     with pytest.raises(LedgerTamperedError, match="ledger restore"):
         client.answer(replace(request_of_server, round=2))
+
+
+@pytest.mark.parametrize("rounds", [0, 2])
+def test_a_used_ledger_without_its_head_is_refused(
+    client: Client, request_of_server: Request, tmp_path: Path, rounds: int
+) -> None:
+    """Also one from before the first round, if an answer or what was kept shows that it is old."""
+    shutil.copy(client.file.ledger, tmp_path / "backup")
+    for index in range(2):
+        client.answer(replace(request_of_server, round=index))
+    if not rounds:
+        shutil.copy(tmp_path / "backup", client.file.ledger)
+        shutil.rmtree(client.file.state / "answers")
+    (client.file.state / "head").unlink()
+    with pytest.raises(LedgerError, match="has taken part in a round"):
+        client.answer(replace(request_of_server, round=2))
+
+
+def test_a_client_that_was_killed_before_its_first_head_goes_on(
+    client: Client, request_of_server: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("bgtplanner.flower.state.replace_file", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            client.answer(request_of_server)
+    assert client.file.ledger.exists()
+    assert not (client.file.state / "head").exists()
+    client.answer(replace(request_of_server, round=1))
+    assert client.open_ledger().spent()[0, 0] / 2**44 == pytest.approx(2.0)
 
 
 def test_a_witness_notices_that_the_whole_folder_comes_from_a_backup(

@@ -337,7 +337,9 @@ class PaysOnceAddsTwice(Client):
 
     def _pay(self, ledger: Any, request: Any) -> Any:
         guard = Randomizer(ledger, trust="secagg")
-        return guard, guard.reserve(request.charge, run=request.run, round=request.round)
+        reservation = guard.reserve(request.charge, run=request.run, round=request.round)
+        self._remember(ledger)
+        return guard, reservation
 
 
 class DoesStepsAgain(Member):

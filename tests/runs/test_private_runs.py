@@ -246,7 +246,7 @@ class TestPolicies:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"planning__options": {"no_such": 1}}, "planning.options: bgt does not accept them"),
+        ({"planning__options": {"no_such": 1}}, r"planning\.options\.no_such: expected one of"),
         ({"privacy__budgets": "1:0.5"}, "shares that sum to 1"),
         (
             {"privacy__unit": "row", "privacy__trust": "local", "planning__target": 0.2},

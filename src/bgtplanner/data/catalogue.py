@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from bgtplanner.data.columns import (
     ITEM_NAMES,
@@ -55,15 +55,13 @@ class ItemsFormat:
     Attributes:
         columns: Names of the columns of a table that has no header.
         item: Column of the item's label, by name.
-        title: Column of the title, by name; an empty text for none.
-        features: The columns that are features; by default all others, as far as they can be.
+        title: Column of the title, by name.
         words: Columns of text whose words are features; the title can be one of them.
     """
 
     columns: tuple[str, ...] | None = None
     item: str | None = None
     title: str | None = None
-    features: tuple[str, ...] | None = None
     words: tuple[str, ...] = ()
 
 
@@ -131,13 +129,12 @@ class Catalogue:
         labels = _labels([as_label(cell) for cell in columns[item]], where)
         title = _named(columns, wanted.title, _TITLES, "title")
         titles = None if title is None else [as_label(cell) for cell in columns[title]]
-        chosen = wanted.features or [name for name in columns if name not in (item, title)]
-        for role, given in (("features", wanted.features or ()), ("words", wanted.words)):
-            for name in given:
-                _named(columns, name, (), role)
+        for name in wanted.words:
+            _named(columns, name, (), "words")
         made = {
-            name: _features(name, columns[name], words=name in wanted.words)
-            for name in dict.fromkeys((*chosen, *wanted.words))
+            name: _features(name, cells, words=name in wanted.words)
+            for name, cells in columns.items()
+            if name not in (item, title) or name in wanted.words
         }
         left_out = [f"{name}: {part.reason}" for name, part in made.items() if part.reason]
         if titles is not None and not any(part.dated for part in made.values()):
@@ -164,24 +161,12 @@ class Catalogue:
             left_out=tuple(left_out),
         )
 
-    def over(self, labels: ArrayLike) -> Catalogue:
-        """The same for other items, in their order; one that it does not know has no features.
-
-        Raises:
-            DataError: If it knows none of them: it is of something else.
-        """
-        wanted = np.asarray(labels).astype(str)
-        place = {label: index for index, label in enumerate(self.labels.tolist())}
-        index = np.array([place.get(label, -1) for label in wanted.tolist()], dtype=np.int64)
-        if len(wanted) and not (index >= 0).any():
-            raise DataError(
-                "the catalogue has none of the items that are rated; is it of these data, and "
-                "are its labels in the right column?"
-            )
-        known = index >= 0
-        features = np.where(known[:, None], self.features[index], np.float32(0))
-        titles = None if self.titles is None else np.where(known, self.titles[index], wanted)
-        return replace(self, labels=wanted, titles=titles, features=features)
+    def take(self, order: NDArray[np.int64]) -> Catalogue:
+        """Return the same items in another order."""
+        titles = None if self.titles is None else self.titles[order]
+        return replace(
+            self, labels=self.labels[order], titles=titles, features=self.features[order]
+        )
 
 
 class _Made(NamedTuple):
@@ -405,8 +390,6 @@ def _named(
     columns: Mapping[str, Any], given: str | None, usual: Sequence[str], role: str
 ) -> str | None:
     """Return the column that is given, or else called as such columns are."""
-    if given == "":
-        return None
     if given is not None:
         expected = f"one of {', '.join(list(columns)[:20])}"
         ConfigError.unless(given in columns, f"items: {role}", given, expected)

@@ -17,15 +17,46 @@ Column = str | int | None
 ROLES = ("user", "item", "rating", "time", "client")
 """What the columns of a table of ratings are for, in the usual order."""
 
-ITEM_NAMES = ("item", "itemid", "iid", "movie", "movieid", "productid", "asin", "bookid")
+ITEM_NAMES = (
+    *(
+        "item",
+        "itemid",
+        "iid",
+        "movie",
+        "movieid",
+        "product",
+        "productid",
+        "asin",
+        "book",
+        "bookid",
+    ),
+    *("film", "filmid", "track", "trackid", "song", "songid", "artist", "artistid", "album"),
+    *("albumid", "game", "gameid", "app", "appid", "business", "businessid", "article"),
+    *("articleid", "recipe", "recipeid", "anime", "animeid", "video", "videoid", "newsid"),
+)
 """What columns of items are usually called, without case, blanks and signs."""
+
+COUNT_NAMES = (
+    *("weight", "count", "counts", "plays", "playcount", "nplays", "listens", "hours"),
+    *("hoursplayed", "playtime", "minutes", "clicks", "views", "visits", "purchases", "quantity"),
+)
+"""What columns are called that say how often or how long a user had to do with an item."""
 
 _NEEDED = ("user", "item", "rating")
 _USUAL_NAMES = {
-    "user": ("user", "userid", "uid", "reviewerid", "customerid"),
+    "user": (
+        *("user", "userid", "uid", "reviewerid", "customer", "customerid", "person", "personid"),
+        *("username", "reviewer", "member", "memberid", "visitorid", "accountid"),
+    ),
     "item": ITEM_NAMES,
-    "rating": ("rating", "ratings", "value", "score", "stars"),
-    "time": ("timestamp", "time", "date"),
+    "rating": (
+        *("rating", "ratings", "value", "score", "stars", "overall", "userrating"),
+        *COUNT_NAMES,
+    ),
+    "time": (
+        *("timestamp", "time", "date", "datetime", "unixreviewtime", "ratedat", "createdat"),
+        *("unixtime", "reviewtime", "reviewdate"),
+    ),
     "client": ("client", "clientid"),
 }
 
@@ -50,7 +81,8 @@ def has_header(first: Sequence[str], given: Mapping[str, Column], where: object)
         return True
     if len(first) > 2 and not clicks:
         at = given["rating"]
-        return not is_number(first[at if isinstance(at, int) and 0 <= at < len(first) else 2])
+        cell = first[at if isinstance(at, int) and 0 <= at < len(first) else 2]
+        return not is_number(cell.replace(",", "."))
     if not all(map(is_number, first)):  # ids alone: text or numbers
         raise ConfigError(
             f"{where}: are there names in the first row? Say so with header=True or "
@@ -112,6 +144,16 @@ def find_columns(
     if len(set(place.values())) < len(place):
         raise ConfigError(f"{where}: the same column is used twice: {place}")
     return place
+
+
+def is_count(name: str) -> bool:
+    """Return whether a column is called as counts, plays or hours are.
+
+    Example:
+        >>> is_count("play_count"), is_count("rating")
+        (True, False)
+    """
+    return usual_place([name], COUNT_NAMES) is not None
 
 
 def _without_ratings(first: Sequence[str], given: Mapping[str, Column]) -> bool:

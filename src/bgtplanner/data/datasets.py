@@ -22,7 +22,8 @@ from bgtplanner.arguments import as_path, as_whole, refuse_unless
 from bgtplanner.caches import user_cache, with_home
 from bgtplanner.data.catalogue import Catalogue, ItemsFormat, read_items
 from bgtplanner.data.columns import Column
-from bgtplanner.data.ratings import Duplicates, Ratings, Scale, as_scale
+from bgtplanner.data.ratings import Duplicates, Ratings
+from bgtplanner.data.scales import COUNT_CAP, Feedback, Scale, as_scale, ask_for_a_scale
 from bgtplanner.data.split import deal_users, merge_users
 from bgtplanner.data.synthetic import demo_ratings, synthetic_ratings
 from bgtplanner.data.tables import TableFormat, read_table
@@ -62,13 +63,13 @@ class Dataset:
         archive: Where they can be downloaded.
         catalogue: File of all items, with titles and features, if there is one.
         items_format: How that file is read.
-        scale: How its raw values become [0, 1].
+        scale: How its raw values become [0, 1]; None: ``max``, unless it has to be asked for.
+        feedback: Whether its values are ratings or counts of clicks, plays or hours.
         raw_range: Smallest and largest raw value that is a rating.
         split_within: Whether ratings are held out user by user or over all at once.
         pseudo_items: Number of items that a client adds to hide which it rated, as in the paper.
         clients: Number of clients that users are dealt to, or None for one client per user.
         merged: Whether the users of a client are merged into one.
-        printed_as: The set whose published figures it is compared with, if not its own name.
         citation: What to cite.
         terms: The terms of the owner.
     """
@@ -82,13 +83,13 @@ class Dataset:
     archive: Archive | None = None
     catalogue: str | None = None
     items_format: ItemsFormat = field(default_factory=ItemsFormat)
-    scale: Scale = (0.0, 5.0)
+    scale: Scale | None = (0.0, 5.0)
+    feedback: Feedback = "auto"
     raw_range: tuple[float, float] | None = (1.0, 5.0)
     split_within: Literal["user", "all"] = "user"
     pseudo_items: int = 50
     clients: int | None = None
     merged: bool = False
-    printed_as: str | None = None
     citation: str = ""
     terms: str = ""
 
@@ -174,6 +175,17 @@ _SETS = (
         make=functools.partial(synthetic_ratings, catalogue=True),
     ),
     _FILMTRUST,
+    Dataset(
+        name="steam",
+        description="hours that 9,418 people played 3,600 games; from a folder of your own",
+        folder="steam",
+        files=("plays.csv",),
+        table=TableFormat(delimiter=",", header=True, user="user", item="game", rating="hours"),
+        feedback="clicks",
+        raw_range=(0.0, float("inf")),
+        terms="Derived from steam-200k (Kaggle, tamber/steam-video-games); its terms were not "
+        "verified: for experiments only.",
+    ),
     replace(
         _FILMTRUST,
         name="filmtrust-full",
@@ -193,7 +205,6 @@ _SETS = (
         name="ml-1m-merged",
         description="MovieLens 1M: 605 clients, each with ten users merged into one",
         merged=True,
-        printed_as="ml-1m",
     ),
 )
 DATASETS: Registry[Dataset] = Registry(
@@ -208,7 +219,8 @@ _OWN = {
     kind: Dataset(
         name=f"{kind}:PATH",
         description=f"a table of your own, {what}: user, item, rating, maybe time and client",
-        scale="max",
+        table=TableFormat(unnamed_times=True),
+        scale=None,
     )
     for kind, what in (("csv", "CSV or TSV"), ("parquet", "Parquet"))
 }
@@ -251,12 +263,16 @@ def load_ratings(
     duplicates: Duplicates = "last",
     delimiter: str | None = None,
     header: bool | None = None,
+    decimal_comma: bool = False,
     user: Column = None,
     item: Column = None,
     rating: Column = None,
+    weight: Column = None,
     time: Column = None,
     client: Column = None,
     scale: Scale | str | None = None,
+    feedback: Feedback = "auto",
+    count_cap: float = COUNT_CAP,
     items: Catalogue | Path | str = "auto",
     items_format: ItemsFormat | None = None,
     unknown_items: Literal["error", "leave-out"] = "error",
@@ -272,13 +288,20 @@ def load_ratings(
             by time if there are times, else the last in the file.
         delimiter: Delimiter of a text table; detected by default, as are `header` and columns.
         header: Whether the first row of a text table holds names.
+        decimal_comma: Whether its numbers are written as ``3,5``.
         user: User column of a table, by name or position from 0.
         item: Item column.
         rating: Rating column; ``"none"`` if rows are clicks, plays or purchases without a rating.
+        weight: Column of counts, such as plays or hours, instead of ratings: rows are clicks, and
+            `feedback` is ``clicks``.
         time: Time column.
         client: Client column; without one every user is a client.
         scale: How the values of a table become [0, 1]: ``max`` (the default), ``minmax`` or
             bounds, as two numbers or ``LOW:HIGH``. Give bounds if the largest value is private.
+            It is asked for if values look like counts, or one like a mistake.
+        feedback: ``ratings``, or ``clicks``: values are counts, and weigh clicks by
+            ``log(1 + count)``; ``auto``: what the name of their column says.
+        count_cap: The largest count that counts; public.
         items: The public catalogue: ``auto`` takes the set's own file if it is there, ``none``
             takes the items that occur in the ratings; or a table of items, or a catalogue.
         items_format: How such a table is read; what is not said is detected.
@@ -295,10 +318,13 @@ def load_ratings(
         Ratings(demo: 15000 ratings, 300 users, 300 items, 300 clients)
     """
     info, seed = dataset_info(name), as_whole("seed", seed, 0)
-    of_text = {"delimiter": delimiter, "header": header}
+    if weight is not None:
+        ConfigError.unless(rating is None, "weight", weight, "no rating column beside it")
+        rating, feedback = weight, "clicks"
+    of_text: dict[str, Any] = {"delimiter": delimiter, "header": header}
+    of_text["decimal_comma"] = decimal_comma or None
     columns = {"user": user, "item": item, "rating": rating, "time": time, "client": client}
-    options: dict[str, Any] = of_text | columns
-    given = {key: of for key, of in options.items() if of is not None}
+    given = {key: of for key, of in (of_text | columns).items() if of is not None}
     for option, value in (given | ({} if scale is None else {"scale": scale})).items():
         if name in DATASETS or (name.startswith("parquet:") and option in of_text):
             kinds = "csv:PATH" if option in of_text else "csv:PATH and parquet:PATH"
@@ -310,18 +336,20 @@ def load_ratings(
         ratings = info.make(seed=seed, **(shape or {}))
     elif name in DATASETS:
         files = find_files(name, None if data_dir is None else as_path("data_dir", data_dir))
-        ratings, folder = _read(info, files, duplicates), files[0].parent
+        ratings, folder = _read(info, files, duplicates, count_cap), files[0].parent
     else:
         kind, _, where = name.partition(":")
-        path, info = with_home(where), replace(info, scale=as_scale(scale or info.scale))
-        bounds = (0.0, np.inf) if info.scale == "max" else None
+        path, asked = with_home(where), None if scale is None else as_scale(scale)
+        bounds = None if asked == "minmax" else (0.0, np.inf)
         info = replace(
             info,
             name=f"{kind}:{path.name}",
             table=replace(info.table, **given),
-            raw_range=bounds if isinstance(info.scale, str) else info.scale,
+            scale=asked,
+            feedback="ratings" if feedback == "auto" and asked is not None else feedback,
+            raw_range=asked if isinstance(asked, tuple) else bounds,
         )
-        ratings = _read(info, [path], duplicates)
+        ratings = _read(info, [path], duplicates, count_cap)
     ratings = _with_items(ratings, info, items, folder, items_format, unknown_items)
     if info.clients is None:
         return ratings
@@ -377,7 +405,9 @@ def _with_items(
     return replace(ratings, notes=(*ratings.notes, note))
 
 
-def _read(info: Dataset, paths: Sequence[Path], duplicates: Duplicates) -> Ratings:
+def _read(
+    info: Dataset, paths: Sequence[Path], duplicates: Duplicates, count_cap: float
+) -> Ratings:
     """Return the ratings in a set's files."""
     table = read_table(paths[0], replace(info.table, bounds=info.raw_range))
     users = None
@@ -386,8 +416,12 @@ def _read(info: Dataset, paths: Sequence[Path], duplicates: Duplicates) -> Ratin
         users = np.union1d(pairs.user, pairs.item)
         table = table.take(np.isin(table.user, users))
     columns: dict[str, Any] = {"users": users, "time": table.time, "client": table.client}
-    how: dict[str, Any] = {"scale": info.scale, "duplicates": duplicates, "name": info.name}
+    how: dict[str, Any] = {"duplicates": duplicates, "name": info.name, "count_cap": count_cap}
+    how["feedback"] = "clicks" if table.counts and info.feedback == "auto" else info.feedback
     try:
+        if info.scale is None and table.rating is not None and how["feedback"] != "clicks":
+            ask_for_a_scale(table.rating)
+        how["scale"] = info.scale if table.rating is None else info.scale or "max"
         ratings = Ratings.from_arrays(table.user, table.item, table.rating, **columns, **how)
     except DataError as error:
         raise DataError(str(error), path=paths[0]) from error

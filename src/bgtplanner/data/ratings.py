@@ -7,19 +7,32 @@ client. All values are scaled to [0, 1].
 
 from __future__ import annotations
 
-import inspect
 import re
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.arguments import in_words, refuse_unless
 from bgtplanner.data.catalogue import Catalogue, as_label
-from bgtplanner.data.columns import columns_of_frame, is_missing
-from bgtplanner.errors import ConfigError, DataError, quoted
+from bgtplanner.data.columns import (
+    Column,
+    columns_of_frame,
+    find_columns,
+    is_count,
+    is_missing,
+)
+from bgtplanner.data.scales import (
+    COUNT_CAP,
+    Feedback,
+    Scale,
+    ask_for_a_scale,
+    scaled_values,
+    weights,
+)
+from bgtplanner.errors import ConfigError, DataError
 
 IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float32]
@@ -27,10 +40,6 @@ FloatArray = NDArray[np.float32]
 _WHOLE = re.compile("0|-?[1-9][0-9]{0,17}")  # integers that are written as they are read
 
 _NO_LABELS = (list, tuple, dict, set, frozenset, np.ndarray)
-
-Scale = Literal["max", "minmax"] | tuple[float, float]
-"""How raw values become [0, 1]: ``max`` divides by the largest value, ``minmax`` maps the smallest
-to 0 and the largest to 1, and explicit bounds ``(low, high)`` are mapped to 0 and 1."""
 
 Duplicates = Literal["last", "first", "mean", "error"]
 """What happens when a user rated the same item twice."""
@@ -58,7 +67,8 @@ class Ratings:
         public: What was given and not read off the ratings: ``scale``, ``catalogue``. Whatever was
             read off them reveals something about people, and no budget pays for that.
         catalogue: Titles and features of the items, in their order, if there are any.
-        implicit: Whether these are clicks, plays or purchases, with the value 1, and no ratings.
+        implicit: Whether these are clicks, plays or purchases, and no ratings. Their values are
+            weights: 1, or the logarithm of a count as a share of that of the largest that counts.
         notes: What whoever starts a run should be told about how these were loaded.
 
     Example:
@@ -155,7 +165,9 @@ class Ratings:
         refuse_unless(fits, "catalogue", catalogue, "a Catalogue; see Catalogue.from_frame")
         texts = catalogue.labels
         numbers = self.item_labels.dtype.kind in "iuf" and all(map(_WHOLE.fullmatch, texts))
-        labels = np.sort(texts.astype(np.int64) if numbers else texts)
+        labels = texts.astype(np.int64) if numbers else texts
+        order = np.argsort(labels, kind="stable")
+        labels = labels[order]
         here = {label: place for place, label in enumerate(labels.astype(str).tolist())}
         own = [n if isinstance(n, str) else as_label(n) for n in self.item_labels.tolist()]
         item = np.array([here.get(label, -1) for label in own], dtype=np.int64)[self.item]
@@ -178,7 +190,7 @@ class Ratings:
         return replace(
             kept.take(np.lexsort((kept.item, kept.user, kept.client))),
             item_labels=labels,
-            catalogue=catalogue.over(labels),
+            catalogue=catalogue.take(order),
             public=self.public | {"catalogue"},
             notes=notes,
         )
@@ -202,7 +214,9 @@ class Ratings:
         client: ArrayLike | None = None,
         users: ArrayLike | None = None,
         items: ArrayLike | None = None,
-        scale: Scale = "minmax",
+        scale: Scale | None = None,
+        feedback: Feedback = "auto",
+        count_cap: float = COUNT_CAP,
         duplicates: Duplicates = "last",
         name: str = "ratings",
     ) -> Self:
@@ -217,7 +231,11 @@ class Ratings:
             client: Label of the client of each rating; by default every user is a client.
             users: Labels of all users, if some have no rating.
             items: Labels of all items, if some have no rating; the public catalogue.
-            scale: How raw values become [0, 1]; bounds are public.
+            scale: How raw values become [0, 1]; bounds are public. By default ``minmax``, unless
+                the values look like counts or one of them like a mistake: then it is asked for.
+            feedback: ``clicks``: values are counts, such as plays or hours, and weigh the clicks
+                by ``log(1 + count)``.
+            count_cap: The largest count that counts; public, as bounds are.
             duplicates: Which rating is kept when a user rated an item twice.
             name: Name of this set in reports.
 
@@ -225,14 +243,19 @@ class Ratings:
             DataError: If a column or a value cannot be used; names the column and the row.
         """
         refuse_unless(isinstance(name, str), "name", name, "text")
-        raw = None if value is None else _as_float(value, "value")
-        length = len(_column(user, "user")) if raw is None else len(raw)
-        scaled, known = _scaled(raw, length, as_scale(scale))
+        length = len(_column(user, "user") if value is None else _column(value, "value"))
+        raw = None if value is None else _as_float(value, "value", length)
+        possible = get_args(Feedback)
+        ConfigError.unless(feedback in possible, "feedback", feedback, " or ".join(possible))
+        if raw is not None and feedback == "clicks":
+            scaled, known = weights(raw, count_cap)
+        else:
+            if raw is not None and scale is None:
+                ask_for_a_scale(raw)
+            scaled, known = scaled_values(raw, length, "minmax" if scale is None else scale)
         user_labels, user_index = _index_labels(user, users, "user", length)
         item_labels, item_index = _index_labels(item, items, "item", length)
-        when = None if time is None else _as_float(time, "time")
-        if when is not None and len(when) != length:
-            raise DataError(f"time has {len(when)} entries, value has {length}")
+        when = None if time is None else _as_float(time, "time", length)
         client_of_user = np.arange(len(user_labels), dtype=np.int32)
         if client is not None:
             _, client_index = _index_labels(client, None, "client", length)
@@ -241,6 +264,10 @@ class Ratings:
         place[np.argsort(client_of_user, kind="stable")] = np.arange(len(place))
         pair = place[user_index].astype(np.int64) * len(item_labels) + item_index
         rows, scaled = _without_duplicates(pair, scaled, when, duplicates)
+        if len(rows) < length:
+            kept = "their mean" if duplicates == "mean" else f"the {duplicates}"
+            problem = f"{length - len(rows):,} of {length:,} rows repeat a user and an item"
+            known["notes"] += (f"{problem}: {kept} counts.",)
         if items is not None:
             known["public"] |= {"catalogue"}
         return cls(
@@ -264,72 +291,44 @@ class Ratings:
         user: str = "user",
         item: str = "item",
         value: str | None = "rating",
-        time: str | None = None,
-        client: str | None = None,
+        time: str | None = "time",
+        client: str | None = "client",
         **options: Any,
     ) -> Self:
         """Build ratings from anything with named columns: pandas, polars, Arrow, a dict of lists.
 
-        Columns are given by name; ``value=None`` for implicit feedback such as clicks. Further
-        options are those of :meth:`from_arrays`.
+        A column of another name is found as in a table that is read from a file: by its usual
+        names, else by its place. ``value=None`` is for clicks without values; without times,
+        ``time=None``. Further options are those of :meth:`from_arrays`.
+
+        Raises:
+            ConfigError: If a column is not there, or has to be named; names all that are missing.
 
         Example:
-            >>> Ratings.from_frame({"user": [1, 2], "item": [5, 5], "rating": [0.5, 4.0]})
+            >>> Ratings.from_frame({"userId": [1, 2], "movieId": [5, 5], "rating": [0.5, 4.0]})
             Ratings(ratings: 2 ratings, 2 users, 1 items, 2 clients)
         """
-        named = {"user": user, "item": item, "value": value, "time": time, "client": client}
-        known, columns = columns_of_frame(frame), dict[str, Any]()
-        for argument, name in named.items():
-            if name is not None and name not in known:
-                clicks = "; for clicks without ratings: value=None" * (argument == "value")
-                problem = f"no such column; the frame has {list(known)}{clicks}"
-                raise DataError(f"{argument}={name!r}: {problem}")
-            columns[argument] = None if name is None else known[name]
-        possible = list(inspect.signature(cls.from_arrays).parameters)
-        for option in options:
-            if option not in possible:
-                expected = f"expected one of {', '.join(possible)}"
-                raise ConfigError(f"{option}: not an option; {expected}")
-        return cls.from_arrays(**columns, **options)
+        columns = columns_of_frame(frame)
+        asked = {"user": user, "item": item, "rating": value, "time": time, "client": client}
+        given: dict[str, Column] = {
+            role: None if name == role and name not in columns else name
+            for role, name in asked.items()
+        }
+        names = list(columns)
+        given["rating"] = given["rating"] if value is not None else "none"
+        place = find_columns(names, given, header=True, where="frame")
+        found = {
+            "value" if role == "rating" else role: columns[names[at]]
+            for role, at in place.items()
+            if asked[role] is not None
+        }
+        if "rating" in place and is_count(names[place["rating"]]) and "scale" not in options:
+            options = {"feedback": "clicks"} | options
+        return cls.from_arrays(**found, **options)
 
 
-def _scaled(
-    raw: NDArray[np.float64] | None, length: int, scale: Scale
-) -> tuple[NDArray[np.float64], dict[str, Any]]:
-    """Return values on the scale of 0 to 1, and what is known about the scale.
-
-    If there are no values, or all are the same and above 0, they are clicks.
-    """
-    given = raw is None or not isinstance(scale, str)
-    if raw is None and not isinstance(scale, str) and scale != (0, 1):
-        expected = "nothing, or 0 and 1, as there are no values"
-        raise ConfigError(f"scale = {quoted(scale)}: expected {expected}")
-    public = frozenset({"scale"} if given else ())
-    alike = raw is not None and length > 1 and bool((raw == raw[0]).all())
-    if raw is None or (alike and not given and raw[0] > 0):
-        why = "There is no rating column" if raw is None else "All ratings are the same"
-        note = f"{why}: each row counts as a click (implicit feedback), with the value 1."
-        known = {"low": 0.0, "high": 1.0, "implicit": True, "notes": (note,)}
-        return np.ones(length), known | {"public": public}
-    if alike and not given:
-        raise DataError(
-            f"all {length:,} values are the same and not above 0, so that there is "
-            "nothing to learn; give values that differ, or bounds with scale=(low, high)"
-        )
-    low, high = _bounds(raw, scale)
-    outside = np.flatnonzero(~((raw >= low) & (raw <= high)))
-    if outside.size:
-        raise DataError(
-            f"{outside.size} of {length} values lie outside the scale [{low:g}, {high:g}], "
-            f"the first in row {outside[0] + 1}"
-        )
-    note = "All ratings have the same value: there is nothing to learn from them."
-    known = {"low": low, "high": high, "notes": (note,) if alike else (), "public": public}
-    return (raw - low) / ((high - low) or 1.0), known
-
-
-def _column(column: ArrayLike, name: str) -> NDArray[Any]:
-    """A column as an array; entries that a masked array or a frame lacks are missing."""
+def _column(column: ArrayLike, name: str, length: int | None = None) -> NDArray[Any]:
+    """Return a column as an array with an entry for each rating, none of them masked."""
     try:
         array = np.asarray(column)
     except (TypeError, ValueError) as error:
@@ -337,13 +336,17 @@ def _column(column: ArrayLike, name: str) -> NDArray[Any]:
     if array.ndim != 1:
         what = in_words(column) if array.ndim == 0 else f"shape {array.shape}"
         raise DataError(f"{name} = {what}: expected a list or array with one entry per rating")
+    if length not in (None, len(array)):
+        expected = f"{length} were expected, as many as there are ratings"
+        raise DataError(f"{name} has {len(array)} entries, and {expected}")
     if np.ma.is_masked(column):
         raise DataError(f"{name} must not hold masked entries; leave these ratings out")
     return array
 
 
-def _as_float(column: ArrayLike, name: str) -> NDArray[np.float64]:
-    given = _column(column, name)
+def _as_float(column: ArrayLike, name: str, length: int) -> NDArray[np.float64]:
+    """Return a column of finite numbers."""
+    given = _column(column, name, length)
     if given.dtype == object:
         given = np.array([np.nan if is_missing(of) else of for of in given.tolist()])
     try:
@@ -363,11 +366,8 @@ def _as_float(column: ArrayLike, name: str) -> NDArray[np.float64]:
 def _index_labels(
     column: ArrayLike, known: ArrayLike | None, name: str, length: int
 ) -> tuple[NDArray[Any], IntArray]:
-    """The labels, each once and in order, and which of them each entry is."""
-    array = _labels(column, name)
-    if len(array) != length:
-        problem = f"{name} has {len(array)} entries, and {length} were expected"
-        raise DataError(f"{problem}, as many as there are ratings")
+    """Return the labels, each once and in order, and which of them each entry is."""
+    array = _labels(column, name, length)
     if known is None:
         labels, index = np.unique(array, return_inverse=True)
         return labels, index.astype(np.int32)
@@ -378,9 +378,9 @@ def _index_labels(
     return labels, index.astype(np.int32)
 
 
-def _labels(column: ArrayLike, name: str) -> NDArray[Any]:
-    """A column of labels, each of them a number or text."""
-    array = _column(column, name)
+def _labels(column: ArrayLike, name: str, length: int | None = None) -> NDArray[Any]:
+    """Return a column of labels, each of them a number or text."""
+    array = _column(column, name, length)
     if array.dtype == object:
         missing = [is_missing(label) for label in array.tolist()]
         if any(missing):
@@ -393,39 +393,6 @@ def _labels(column: ArrayLike, name: str) -> NDArray[Any]:
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise DataError(f"{name} must not hold NaN or infinity")
     return array
-
-
-def as_scale(given: Any) -> Scale:
-    """Return a scale that was given as a pair of bounds, or as text.
-
-    Example:
-        >>> as_scale("1:5"), as_scale((0.5, 4)), as_scale("max")
-        ((1.0, 5.0), (0.5, 4.0), 'max')
-    """
-    if isinstance(given, str) and given in ("max", "minmax"):
-        return "max" if given == "max" else "minmax"
-    try:
-        low, high = (float(of) for of in (given.split(":") if isinstance(given, str) else given))
-    except (TypeError, ValueError, OverflowError):
-        low = high = np.nan
-    if not (np.isfinite(low) and np.isfinite(high) and low < high):
-        expected = "'max', 'minmax' or two finite numbers LOW:HIGH, such as 1:5"
-        raise ConfigError(f"scale={quoted(given)}: expected {expected}")
-    return low, high
-
-
-def _bounds(raw: NDArray[np.float64], scale: Scale) -> tuple[float, float]:
-    if scale == "max":
-        low, high = 0.0, float(raw.max(initial=0.0))
-        if len(raw) and high <= 0:
-            raise DataError("scale 'max' needs a positive value; use 'minmax' or (low, high)")
-        return low, high or 1.0
-    if scale == "minmax":
-        low, high = (float(raw.min()), float(raw.max())) if len(raw) else (0.0, 1.0)
-        if high / 2 - low / 2 > 1e300:
-            raise DataError("the values are too far apart to be scaled; are they ratings?")
-        return low, high
-    return scale
 
 
 def _without_duplicates(

@@ -16,12 +16,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bgtplanner.data.columns import ROLES, Column, find_columns, has_header
-from bgtplanner.data.files import open_table
+from bgtplanner.data.columns import ROLES, Column, find_columns, has_header, is_count
+from bgtplanner.data.files import DELIMITERS, OpenTable, open_table
 from bgtplanner.errors import ConfigError, DataError
 from bgtplanner.text import LONGEST_LABEL, MOST_LABELS
 
 _IDS = ("user", "item", "client")
+_YEAR_1980, _YEAR_2100 = 315_532_800, 4_102_444_800  # in seconds
 _MOST_DIGITS = 18
 _WHOLE = re.compile(f"(0|[1-9][0-9]{{0,{_MOST_DIGITS - 1}}})")  # written as it is read
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -42,10 +43,14 @@ class TableFormat:
         rating: Column of the rating; by default likewise, else the third. ``"none"``: rows are
             clicks, plays or purchases without one, as they are by default if no column is left
             for it.
-        time: Column of the time, in numbers or ISO dates; by default found by name only.
+        time: Column of the time, in numbers or ISO dates; by default found by name.
         client: Column of the client; by default found by name only.
         whole_ids: Whether users and items must be plain integers, not text.
         bounds: Smallest and largest allowed rating.
+        decimal_comma: Whether numbers are written as ``3,5``.
+        unnamed_times: Whether the fourth column of a table without names is taken for the time if
+            all of it could be: seconds or milliseconds since 1970. This looks at the data, so it
+            is for whoever owns all of them, and not for one client.
     """
 
     delimiter: str | None = None
@@ -57,13 +62,16 @@ class TableFormat:
     client: Column = None
     whole_ids: bool = False
     bounds: tuple[float, float] | None = None
+    decimal_comma: bool = False
+    unnamed_times: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Table:
     """Columns of equal length. Ids are integers, or indices into the labels if there are any.
 
-    Without a rating column, rows say what happened: clicks, plays, purchases.
+    Without a rating column, rows say what happened: clicks, plays, purchases. If `counts`, the
+    name of its column says how often or how long it did.
     """
 
     user: NDArray[Any]
@@ -73,6 +81,7 @@ class Table:
     client: NDArray[Any] | None
     user_labels: NDArray[np.str_] | None
     item_labels: NDArray[np.str_] | None
+    counts: bool = False
 
     def take(self, rows: NDArray[np.bool_]) -> Self:
         """Return only the given rows; ids and labels stay."""
@@ -101,22 +110,20 @@ def read_table(path: Path | str, table_format: TableFormat | None = None) -> Tab
         ([0, 1], ['ann', 'bob'], [4.5, 2.0])
     """
     import pyarrow as pa
+    from pyarrow import compute
 
     path, wanted = Path(path), table_format or TableFormat()
-    table = open_table(path, wanted.delimiter)
+    among = [of for of in DELIMITERS if of != "," or not wanted.decimal_comma]
+    table = open_table(path, wanted.delimiter, among=among)
     if len(table.first) < 2:
         problem = "expected at least 3 columns (2 for clicks without ratings) separated by tab, "
         raise DataError(problem + "'::', ';', ',', '|' or space", path=path, line=table.line)
-    given: dict[str, Column] = {role: getattr(wanted, role) for role in ROLES}
-    header = wanted.header
-    if table.delimiter is None:
-        header = True
-    elif header is None:
-        header = has_header(table.first, given, path)
-    elif not header and any(isinstance(of, str) and of != "none" for of in given.values()):
-        raise ConfigError("columns are given by name, but data.header says there is no header")
-    place = find_columns(table.first, given, header=header, where=path)
+    place, header = _places(table, wanted)
     columns = dict(zip(place, table.columns(list(place.values()), header=header), strict=True))
+    if wanted.unnamed_times and not header and wanted.time is None and len(table.first) > 3:
+        (fourth,) = table.columns([3], header=header)
+        if 3 not in place.values() and _are_times(fourth):
+            place, columns = place | {"time": 3}, columns | {"time": fourth}
     if not len(columns["user"]):
         raise DataError("the file has a header and no ratings", path=path)
     found: dict[str, Any] = dict.fromkeys(ROLES)
@@ -133,6 +140,8 @@ def read_table(path: Path | str, table_format: TableFormat | None = None) -> Tab
             if role in _IDS:
                 found[role], labels[role] = _ids(column, refuse, wanted.whole_ids)
             else:
+                if wanted.decimal_comma and pa.types.is_string(column.type):
+                    column = compute.replace_substring(column, ",", ".")
                 found[role] = _values(column, refuse, dates=role == "time")
         except pa.ArrowException:
             problem = f"column {place[role] + 1} cannot be read; expected text or numbers"
@@ -144,7 +153,34 @@ def read_table(path: Path | str, table_format: TableFormat | None = None) -> Tab
             refuse(outside, f"is out of range: expected a rating {expected}")
         if labels.get(role) is not None and len(labels[role]) > MOST_LABELS:
             raise DataError(f"names more than {MOST_LABELS:,} {role}s", path=path)
-    return Table(**found, user_labels=labels["user"], item_labels=labels["item"])
+    counts = header and "rating" in place and is_count(table.first[place["rating"]])
+    names = {"user_labels": labels["user"], "item_labels": labels["item"]}
+    return Table(**found, **names, counts=counts)
+
+
+def _places(table: OpenTable, wanted: TableFormat) -> tuple[dict[str, int], bool]:
+    """Return the position of every column in use, by role, and whether there is a header."""
+    given: dict[str, Column] = {role: getattr(wanted, role) for role in ROLES}
+    header = wanted.header
+    if table.delimiter is None:
+        header = True
+    elif header is None:
+        header = has_header(table.first, given, table.path)
+    elif not header and any(isinstance(of, str) and of != "none" for of in given.values()):
+        raise ConfigError("columns are given by name, but data.header says there is no header")
+    return find_columns(table.first, given, header=header, where=table.path), header
+
+
+def _are_times(column: Any) -> bool:
+    """Return whether all cells can be seconds or milliseconds since 1970, from 1980 to 2100."""
+    import pyarrow as pa
+
+    try:
+        numbers = _numpy(column.cast(pa.float64()))
+    except pa.ArrowInvalid:
+        return False
+    low, high = numbers.min(initial=np.inf), numbers.max(initial=-np.inf)
+    return any(_YEAR_1980 * unit <= low <= high < _YEAR_2100 * unit for unit in (1, 1000))
 
 
 def _ids(

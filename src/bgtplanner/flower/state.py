@@ -22,6 +22,7 @@ from bgtplanner.flower.messages import SentCatalogue, SentModel
 from bgtplanner.privacy.ledger import Head, Ledger
 from bgtplanner.privacy.witness import Witness
 
+_ONE_RESERVATION = 1  # number of the row that follows the one with which a ledger begins
 _ROUNDS_KEPT = 8  # entries of two files each; the ledger refuses rounds that are over
 
 
@@ -62,16 +63,33 @@ class ClientState:
         return new
 
     def open_ledger(self) -> Ledger:
-        """Open the client's ledger, which must exist and must not have lost an entry."""
+        """Open the client's ledger, which must exist and must not have lost an entry.
+
+        The head after each payment is kept beside it. Only a client that was killed between its
+        first payment and the write of that head has a used ledger and no head.
+        """
         if not self.file.ledger.exists():
             raise LedgerError(
                 f"{self.file.ledger}: there is no ledger. If this client is new, create one with "
                 "'bgtplanner deploy enroll'; if it was moved here, copy its state folder, too"
             )
-        return Ledger.open(
+        head = self._remembered()
+        ledger = Ledger.open(
             self.file.ledger, budgets=self.policy.budgets, accountant=self.policy.rule,
-            neighbours=self.policy.neighbours, head=self._remembered(), witness=self._witness,
+            neighbours=self.policy.neighbours, head=head, witness=self._witness,
         )  # fmt: skip
+        if head is None and (ledger.head.number > _ONE_RESERVATION or self._has_released()):
+            ledger.close()
+            raise LedgerError(
+                f"{self.file.state / 'head'}: gone, though this client has taken part in a round, "
+                "so that an older ledger would not be noticed: bring it back, with the ledger "
+                "that was beside it"
+            )
+        return ledger
+
+    def _has_released(self) -> bool:
+        """Return whether an answer, or what was kept of one, shows that the ledger was used."""
+        return (self.file.state / "local.npz").exists() or any(self._answers.folder.glob("*.npy"))
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:

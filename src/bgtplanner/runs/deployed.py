@@ -24,7 +24,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from bgtplanner.data.catalogue import item_names, read_items
-from bgtplanner.data.ratings import as_scale
+from bgtplanner.data.scales import as_scale
 from bgtplanner.errors import BGTPlannerError, ConfigError, DataError, MessageError, RunFolderError
 from bgtplanner.federation.aggregation.neighbourhood import degree_and_threshold
 from bgtplanner.federation.aggregation.roster import Roster

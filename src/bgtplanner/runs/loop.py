@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bgtplanner.errors import ConfigError, InterruptedRunError, RunFolderError, SchemaError
+from bgtplanner.errors import ConfigError, InterruptedRunError, RunFolderError
 from bgtplanner.federation.compilation import begin_run
 from bgtplanner.federation.coordinator import Coordinator, Engine
 from bgtplanner.federation.result import RoundResult
@@ -23,19 +23,16 @@ from bgtplanner.runs.observers import Observer
 from bgtplanner.runs.summary import most_spent, reaches_target
 
 _LARGEST = 1e15  # figure in a file
-_MOST_SECONDS = 1e12  # longer than any run
-_NOT_OF_THIS_RUN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+_NOT_OF_THIS_RUN = (
+    *(ArithmeticError, AttributeError, LookupError),
+    *(RecursionError, TypeError, ValueError),
+)
 
 
 class Run:
     """A run in progress: its engine, its coordinator, and its record so far."""
 
-    def __init__(
-        self,
-        config: Config,
-        simulation: Engine,
-        observer: Observer | None,
-    ) -> None:
+    def __init__(self, config: Config, simulation: Engine, observer: Observer | None) -> None:
         begin_run()
         self.config, self.simulation, self.observer = config, simulation, observer
         self.checkpoint_every = config.run.checkpoint_every
@@ -58,26 +55,25 @@ class Run:
 
     def restore(self, checkpoint: dict[str, NDArray[Any]]) -> None:
         """Restore the state from a checkpoint, after checking that it belongs to this run."""
-        total = self.config.federation.rounds
-        for name, kinds, most in (("seconds", "iuf", _MOST_SECONDS), ("next_round", "iu", total)):
-            entry = checkpoint.get(name, np.zeros((), dtype=np.int64))
-            if entry.shape != () or entry.dtype.kind not in kinds or not 0 <= entry <= most:
-                raise RunFolderError(f"checkpoint entry '{name}' is not one of this run")
-        self.seconds_before = float(checkpoint.pop("seconds", np.zeros(())))
-        planned = checkpoint.pop("planned", None)
-        self.simulation.restore(checkpoint)
-        if self.planned is None:
-            return
+        name = "next_round"
         try:
-            state = json.loads(bytes(np.asarray(planned, dtype=np.uint8)))
-            self.planned.ledger.check_head(Head.parse(state.pop("head")))
-            self.planned.load_state_dict(state)
-        except SchemaError:
+            _within(int(checkpoint[name]), self.config.federation.rounds)
+            name = "seconds"
+            self.seconds_before = _within(float(checkpoint.pop(name, np.zeros(()))), _LARGEST)
+            planned = checkpoint.pop("planned", None)
+            self.simulation.restore(checkpoint)
+            if self.planned is not None:
+                name = "planned"
+                state = json.loads(bytes(np.asarray(planned, dtype=np.uint8)))
+                self.planned.ledger.check_head(Head.parse(state.pop("head")))
+                self.planned.load_state_dict(state)
+        except RunFolderError:
             raise
-        except (RecursionError, *_NOT_OF_THIS_RUN) as error:
+        except _NOT_OF_THIS_RUN as error:
             why = f": {error}" if isinstance(error, ConfigError) else ""
-            name = "checkpoint entry 'planned'"
-            raise RunFolderError(f"{name} is not one of this run{why}") from error
+            raise RunFolderError(
+                f"checkpoint entry '{name}' is not one of this run{why}"
+            ) from error
 
     def _save(self, folder: RunFolder | None, seconds: float) -> None:
         """Write all the state that a later process needs to resume."""
@@ -105,9 +101,8 @@ class Run:
             seconds=time.perf_counter() - begun,
         )
 
-    def inspected(self, index: int) -> dict[str, float]:
+    def inspected(self, index: int) -> dict[str, float]:  # noqa: ARG002
         """Further figures of a round just played; raises an error if the run must not go on."""
-        del index
         return {}
 
     def carry_out(self, folder: RunFolder | None = None) -> float:
@@ -151,3 +146,10 @@ class Run:
         rests = self.config.federation.after_budget == "rest"
         served = self.config.planning.objective == "served"
         return done or (self.reached and not (served and rests))
+
+
+def _within(value: float, most: float) -> float:
+    """Return a number from 0 to `most`, and no other."""
+    if not 0 <= value <= most:
+        raise ValueError(value)
+    return value

@@ -175,11 +175,9 @@ def resume(
             raise RunFolderError(f"{path}: a run on real machines; continue with: {go_on}")
         given = Given(model, policy, folder.given)
         config, prepared = _opened(folder, "resume", given, ratings)
-        try:
-            POLICIES[config.planning.policy]
-        except ConfigError as error:
-            why = f"cannot be resumed; start a new run ({error})"
-            raise RunFolderError(f"{path}: {why}") from error
+        if (name := config.planning.policy) in POLICIES.gone:
+            said = f"the policy {name} {POLICIES.gone[name]}"
+            raise RunFolderError(f"{path}: cannot be resumed; start a new run ({said})")
         return _Run(config, prepared, given, observer).train(folder, go_on=True)
 
 
@@ -205,21 +203,17 @@ def load(
     if (folder.path / "study.json").exists():
         raise RunFolderError(f"{path}: holds a study; read it with bgtplanner.load_study")
     summary, checkpoint = folder.summary(), folder.checkpoint()
-    if summary is None:
-        raise RunFolderError(f"{path}: not finished; continue with: {folder.resume_command}")
     if folder.deployed:
         raise RunFolderError(
             f"{path}: a run on real machines, which have the ratings; ask a client there: "
             "bgtplanner recommend CLIENT_FOLDER"
         )
-    if checkpoint is None:
-        raise RunFolderError(f"{path}: has no checkpoint; bring it back, or run it again")
+    if summary is None or checkpoint is None:
+        raise RunFolderError(f"{path}: not finished; continue with: {folder.resume_command}")
     data_dir = None if data_dir is None else str(as_path("data_dir", data_dir))
     given = Given(model, names=folder.given)
     run = _Run(*_opened(folder, "load", given, ratings, data_dir), given)
-    # What the server remembers is for training alone; earlier versions remembered less.
-    fresh = run.simulation.arrays().items()
-    run.restore({name: of for name, of in fresh if name.startswith("memory/")} | checkpoint)
+    run.restore(checkpoint)
     run.records = folder.rounds()
     return run.result(summary, folder)
 
@@ -242,12 +236,13 @@ def _opened(
             f"{call}(path, {arguments})"
         )
     policy_named(given.policy)  # refuses what is none
-    tree: dict[str, Any] = config.model_dump()
-    for key, value in (described(given.model)[0] if given.model is not None else {}).items():
-        section, _, name = key.partition(".")
-        if tree[section].get(name, {}) != value:
-            other = "it was started with another model; give that one"
-            raise RunFolderError(f"{folder.path}: {other}")
+    if given.model is not None:
+        tree: dict[str, Any] = config.model_dump()
+        for key, value in described(given.model)[0].items():
+            section, _, name = key.partition(".")
+            if tree[section].get(name, {}) != value:
+                other = "it was started with another model; give that one"
+                raise RunFolderError(f"{folder.path}: {other}")
     if not isinstance(ratings, Ratings):
         refuse_unless(ratings is None or isinstance(ratings, str), "ratings", ratings, RATINGS)
         places = (("dataset", ratings), ("data_dir", data_dir))
@@ -256,10 +251,10 @@ def _opened(
         try:
             ratings = ratings_of(config.model_copy(update={"data": now}))
         except (ConfigError, DataError) as error:
-            hint = " If the file has moved, give it with --ratings csv:PATH." * (call == "load")
             raise RunFolderError(
-                f"{folder.path}: its data cannot be loaded by name ({error}).{hint} If they were "
-                f"given in Python, continue there: {call}(path, ratings=...)"
+                f"{folder.path}: its data cannot be loaded by name ({error}). If they have moved, "
+                "or were given in Python, say where they are: "
+                f"bgtplanner.{call}(path, ratings=...), or --ratings csv:PATH of recommend"
             ) from error
     prepared = Prepared(config, ratings)
     if prepared.mark != folder.notes().get("data"):
