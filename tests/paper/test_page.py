@@ -12,12 +12,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
 SYSTEM = PAGE.partition("## Where we differ")[0]
+NOTATION = PAGE.partition("\n## Notation")[2]
 NAMES = sorted(
     set(
         re.findall(
-            r"`((?:paper|planning|privacy|federation|models|data|benchmarks)\.[a-z_.]+\w[\w.]*)"
+            r"`((?:paper|planning|privacy|federation|models|data|runs|benchmarks)\.[a-z_.]+\w[\w.]*)"
             r"(?:\((\w+)\))?`",
-            SYSTEM,
+            SYSTEM + NOTATION,
         )
     )
 )
@@ -33,6 +34,9 @@ def find(name: str) -> object:
         except ModuleNotFoundError:
             continue
         for part in parts[length:]:
+            own = isinstance(found, type) and not hasattr(found, part)
+            if own and re.search(rf"\b{part}\b *[:=,]", inspect.getsource(found)):  # a field
+                return found
             found = getattr(found, part)
         return found
     raise AssertionError(f"there is no module for {name}")
