@@ -25,11 +25,6 @@ SOUND: dict[str, Any] = {
 }
 
 
-def test_none() -> None:
-    for summary in ({}, SOUND | {"mechanism": "none"}):
-        assert guarantee(summary) == ["Guarantee: none. Uploads were neither clipped nor noised."]
-
-
 @pytest.mark.parametrize(
     ("trust", "words"), [("local", "every upload"), ("secagg", "only the sum of all uploads")]
 )
@@ -73,16 +68,6 @@ def test_rows_name_what_it_is_for_the_whole_client() -> None:
     assert "(5,600 as pure epsilon)" in pure[0]
 
 
-def test_what_is_not_covered_or_taken_as_public_is_named() -> None:
-    promise, rest = guarantee(SOUND | {"not_accounted": ["item-ids", "something new"]})
-    assert promise == "Guarantee: (8, 1e-06)-differential privacy of the uploads alone."
-    assert rest.startswith("Not covered, so that no finite epsilon holds: which items each client")
-    assert rest.endswith("; something new.")
-    promise, public, *_ = guarantee(SOUND | {"not_accounted": ["arrival"]})
-    assert promise.startswith("Guarantee: (8, 1e-06)-differential privacy for each whole client")
-    assert public.startswith("This assumes that what was read off the ratings is public: ")
-
-
 def test_the_authors_rule_promises_what_it_amounts_to() -> None:
     """It books a divergence as if it were an epsilon."""
     authors = SOUND | {"accounting": "gaussian/authors", "epsilon_client_level": 18.62}
@@ -124,10 +109,3 @@ def test_who_may_drop_out_and_collude() -> None:
     assert said.endswith("Rounds that were paid for and not opened: 2.")
     for changes in ({"trust": "local"}, {"most_dropouts": None}):
         assert shared_noise(SHARED | changes) == []
-
-
-def test_noise_that_no_real_federation_can_add_is_named() -> None:
-    laplace = SHARED | {"mechanism": "laplace", "accounting": "laplace/zcdp"}
-    (said,) = shared_noise(laplace)
-    assert "No real federation can add this noise" in said
-    assert said in guarantee(laplace)

@@ -43,12 +43,6 @@ def test_a_client_with_nothing_left_is_exhausted() -> None:
     assert "the last 2 of 2 reservations" in text
 
 
-def test_two_classes() -> None:
-    budgets = Budgets([Budget(2, 1e-5), Budget(8, 1e-5)], [0, 1, 1])
-    facts = ledger_facts(Ledger.in_memory(budgets, "gaussian/gdp"))
-    assert [(of["epsilon"], of["clients"]) for of in facts["classes"]] == [(2, 1), (8, 2)]
-
-
 def test_quotes() -> None:
     found = quotes(Budget(10, 1e-5), 100, noise_multiplier=4.0)
     text = printed(quotes_view, 100, found)

@@ -193,21 +193,6 @@ class TestPictures:
         without = make_run(tmp_path / "none", SHORT | {"privacy.mechanism": "none"})
         assert set(drawn(without)) == {"rmse"}
 
-    def test_of_an_earlier_version(self, tmp_path: Path) -> None:
-        """Without what later versions note: fewer pictures, and still a page."""
-        folder = make_run(tmp_path / "run", SHORT)
-        changed(folder, rmse_user_mean=0.206)  # one user a client: the two lines are one
-        file = folder / "config.toml"
-        file.write_text(re.sub(r"(?m)^(facts|versions|version) = .*$", "", file.read_text()))
-        rounds = RunFolder(folder).rounds()
-        kept = [{key: of[key] for key in of if key not in ("spent", "why")} for of in rounds]
-        (folder / "rounds.jsonl").write_text("\n".join(map(json.dumps, kept)) + "\n")
-        made = drawn(folder)
-        assert set(made) == {"rmse", "spent"}
-        assert "each client alone" in made["rmse"][0].alt
-        assert "each user's own mean" not in made["rmse"][0].alt
-        assert "bgtplanner unknown" in render(folder)
-
     @pytest.mark.filterwarnings("ignore:constrained_layout not applied")  # too long a name
     def test_hostile_names_are_text(self) -> None:
         """What stands in a picture is no formula, no tag, and no damage to the file."""
@@ -264,15 +249,3 @@ class TestLive:
         assert told == [file], "it is opened once"
         assert "reload every" not in file.read_text(encoding="utf-8")
         assert "Over 12 rounds" in file.read_text(encoding="utf-8")
-
-    @words_alone
-    def test_interrupted_it_reloads_no_more(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def interrupted(_: float) -> None:
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(time, "sleep", interrupted)
-        folder = make_run(tmp_path / "run", SHORT, rounds_done=4)
-        follow(folder, lambda _: None)
-        assert 'type="checkbox">' in (folder / "report.html").read_text(encoding="utf-8")

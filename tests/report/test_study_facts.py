@@ -86,13 +86,6 @@ class TestFacts:
         headline = facts_of_comparison(several).headline
         assert headline == "bgt has the lowest mean error in 4 of 4 settings."
 
-    def test_what_is_missing(self) -> None:
-        facts = facts_of_comparison(comparison(lost="uniform seed 0", seeds=(0,)))
-        assert "One seed says nothing about chance." in facts.lead
-        assert facts.lead[-1] == "1 failed, for the reasons below."
-        (section,) = [of for of in facts.sections if of.heading == "What failed"]
-        assert section.words == ["ml-100k gaussian uniform seed 0: training diverged | in round 3"]
-
     def test_a_sweep(self) -> None:
         facts = facts_of_comparison(comparison("privacy.epsilon=5,20", lost="epsilon=20"))
         assert facts.kind == "sweep"
@@ -150,7 +143,3 @@ class TestFolders:
         assert "reload every" in render(folder, state="running")
         write_tables(comparison(), folder)  # all that came is written
         assert "reload every" not in render(folder, state="running")
-
-    def test_nothing_is_finished(self, tmp_path: Path) -> None:
-        asked = Study(policies=("uniform", "adap"), seeds=(0,), settings=SHORT)
-        assert "0 of 2" in render(make_study(tmp_path / "grid", asked, leave_out=2))

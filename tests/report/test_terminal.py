@@ -85,13 +85,6 @@ class TestRun:
         assert "\nround 8/30" not in text
         assert told(-1) == told(-1, terminal=True) == ""
 
-    def test_all_details(self) -> None:
-        text = told(1, target=0.2, target_reached=True, target_round=11)
-        assert len(re.findall(r"^round \d+/30  RMSE 0.2500", text, re.M)) == 30
-        rows = [line.split() for line in text.splitlines()]
-        assert ["one", "constant", "for", "all", "0.2300", "0.92", *"––––"] in rows
-        assert "Target RMSE 0.2: reached in round 12." in " ".join(text.split())
-
     @pytest.mark.parametrize("verbosity", [0, 1])
     def test_what_matters_comes_last(self, verbosity: int) -> None:
         text = " ".join(told(verbosity, **PRIVATE).split())

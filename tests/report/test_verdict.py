@@ -33,14 +33,6 @@ SERVED = LAST | {
 }
 
 
-def test_last_round() -> None:
-    error = "an error 10.0% lower than each could reach alone (RMSE 0.1800 against 0.2000)"
-    assert verdict(LAST) == [
-        f"Learning together, 300 clients end with {error}.",
-        "Their lists have NDCG@10 0.276 (popularity reaches 0.291).",
-    ]
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -71,15 +63,6 @@ def test_on_the_scale_of_the_data(scale: list[int] | None, words: str) -> None:
     assert verdict(LAST | {"scale": scale})[0].endswith(f"alone ({words}).")
 
 
-@pytest.mark.parametrize("missing", ["ndcg_at_10", "ndcg_at_10_popularity"])
-def test_lists_are_not_judged_without_popularity(missing: str) -> None:
-    assert len(verdict(LAST | {missing: None})) == len(verdict(LAST | {"preset": "paper"})) == 1
-    alone = LAST | {"rmse_client_alone": 0.0}  # clicks: there are no ratings to predict
-    (said,) = verdict(alone)
-    assert said.endswith("get lists with NDCG@10 0.276 (popularity reaches 0.291).")
-    assert verdict(alone | {missing: None}) == ["RMSE 0.1800 after 30 rounds."]
-
-
 @pytest.mark.parametrize("changes", [{"learned": False}, {"mechanism": "x", "rounds_paid": 0}])
 def test_nothing_learned(changes: dict[str, Any]) -> None:
     known = LAST | changes | {"epsilon": 0.05, "trust": "local", "scale": [1, 5]}
@@ -88,11 +71,6 @@ def test_nothing_learned(changes: dict[str, Any]) -> None:
     assert "an error of 0.72 stars" in error
     assert "--epsilon than 0.05, more clients or --trust secagg" in helps
     assert not nothing_learned(LAST | {"mechanism": "x", "rounds_paid": 1})
-
-
-def test_nobody_looked_at_the_ratings() -> None:
-    (said,) = verdict({"clients": 1200, "rmse_final": None})
-    assert said.startswith("1,200 clients learned together on their own machines.")
 
 
 def test_scores() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.models.tastes import Tastes
-from bgtplanner.planning.policy import LedgerPolicy, Policy
+from bgtplanner.planning.policy import Policy
 from bgtplanner.privacy.budget import Budgets
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.runs.assembly import (
@@ -56,30 +56,8 @@ class TestFederation:
         federation_of(free, 200, Spy(), clients=500, implicit=True)
         assert seen[-1] == 0.0
 
-    @pytest.mark.parametrize(
-        ("changes", "name"),
-        [
-            ({"privacy__unit": "row", "privacy__trust": "secagg"}, "unit"),
-        ],
-    )
-    def test_what_cannot_be(self, changes: dict[str, Any], name: str) -> None:
-        with pytest.raises(ConfigError, match=f"^{name} = "):
-            federation_of(config(**changes), 100)
-
 
 class TestRule:
-    @pytest.mark.parametrize(
-        ("mechanism", "accounting", "expected"),
-        [
-            ("gaussian", "auto", "gaussian/gdp"),
-            ("laplace", "authors", "laplace/basic"),
-            ("gaussian", "gaussian/rdp", "gaussian/rdp"),
-        ],
-    )
-    def test_by_name(self, mechanism: str, accounting: str, expected: str) -> None:
-        found = accountant_of(config(privacy__mechanism=mechanism, privacy__accounting=accounting))
-        assert found.name == expected
-
     @pytest.mark.parametrize(
         ("accounting", "words"),
         [("gaussian/gdp", "an accountant for laplace noise"), ("nonsense", "laplace/zcdp")],
@@ -112,16 +90,6 @@ def policy(preset: str = "recommended", **changes: Any) -> Policy:
 
 
 class TestPolicy:
-    @pytest.mark.parametrize("name", ["bgt", "adap", "two-phase"])
-    def test_by_name(self, name: str) -> None:
-        found = policy(planning__policy=name, privacy__clip=0.25, run__seed=7)
-        assert isinstance(found, LedgerPolicy)
-        assert (found.rounds, found.clip, found.seed) == (20, 0.25, 7)
-        assert found.accountant.name == "gaussian/gdp"
-        plan = found.ask(np.zeros(6))
-        assert plan is not None
-        assert plan.clip == 0.25
-
     @pytest.mark.parametrize(("name", "highest"), [("bgt", 3), ("random", 2)])
     def test_levels(self, name: str, highest: int) -> None:
         """The planner's level 0 is to sit a round out."""

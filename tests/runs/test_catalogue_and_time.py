@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bgtplanner import Ratings, resume, simulate
+from bgtplanner import resume, simulate
 from bgtplanner.errors import RunFolderError
 from bgtplanner.report.guarantee import guarantee, is_sound
-from bgtplanner.runs.config import load_config
-from bgtplanner.runs.prepared import ratings_of
 from bgtplanner.runs.run import load
 
 pytestmark = pytest.mark.usefixtures("compiled_once", "undrawn")
@@ -61,16 +59,6 @@ class TestCatalogue:
         file.unlink()
         with pytest.raises(RunFolderError, match="no such file; expected a table"):
             load(shop / "run")
-
-    def test_synthetic_ratings_have_one(self) -> None:
-        def made(**more: Any) -> Ratings:
-            given = {"data.dataset": "synthetic", **SMALL}
-            return ratings_of(load_config(settings=given | more))
-
-        with_items, plain = made(), made(**{"data.items": "none"})
-        assert with_items.features.shape == (10, 8)
-        assert plain.catalogue is None
-        assert np.array_equal(with_items.value, plain.value)
 
 
 class TestTime:

@@ -11,7 +11,7 @@ from typing import Any
 import joblib
 import pytest
 
-from bgtplanner.errors import ConfigError, InterruptedRunError, StorageError, TrainingDivergedError
+from bgtplanner.errors import ConfigError, InterruptedRunError, TrainingDivergedError
 from bgtplanner.runs import run as runner
 from bgtplanner.runs.compare import run_study
 from bgtplanner.runs.config import Config
@@ -104,15 +104,6 @@ class TestRunning:
         run_study(replace(ASKED, settings=where), tmp_path)
         assert len(fake.ran) == 4, "where it runs is no other setting"
 
-    def test_somebody_elses_folder(self, tmp_path: Path, fake: Fake) -> None:
-        (tmp_path / "thesis.tex").touch()
-        with pytest.raises(ConfigError, match=r"--out .*something other"):
-            run_study(ASKED, tmp_path)
-        for place in ("thesis.tex", "thesis.tex/grid"):
-            with pytest.raises(StorageError, match=r"--out .*choose another folder"):
-                run_study(ASKED, tmp_path / place)
-        assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-
     def test_failed_cells_do_not_stop_the_others(self, tmp_path: Path, fake: Fake) -> None:
         fake.fails = {
             "bgt": TrainingDivergedError("training diverged in round 3"),
@@ -127,14 +118,6 @@ class TestRunning:
         fake.fails, fake.ran = {}, []
         assert all(outcome.summary for outcome in run_study(asked, tmp_path))
         assert sorted(fake.ran) == [("adap", 0), ("adap", 1), ("bgt", 0), ("bgt", 1)]
-
-    def test_a_damaged_summary_is_a_failed_cell(self, tmp_path: Path, fake: Fake) -> None:
-        asked = Study(policies=("bgt", "uniform"), seeds=(0,))
-        run_study(asked, tmp_path)
-        (tmp_path / "demo/gaussian/bgt/seed-0/summary.json").write_text("{")
-        first, second = run_study(asked, tmp_path)
-        assert "summary.json" in str(first.error)
-        assert second.error is None
 
     def test_side_by_side(
         self, tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch

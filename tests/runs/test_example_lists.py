@@ -45,12 +45,6 @@ def test_users_are_chosen_without_looking_at_a_rating() -> None:
     assert chosen == [["u000", "u024", "u049"]] * 2
 
 
-def test_more_than_there_are() -> None:
-    ratings = Ratings.from_arrays([1, 2], [0, 0], [1, 2])
-    assert example_users(ratings, 3) == [1, 2]
-    assert example_users(ratings, 0) == []
-
-
 def test_what_recommend_says(tmp_path: Path) -> None:
     """The same lists, and no rating, no label of an item, and nothing else."""
     result = simulate("demo", rounds=3, out=tmp_path / "run")

@@ -45,14 +45,3 @@ def test_runs_of_different_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     for clients in range(6, 12):
         train(clients)
         assert maps() < before + 4 * each
-
-
-def test_a_service_that_recommends_to_everybody() -> None:
-    """Whatever number of items is asked about, there are few programs."""
-    simulation = train(5).simulation
-    assert simulation is not None
-    simulation.predict([0], [0])
-    before = maps()
-    for number in range(1, 40):
-        simulation.predict([0] * number, [1] * number)
-    assert maps() < before + 50  # thirty-nine programs have hundreds

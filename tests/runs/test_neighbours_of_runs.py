@@ -15,9 +15,6 @@ from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import LedgerError
 from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.report.guarantee import guarantee
-from bgtplanner.runs.assembly import promise_of
-from bgtplanner.runs.config import load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.run import resume
 
@@ -82,16 +79,3 @@ def test_a_run_is_resumed_under_its_own_relation_only(few: Ratings, tmp_path: Pa
     (tmp_path / "run" / "summary.json").unlink()
     with pytest.raises(LedgerError, match="kept for neighbours = replace-special, not replace-o"):
         resume(tmp_path / "run", ratings=few)
-
-
-def test_every_guarantee_has_both_readings(few: Ratings) -> None:
-    weak = simulate(few, rounds=2, seed=0, settings={"planning.policy": "uniform"}).summary
-    assert weak["epsilon_other_reading"] == pytest.approx(24.389, abs=1e-3)
-    (promised,) = [of for of in guarantee(weak) if "replace-special" in of]
-    assert "24.4" in promised
-    local = simulate(few, rounds=2, seed=0, settings={"privacy.trust": "local"}).summary
-    assert any("(replace-special), it is 10." in of for of in guarantee(local))
-    paper = promise_of(load_config(preset="paper"), 10.0)
-    assert paper == {"neighbours": "replace-one", "epsilon_other_reading": None}
-    only = guarantee({**local, **paper, "unit": "row", "accounting": "gaussian/authors"})
-    assert any(line.endswith("exchanged for any other's (replace-one).") for line in only)

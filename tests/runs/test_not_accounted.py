@@ -50,15 +50,6 @@ def facts(ratings: Ratings, **settings: Any) -> dict[str, Any]:
 class TestNeighbours:
     """One client's ratings can be seen in what every run takes for granted."""
 
-    def test_they_have_another_scale_and_another_catalogue(
-        self, neighbours: tuple[Path, Path]
-    ) -> None:
-        one, other = (load_ratings(f"csv:{path}") for path in neighbours)
-        assert (one.high, other.high) == (4.0, 5.0)
-        assert set(other.item_labels) - set(one.item_labels) == {"a rare film"}
-        for ratings in (one, other):
-            assert facts(ratings)["not_accounted"] == [*BOTH]
-
     def test_whoever_gets_the_model_sees_it(
         self, neighbours: tuple[Path, Path], tmp_path: Path
     ) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -102,22 +100,6 @@ class TestRuns:
         assert last.summary["objective"] == "last"
         assert last.summary["rmse_objective"] == errors[-1] == last.summary["rmse_final"]
         assert last.summary["rmse_served"] == pytest.approx(served), "also weighted by traffic"
-
-    def test_lists_of_a_few_rounds(self, tmp_path: Path) -> None:
-        settings = FEW | {"federation.rounds": 20}
-        folder = tmp_path / "run"
-        found = simulate("synthetic", settings=settings, out=folder)
-        lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-        ranked = [line["round"] for line in lines if "ndcg_at_10" in line]
-        assert ranked == rounds_to_rank(20)
-        expected = lists_served(SERVED, found.rounds, found.summary["ndcg_at_10"])
-        assert found.summary["ndcg_at_10_served"] == expected is not None
-
-    def test_not_where_lists_are_not_shown(self) -> None:
-        settings = FEW | {"federation.rounds": 3}
-        found = simulate("synthetic", preset="paper", settings=settings)
-        assert not any("ndcg_at_10" in record for record in found.rounds)
-        assert found.summary["ndcg_at_10_served"] is None
 
 
 def test_figures_of_a_run_by_hand() -> None:

@@ -9,10 +9,9 @@ from pathlib import Path
 import jax
 import pytest
 
-from bgtplanner import compare, simulate
+from bgtplanner import simulate
 from bgtplanner.models.metrics import METRICS, Metric
 from bgtplanner.runs.run import load
-from bgtplanner.runs.tables import tables_of
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
@@ -55,17 +54,3 @@ def test_it_is_everywhere(tmp_path: Path) -> None:
     assert summary["worst_constant"] >= summary["rmse_constant"]
     assert 0 <= summary["hits_at_10"] <= 1
     assert load(folder).summary["hits_at_10"] == result.summary["hits_at_10"]
-
-
-@pytest.mark.usefixtures("more")
-def test_it_is_compared(tmp_path: Path) -> None:
-    found = compare("synthetic", ["uniform", "late"], seeds=[0, 1], settings=TINY, out=tmp_path)
-    served = ("ndcg_at_10_served", "rmse_served", "worst_served")
-    last = ("ndcg_at_10", "rmse_final", "worst_final")
-    lists = ("recall_at_10", "coverage", "overlap")
-    assert found.reported == (*served, *last, *lists, "hits_at_10")
-    mean = found.rows[0].figures["worst_final"]
-    assert mean is not None
-    cells = [cell for table in tables_of(found) for _, row in table.rows for cell in row]
-    assert f"{mean.mean:.4f}" in cells
-    assert "worst_final" in (tmp_path / "comparison.csv").read_text()

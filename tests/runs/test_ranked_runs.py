@@ -18,10 +18,9 @@ from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.learner import Local
-from bgtplanner.models.metrics import lists_of, ranked
+from bgtplanner.models.metrics import ranked
 from bgtplanner.published.reasons import Explanation
 from bgtplanner.report.page import render
-from bgtplanner.runs.run import load
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 FEW = {"federation.rounds": 3, "run.device": "cpu"}
@@ -73,26 +72,12 @@ def test_summary_and_page(tmp_path: Path) -> None:
     assert ">F1<" not in page
 
 
-def test_the_same_after_loading(tmp_path: Path) -> None:
-    result = simulate("synthetic", settings=FEW | {"synthetic.clients": 12}, out=tmp_path / "run")
-    again = load(tmp_path / "run")
-    empty = result.ratings.take(np.zeros(0, dtype=int))
-    lists = [lists_of(of.simulation.rank, empty, result.ratings).items for of in (result, again)]
-    assert np.array_equal(*lists)
-
-
 def test_popularity_that_was_released() -> None:
     ratings = with_features()
     result = simulate(ratings, model=Popular(dim=0), settings=FEW)
     found = result.summary["ndcg_at_10_popularity_released"]
     assert found is not None
     assert found != result.summary["ndcg_at_10_popularity"]
-
-
-def test_popularity_that_was_not_released() -> None:
-    """It has learned nothing, and ranks all items alike."""
-    summary = simulate(with_features(), epsilon=1e-3, settings=FEW).summary
-    assert not [name for name in summary if name.endswith("_popularity_released")]
 
 
 def test_nothing_to_find_is_nothing() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bgtplanner.errors import RunFolderError
-from bgtplanner.runs.record import CLIENTS, ROUND, SUMMARY, check, needed_keys
+from bgtplanner.runs.record import CLIENTS, ROUND, SUMMARY, check
 
 
 @pytest.mark.parametrize(
@@ -38,13 +38,3 @@ def test_figures_that_no_model_names_and_reasons_that_rule_something_out() -> No
     check(SUMMARY, "here", {"schema": 1, "epsilon": 3, "ndcg_at_10_served": 0.25, "own": None})
     reasons = {"note": "explored", "predicted": [0.5, float("-inf")], "probability": [0.0, 1.0]}
     check(ROUND, "here", {"why": reasons, "copy": 1, "json": 2})
-
-
-@pytest.mark.parametrize(("private", "deployed"), [(True, False), (False, False), (True, True)])
-def test_what_is_missing_is_listed(private: bool, deployed: bool) -> None:
-    needed, each = needed_keys(private, deployed)
-    assert ("epsilon" in needed, "users" in needed) == (private, not deployed)
-    assert ("charge" in each, "rmse" in each) == (private, not deployed)
-    found: dict[str, Any] = {"dataset": "demo", "users": None}
-    with pytest.raises(RunFolderError, match=r"here: has no .*clients.* and \d+ more; run it"):
-        check(SUMMARY, "here", found, needed)

@@ -45,15 +45,6 @@ def test_an_estimate_is_scipys_interval(number: int) -> None:
     assert found.half == pytest.approx((interval.high - interval.low) / 2)
 
 
-def test_few_values() -> None:
-    assert estimate([]) is None
-    one, same = estimate([0.5]), estimate([0.5, 0.5])
-    assert one is not None
-    assert same is not None
-    assert (one.seeds, one.mean, one.std, one.low, one.half) == (1, 0.5, None, None, None)
-    assert (same.std, same.low, same.high) == (0, 0.5, 0.5)
-
-
 def test_paired_differences_are_scipys() -> None:
     study = study_of(
         policies=("bgt", "uniform", "unlimited"),
@@ -103,14 +94,6 @@ def test_references_once_a_data_set() -> None:
     figure = rows[0].figures["rmse_final"]
     assert figure is not None
     assert (figure.mean, figure.std) == pytest.approx((0.51, 0.01))
-
-
-def test_nothing_done() -> None:
-    study = study_of()
-    found = summed_up(study, [Outcome(cell=cell, error="x") for cell in study.cells()])
-    assert all(figure is None for row in found.rows for figure in row.figures.values())
-    assert len(found.failed) == 4
-    json.dumps(found.as_json(), allow_nan=False)
 
 
 def test_a_sweep_as_json_and_csv() -> None:

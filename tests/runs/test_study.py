@@ -71,15 +71,6 @@ class TestCells:
         names = ["privacy.epsilon=5", "privacy.epsilon=20", "planning.levels=3"]
         assert [cell.variant for cell in cells] == names
 
-    def test_keys_inside_tables(self) -> None:
-        given = {"planning.options": {"cheapest": 0.4}}
-        sweep = request_of(
-            "planning.options.gamma=1,2", settings=given, policies=("bgt",), seeds=(0,)
-        )
-        found = [config.planning.options for config in sweep.cells().values()]
-        assert found == [{"cheapest": 0.4, "gamma": 1}, {"cheapest": 0.4, "gamma": 2}]
-        assert given == {"planning.options": {"cheapest": 0.4}}
-
     @pytest.mark.parametrize(
         ("changes", "message"),
         [

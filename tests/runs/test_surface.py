@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import bgtplanner
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import BGTPlannerError
@@ -47,34 +46,25 @@ def problem(call: Any, *arguments: Any, **options: Any) -> str:
     return str(caught.value)
 
 
-class TestSimulateRefuses:
-    @pytest.mark.parametrize(
-        "given",
-        [None, ["demo"], {"user": [1]}, np.ones((3, 3))],
-        ids=_named,
-    )
-    def test_what_is_no_ratings(self, given: Any) -> None:
-        said = problem(simulate, given)
-        assert said.startswith("ratings = ")
-        assert "Ratings.from_frame" in said
-        assert "[" not in said.partition(":")[0], "what an array holds may be ratings"
+@pytest.mark.parametrize("given", [None, ["demo"], {"user": [1]}, np.ones((3, 3))], ids=_named)
+def test_what_is_no_ratings(given: Any) -> None:
+    said = problem(simulate, given)
+    assert said.startswith("ratings = ")
+    assert "Ratings.from_frame" in said
+    assert "[" not in said.partition(":")[0], "what an array holds may be ratings"
 
-    @pytest.mark.parametrize(
-        ("name", "value"),
-        [
-            *(("epsilon", of) for of in (float("nan"), 0, "a", [1], True)),
-            *(("rounds", of) for of in (0, 1.5, True, 10**30)),
-            *(("seed", of) for of in (-1, 1.5)),
-            *(("mechanism", of) for of in (3, "x")),
-            *(("preset", of) for of in ("x", [])),
-            *(("settings", of) for of in (3, {3: 1}, {"": 1}, {"a": 1})),
-            *(("out", of) for of in (3, b"x")),
-        ],
-        ids=_named,
-    )
-    def test_any_other_argument(self, name: str, value: Any) -> None:
-        said = problem(simulate, "demo", **{name: value})
-        assert "expected" in said or "unknown" in said
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("epsilon", float("nan")), ("rounds", True), ("seed", -1), ("mechanism", 3)),
+        *(("preset", []), ("settings", {3: 1}), ("settings", {"": 1}), ("out", b"x")),
+    ],
+    ids=_named,
+)
+def test_arguments_that_simulate_refuses(name: str, value: Any) -> None:
+    said = problem(simulate, "demo", **{name: value})
+    assert "expected" in said or "unknown" in said
 
 
 class TestScalars:
@@ -182,38 +172,21 @@ class TestCompare:
     @pytest.mark.parametrize(
         ("name", "value", "said"),
         [
-            ("ratings", None, "ratings = None: expected Ratings"),
-            ("ratings", 3, "ratings = 3: expected Ratings"),
-            ("ratings", [3], "ratings = 3"),
+            ("ratings", [3], "ratings = 3: expected Ratings"),
             ("ratings", [], "--dataset = []"),
-            ("policies", 3, "policies = 3: expected names or classes"),
-            ("policies", [3], "policies = 3"),
-            ("policies", [], "--policy = []"),
+            ("policies", [3], "policies = 3: expected names or classes"),
             ("policies", int, "policy = <class 'int'>"),
             ("mechanisms", None, "mechanisms = None"),
-            ("mechanisms", [], "--mechanism = []"),
             ("model", 3, "model = <class 'int'>"),
-            ("seeds", None, "seeds = None: expected a whole number"),
             ("seeds", "0-1", "seeds = '0-1': expected a whole number"),
-            ("seeds", [1.5], "seeds = 1.5"),
             ("seeds", [-1], "seeds = -1"),
-            ("seeds", [], "--seeds = []"),
             ("epsilon", [1, 2], "--epsilon (privacy.epsilon)"),
-            ("rounds", "a", "--rounds (federation.rounds)"),
-            ("settings", 3, "settings = 3: expected a mapping"),
             ("settings", ["a"], "settings = a list: expected a mapping"),
             ("baseline", 3, "--baseline = 3"),
             ("jobs", 0, "--jobs = 0: expected a whole number, at least 1"),
-            ("jobs", "a", "--jobs = 'a'"),
-            ("jobs", None, "--jobs = None"),
             ("out", 3, "out = 3: expected a path"),
         ],
     )
     def test_refuses(self, name: str, value: Any, said: str) -> None:
         options: dict[str, Any] = {"policies": "late", name: value}
         assert problem(compare, **options).startswith(said)
-
-    def test_a_policy_object(self, made: Ratings) -> None:
-        policy = Uniform(budget=bgtplanner.Budget(3), clients=12, rounds=2)
-        assert "can plan a single run only" in problem(compare, made, policy)
-        assert "can plan a single run only" in problem(compare, made, [policy])
