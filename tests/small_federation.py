@@ -10,9 +10,9 @@ import numpy as np
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import deal_users
 from bgtplanner.federation.parameters import RoundParameters
-from bgtplanner.models.interactions import Interactions
+from bgtplanner.models.interactions import Interactions, Upload
 
-N_CLIENTS, WIDTH = 6, 2
+N_CLIENTS, WIDTH, DENSE = 6, 2, 3
 MECHANISMS = ["gaussian", "laplace"]
 QUICK = {"xla_backend_optimization_level": 0}
 
@@ -28,6 +28,17 @@ def some_interactions(n_items: int = 5, clients: int | None = None) -> Interacti
     if clients is not None:
         ratings = deal_users(ratings, clients, seed=2)
     return Interactions.of(ratings, arrival)
+
+
+def some_upload(interactions: Interactions, seed: int = 1, size: float = 1.0) -> Upload:
+    """As a model gives it: nothing in rows of pairs that nothing is known of."""
+    generator = np.random.default_rng(seed)
+    rows = generator.normal(0, size, (len(interactions.pair_item), WIDTH))
+    known = np.isin(
+        np.arange(len(rows)), np.asarray(interactions.pair)[np.asarray(interactions.present) > 0]
+    )
+    dense = generator.normal(0, size, (interactions.n_clients, DENSE))
+    return Upload(jnp.asarray(rows * known[:, None], jnp.float32), jnp.asarray(dense, jnp.float32))
 
 
 def some_terms(

@@ -122,6 +122,24 @@ def test_gzip_parquet_and_other_letters(tmp_path: Path) -> None:
     assert titles.tolist() == ["Café", "Thé"]
 
 
+@pytest.mark.parametrize(
+    ("content", "titles", "names"),
+    [
+        ("1::Up::Drama|War\n2::Ran::War\n3::If::Drama\n", ["Up", "Ran", "If"], "column 3"),
+        ("7,1990,Drama;War\n8,1991,War\n9,1999,Drama\n", None, "column 3"),
+        ("artistID,name,style\n7,Up,Drama;War\n8,Ran,War\n9,If,Drama\n", ["Up", "Ran", "If"],
+         "style"),
+    ],
+)  # fmt: skip
+def test_a_table_without_a_header(
+    tmp_path: Path, content: str, titles: list[str] | None, names: str
+) -> None:
+    (tmp_path / "items.dat").write_text(content)
+    made = read_items(tmp_path / "items.dat")
+    assert (None if made.titles is None else made.titles.tolist()) == titles
+    assert {f"{names}: Drama", f"{names}: War"} <= set(made.names)
+
+
 def test_a_list_of_labels_has_no_header(tmp_path: Path) -> None:
     """As for a federation on real machines; where a header stands there, it is one."""
     for content in ("solaris\nstalker\n", "item\nsolaris\nstalker\n"):
@@ -162,7 +180,6 @@ def test_columns_that_are_not_there() -> None:
         (lambda path: path.write_bytes(b"a\0b"), "zero byte"),
         (lambda path: path.write_bytes(b"item,x\n1,2\n3\n"), "line 3: expected 2 columns"),
         (lambda path: path.write_bytes(b"item,item\n1,2\n"), "two columns of the same name"),
-        (lambda path: path.write_bytes(b"1::Toy Story::Comedy\n"), "line 1: has no header"),
         (lambda path: path.write_bytes(gzip.compress(b"item")[:-9] + b"\xff" * 9), "is damaged"),
         (lambda path: path.write_bytes(b"PAR1 and nothing else"), "as Parquet"),
         (lambda path: path.write_bytes(b"\x1f\x8b and nothing else"), "gzip data is damaged"),

@@ -29,22 +29,18 @@ from bgtplanner.privacy.mechanisms import mechanism_named
 from bgtplanner.privacy.privunit import cap_of
 from bgtplanner.privacy.randomness import SeededNoise
 from one_round import one_round
-from small_federation import MECHANISMS, N_CLIENTS, QUICK, WIDTH, some_interactions, some_terms
+from small_federation import (
+    MECHANISMS,
+    N_CLIENTS,
+    QUICK,
+    WIDTH,
+    some_interactions,
+    some_terms,
+    some_upload,
+)
 
 Float = NDArray[np.float64]
-DENSE = 3
 MANY = 4000  # items: enough coordinates to measure a deviation to a percent
-
-
-def some_upload(interactions: Interactions, seed: int = 1, size: float = 1.0) -> Upload:
-    """As a model gives it: nothing in rows of pairs that nothing is known of."""
-    generator = np.random.default_rng(seed)
-    rows = generator.normal(0, size, (len(interactions.pair_item), WIDTH))
-    known = np.isin(
-        np.arange(len(rows)), np.asarray(interactions.pair)[np.asarray(interactions.present) > 0]
-    )
-    dense = generator.normal(0, size, (interactions.n_clients, DENSE))
-    return Upload(jnp.asarray(rows * known[:, None], jnp.float32), jnp.asarray(dense, jnp.float32))
 
 
 def nothing(interactions: Interactions) -> Upload:

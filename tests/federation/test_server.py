@@ -12,16 +12,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bgtplanner.data.ratings import Ratings
-from bgtplanner.data.split import deal_users
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.server import ExtraRows, sums_of
 from bgtplanner.models.interactions import Interactions, Shared, Upload
 from bgtplanner.models.optimizers import Aggregate, Noise, Server, Shrunk
+from small_federation import DENSE, QUICK, WIDTH, some_interactions, some_upload
 
 Float = NDArray[np.float64]
-N_ITEMS, WIDTH, DENSE = 6, 2, 3
-QUICK = {"xla_backend_optimization_level": 0}
+N_ITEMS = 6
 
 
 @partial(jax.jit, static_argnums=3, compiler_options=QUICK)
@@ -29,30 +27,6 @@ def aggregated(
     upload: Upload, known: Interactions, takes_part: Any, how: Any, extra: ExtraRows | None
 ) -> Aggregate:
     return sums_of(upload, known, takes_part, how, extra).mean(how)
-
-
-def some_edges(clients: int | None) -> Interactions:
-    """Six users, the last without a rating; one rating in three has not arrived."""
-    user = [0, 0, 0, 1, 2, 2, 2, 2, 3, 3, 4, 4]
-    item = [0, 1, 2, 1, 0, 2, 3, 4, 1, 3, 0, 4]
-    ratings = Ratings.from_arrays(
-        user, item, np.ones(12), users=range(6), items=range(N_ITEMS), scale=(0, 1)
-    )
-    arrival = np.array([0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 1, 0], np.int32)
-    if clients is not None:
-        ratings = deal_users(ratings, clients, seed=2)
-    return Interactions.of(ratings, arrival)
-
-
-def some_upload(interactions: Interactions) -> Upload:
-    """As a model gives it: rows of pairs that nothing is known of are zero."""
-    generator = np.random.default_rng(1)
-    rows = generator.normal(0, 1, (len(interactions.pair_item), WIDTH))
-    known = np.isin(
-        np.arange(len(rows)), np.asarray(interactions.pair)[np.asarray(interactions.present) > 0]
-    )
-    dense = generator.normal(0, 1, (interactions.n_clients, DENSE))
-    return Upload(jnp.asarray(rows * known[:, None]), jnp.asarray(dense))
 
 
 def some_pseudo(interactions: Interactions) -> ExtraRows:
@@ -103,7 +77,7 @@ class TestAggregate:
     @pytest.mark.parametrize("with_pseudo", [False, True], ids=["real", "pseudo"])
     @pytest.mark.parametrize("clients", [None, 3], ids=["user", "several"])
     def test_loop_over_clients(self, how: Any, with_pseudo: bool, clients: int | None) -> None:
-        interactions = some_edges(clients)
+        interactions = some_interactions(N_ITEMS, clients)
         upload = some_upload(interactions)
         pseudo = some_pseudo(interactions) if with_pseudo else None
         n = interactions.n_clients

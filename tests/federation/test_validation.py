@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import deal_users
 from bgtplanner.federation.chunks import Heldout
-from bgtplanner.federation.parameters import RoundParameters
 from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.validation import (
     WORST,
@@ -23,6 +22,7 @@ from bgtplanner.federation.validation import (
     rmse_of,
 )
 from bgtplanner.models.interactions import Interactions, Upload
+from small_federation import some_terms
 
 
 def some_ratings(seed: int = 0, clients: int | None = None) -> Ratings:
@@ -36,15 +36,6 @@ def some_ratings(seed: int = 0, clients: int | None = None) -> Ratings:
         scale=(0, 1),
     )
     return ratings if clients is None else deal_users(ratings, clients, seed=1)
-
-
-def terms(granted: Any, clip: float = 0.5, scale: float = 0.0) -> RoundParameters:
-    return RoundParameters(
-        granted=jnp.asarray(granted, jnp.float32),
-        clip=jnp.array([clip], jnp.float32),
-        scale=jnp.array([scale], jnp.float32),
-        class_of_client=jnp.zeros(len(granted), jnp.int32),
-    )
 
 
 @pytest.mark.parametrize("clients", [None, 3])
@@ -74,7 +65,7 @@ class TestRelease:
     def test_a_number_out_of_bounds_moves_it_no_further(self) -> None:
         protection = Protection(mechanism="gaussian", trust="secagg", validation=0.2)
         wild = jnp.array([1e9, jnp.nan, -jnp.inf, 0.0, -5.0])
-        found, _ = protection.validate(jax.random.key(0), wild, terms([1] * 5))
+        found, _ = protection.validate(jax.random.key(0), wild, some_terms(clients=5))
         assert float(found) == pytest.approx(
             3 / 5, rel=1e-6
         )  # what is no number counts as the worst
@@ -85,7 +76,7 @@ class TestRelease:
         protection = Protection(mechanism=mechanism, trust=trust, validation=0.2)
         draw = jax.vmap(
             lambda key: protection.validate(
-                key, jnp.asarray(self.NUMBERS), terms([1] * 5, scale=0.3)
+                key, jnp.asarray(self.NUMBERS), some_terms(scale=0.3, clients=5)
             )
         )
         found, std = draw(jax.random.split(jax.random.key(1), 20_000))
@@ -99,13 +90,15 @@ class TestRelease:
         interactions = Interactions.of(some_ratings())
         protection = Protection(mechanism=mechanism, trust="secagg", validation=share)
         huge = Upload(jnp.full((len(interactions.pair_item), 1), 1e3), jnp.zeros((8, 0)))
-        single = terms([1] + [0] * 7, clip=clip)
-        gradients = protection.release(jax.random.key(0), huge, interactions, single)
+        alone = [1] + [0] * 7
+        gradients = protection.release(
+            jax.random.key(0), huge, interactions, some_terms(clip, granted=alone, clients=8)
+        )
         flat = np.asarray(gradients.aggregate.gradient.items).ravel()
         order = 1 if mechanism == "laplace" else 2
         of_gradients = float(np.linalg.norm(flat, order))
         # The noise is common to both; the deviation of the mean tells the bound of the number.
-        scaled = terms([1] + [0] * 7, clip=clip, scale=1.0)
+        scaled = some_terms(clip, 1.0, alone, clients=8)
         _, std = protection.validate(jax.random.key(0), jnp.ones(8), scaled)
         per_unit = 2**0.5 if mechanism == "laplace" else 1.0
         of_number = per_unit / float(std) / 2

@@ -214,16 +214,23 @@ def test_no_other_process_answers_meanwhile(
 def test_the_newest_answers_are_kept_and_no_other_is_made_anew(
     client: Client, request_of_server: Request, few: Ratings
 ) -> None:
-    client = agreeing(client, few, answers_kept=1)
-    requests = [replace(request_of_server, round=index) for index in range(2)]
-    answers = [client.answer(request) for request in requests]
-    np.testing.assert_array_equal(Client(client.file).answer(requests[1]), answers[1])
-    (kept,) = (client.file.state / "answers").iterdir()
-    kept.write_bytes(kept.read_bytes()[:-8])
+    client = agreeing(client, few, answers_kept=2)
+    requests = [replace(request_of_server, round=index) for index in range(3)]
+    answers = [client.answer(request) for request in requests[:2]]
+    folder = client.file.state / "answers"
+    half = folder / ".half-written"  # by a process that was killed
+    half.write_bytes(b"secret")
+    answers.append(client.answer(requests[2]))
+    assert not half.exists()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    for request, answer in zip(requests[1:], answers[1:], strict=True):
+        assert Client(client.file).answer(request).tobytes() == answer.tobytes()
+    for kept in folder.iterdir():
+        kept.write_bytes(kept.read_bytes()[:-8])
     for request in requests:
         with pytest.raises(StaleRoundError):
             client.answer(request)
-    assert spent(file_of(client)) == pytest.approx(2.0)
+    assert spent(file_of(client)) == pytest.approx(3.0)
 
 
 # ---- what it never says

@@ -21,13 +21,12 @@ pytestmark = [pytest.mark.deploy, pytest.mark.usefixtures("compiled_once")]
 # Real noise; client 2 (the third) stops for good in round 1 the first time, having paid.
 _STOPS_ONCE = """
 import time
-from bgtplanner.federation.answers import Answers
-from bgtplanner.flower.client import make_client_app
+from bgtplanner.flower.client import Client, make_client_app
 
-keep = Answers.keep
+keep = Client._keep_answer
 
 def stopping(self, *answer):
-    state = self.folder.parent
+    state = self.file.state
     second = state.parent.name == "2" and (state / "was here").exists()
     if second and not (state / "stopped").exists():
         (state / "stopped").touch()
@@ -35,7 +34,7 @@ def stopping(self, *answer):
     (state / "was here").touch()
     keep(self, *answer)
 
-Answers.keep = stopping
+Client._keep_answer = stopping
 client_app = make_client_app()
 """
 

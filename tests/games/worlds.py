@@ -31,7 +31,6 @@ from bgtplanner.federation.aggregation.messages import STEPS as STEPS_OF_A_SUM
 from bgtplanner.federation.aggregation.messages import Request as SumRequest
 from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.federation.aggregation.server import Server
-from bgtplanner.federation.answers import Answers
 from bgtplanner.federation.randomizer import Randomizer, Release
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client
@@ -225,7 +224,7 @@ PLACES = {
     "reserve": (Randomizer, "reserve"),
     "upload": (Client, "_train"),
     "protect": (Randomizer, "protect"),
-    "answers": (Answers, "keep"),
+    "answers": (Client, "_keep_answer"),
     "model": (Client, "_keep"),
     "settle": (Randomizer, "settle"),
     "share": (Randomizer, "share"),
@@ -469,6 +468,7 @@ class ReplaysIfNothingChanged(Client):
             with self.open_ledger() as ledger:
                 guard = Randomizer(ledger)
                 paid = guard.reserve(request.charge, run=request.run, round=request.round)
+                self._remember(ledger)
                 released = guard.protect(paid, upload[None], clip=request.clip)
                 self.sent[key] = released.values[0]
         return self.sent[key]

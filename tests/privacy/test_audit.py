@@ -15,12 +15,12 @@ from bgtplanner.privacy.audit import (
     Check,
     bound_of_guesses,
     bound_of_means,
+    fair_coins,
     fresh_noise,
     largest_epsilon,
     lower_bound,
     releases_needed,
     size_of_noise,
-    told_apart,
 )
 from bgtplanner.privacy.conversions import gdp_epsilon
 
@@ -122,7 +122,16 @@ def test_small_noise_is_seen(kind: Any) -> None:
     for noise in one:
         noise[:, 3] *= 0.5
     assert size(one, kind).p_value < 1e-6
-    assert size([2 * noise for noise in noises(kind, 3)], kind).p_value > 0.9
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "laplace"])
+def test_large_noise_is_seen(kind: Any) -> None:
+    found = size([1.1 * noise for noise in noises(kind, 3)], kind)
+    assert (found.p_value < 1e-6, found.fault) == (True, "the noise is larger than stated")
+    one = noises(kind, 3)
+    for noise in one:
+        noise[:, 2] *= 1.5
+    assert size(one, kind).p_value < 1e-6
 
 
 def test_a_constant_is_no_noise() -> None:
@@ -150,8 +159,9 @@ def test_noise_that_is_used_twice_is_seen(columns: int) -> None:
     assert opposite.p_value < 1e-9
 
 
-def test_outcomes_that_tell_two_worlds_apart() -> None:
-    worlds = np.arange(16) % 2 == 0
-    telling = ["same" if world else "other" for world in worlds]
-    assert told_apart("x", [telling], worlds, "f").p_value == pytest.approx(4 * 2.0**-16)
-    assert told_apart("x", [["same"] * 16], worlds, "f").p_value == 1.0
+def test_coins_that_are_not_fair_are_seen() -> None:
+    even, heads = np.arange(16) % 2 == 0, np.ones(16, dtype=bool)
+    assert fair_coins("x", [even], "f").p_value == 1.0
+    for coin in (heads, ~heads):
+        found = fair_coins("x", [even, coin], "f")
+        assert (found.p_value, found.measured) == (pytest.approx(4 * 2.0**-16), 1.0)

@@ -57,16 +57,6 @@ class TestFederation:
         assert seen[-1] == 0.0
 
 
-class TestRule:
-    @pytest.mark.parametrize(
-        ("accounting", "words"),
-        [("gaussian/gdp", "an accountant for laplace noise"), ("nonsense", "laplace/zcdp")],
-    )
-    def test_of_another_mechanism(self, accounting: str, words: str) -> None:
-        with pytest.raises(ConfigError, match=words):
-            accountant_of(config(privacy__mechanism="laplace", privacy__accounting=accounting))
-
-
 class TestBudgets:
     def test_shares(self) -> None:
         found = budgets_of(config(privacy__budgets="1:0.25,8:0.75", run__seed=3), 8)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -118,18 +117,6 @@ class TestRunning:
         fake.fails, fake.ran = {}, []
         assert all(outcome.summary for outcome in run_study(asked, tmp_path))
         assert sorted(fake.ran) == [("adap", 0), ("adap", 1), ("bgt", 0), ("bgt", 1)]
-
-    def test_side_by_side(
-        self, tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """With a backend that the caller chose, as a cluster is chosen."""
-        for name in ("NPROC", "TF_CPP_MIN_LOG_LEVEL", "XLA_PYTHON_CLIENT_PREALLOCATE"):
-            monkeypatch.setenv(name, "3")  # put back afterwards
-        with joblib.parallel_config("threading"):
-            found = run_study(ASKED, tmp_path, jobs=2)
-        assert all(outcome.summary for outcome in found)
-        assert sorted(fake.ran) == [("bgt", 0), ("bgt", 1), ("uniform", 0), ("uniform", 1)]
-        assert int(os.environ["NPROC"]) >= 1
 
     def test_a_process_that_dies(
         self, tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch

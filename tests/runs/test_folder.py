@@ -121,17 +121,6 @@ class TestAtomicWrites:
         assert order == ["sync round", "sync .tmp-", "name checkpoint.npz", "sync run"]
 
 
-class TestPaths:
-    def test_file_instead_of_a_folder(self, tmp_path: Path) -> None:
-        file = tmp_path / "file"
-        file.write_text("mine")
-        for path in (file, file / "below"):
-            with pytest.raises(RunFolderError, match="is a file") as caught:
-                RunFolder.create(path, CONFIG, fingerprint="", overwrite=True)
-            assert caught.value.exit_code == 2
-        assert file.read_text() == "mine"
-
-
 class TestForeignFolders:
     @pytest.mark.parametrize(("overwrite", "name"), [(True, "notes.txt"), (False, ".hidden")])
     def test_refused_and_untouched(self, tmp_path: Path, overwrite: bool, name: str) -> None:

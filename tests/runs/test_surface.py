@@ -89,11 +89,6 @@ class TestUnknownLabels:
         )
         assert problem(result.predict, 1, float("nan")) == "item nan is not in the ratings"
 
-    @pytest.mark.parametrize("label", [None, [[1], [2, 3]], [1, None]], ids=_named)
-    def test_what_is_no_label(self, result: Result, label: Any) -> None:
-        assert "expected a label" in problem(result.predict, label, 1)
-        assert "expected a label" in problem(result.predict, 1, label)
-
 
 class TestKept:
     def test_pickle(self, result: Result) -> None:
@@ -159,15 +154,6 @@ class TestCompare:
             tmp_path / "grid",
         )
         assert "were given in Python; continue there: bgtplanner.compare" in said
-
-    def test_shown_saved_and_pickled(self, made: Ratings, tmp_path: Path) -> None:
-        found = compare(made, ["late", "uniform"], model="biases", seeds=[0], rounds=2, epsilon=30)
-        assert repr(found) == "Comparison(synthetic: late, uniform; 2 of 2 runs finished)"
-        page = found._repr_html_()
-        assert page.count("<table>") == 1
-        assert "uniform" in page
-        again = pickle.loads(pickle.dumps(found))
-        assert (again.rows, repr(again)) == (found.rows, repr(found))
 
     @pytest.mark.parametrize(
         ("name", "value", "said"),

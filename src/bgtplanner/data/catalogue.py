@@ -32,7 +32,10 @@ from bgtplanner.errors import ConfigError, DataError
 from bgtplanner.text import LONGEST_LABEL, MOST_BYTES_OF_A_CATALOGUE, MOST_LABELS, read_bytes
 
 _IDS = ("id", *ITEM_NAMES, "isbn", "sku")
-_TITLES = ("title", "name", "itemname", "movietitle", "producttitle")
+_TITLES = (
+    *("title", "name", "itemname", "movietitle", "producttitle", "artistname", "trackname"),
+    *("songtitle", "booktitle", "appname", "businessname", "headline"),
+)
 _SEPARATORS = ("|", ";", ",")
 _CLASSES = 5  # of a number
 _MOST_FEATURES = 1024
@@ -357,20 +360,20 @@ def _labels(labels: list[str], where: str) -> list[str]:
 
 
 def _header(table: OpenTable, wanted: ItemsFormat) -> tuple[Sequence[str], bool]:
-    """Return the names of the columns, and whether they stand in the first row."""
+    """Return the names of the columns, and whether they stand in the first row.
+
+    Without names the label comes first, and then the title, if that is text.
+    """
     first = table.first
     if wanted.columns is not None:
         return wanted.columns, False
     usual = usual_place(first, (*_IDS, *_TITLES)) is not None
-    if len(first) == 1 and not usual:  # a list of labels, as for a federation on real machines
-        return ["item"], False
-    problem = None
-    if not usual and any(map(is_number, first)):
-        problem = "has no header; expected names in the first row, such as item,title,genre"
-    elif len(set(first)) < len(first):
-        problem = "has two columns of the same name"
-    if problem is not None:
-        raise DataError(problem, path=table.path, line=table.line)
+    if not usual and (len(first) == 1 or any(map(is_number, first))):  # names are no numbers
+        titled = len(first) > 1 and not is_number(first[1])
+        names = ["item", *(["title"] if titled else [])]
+        return [*names, *(f"column {at + 1}" for at in range(len(names), len(first)))], False
+    if len(set(first)) < len(first):
+        raise DataError("has two columns of the same name", path=table.path, line=table.line)
     return first, True
 
 

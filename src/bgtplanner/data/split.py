@@ -122,6 +122,8 @@ def split_ratings(
 ) -> Split:
     """Hold out a test set, and let part of the training ratings arrive over time.
 
+    A user's only rating belongs to the training set, however the others are held out.
+
     Args:
         ratings: What to split.
         seed: The same seed gives the same split, whatever is trained on it. Of ratings with the
@@ -173,19 +175,23 @@ def split_ratings(
     kept = np.floor(train_share * sizes + 1e-9)
     if within == "leave-last":
         kept = np.maximum(sizes - leave_last, 1)
-    in_training = rank < kept.astype(np.int32)[group]
-    train, test = ratings.take(in_training), ratings.take(~in_training)
+    drawn = rank < kept.astype(np.int32)[group]
+    # Who has a single rating trains on it: as a test it would be of someone never heard of.
+    alone = np.bincount(ratings.user, minlength=ratings.n_users)[ratings.user] == 1
+    train, test = ratings.take(drawn | alone), ratings.take(~(drawn | alone))
 
-    draw = generator.random(len(train))
+    # Single ratings draw last, so that the others' order is the same without them.
+    draw, first_drawn = np.empty(len(train)), drawn[drawn | alone]
+    draw[first_drawn] = generator.random(int(drawn.sum()))
+    # A random phase per client, so that the first late ratings do not all come at once.
+    phase = np.zeros(1) if arrival == "time" else generator.random(train.n_clients)
+    draw[~first_drawn] = generator.random(len(train) - int(drawn.sum()))
     if arrival == "time":
         group, when = np.zeros_like(train.user), _times(train, "data.arrival=time")
         rank, sizes = _rank_within(group, draw, 1, when)
-        phase = np.zeros(1)
     else:
         group = train.client
         rank, sizes = _rank_within(group, draw, train.n_clients)
-        # A random phase per client, so that the first late ratings do not all come at once.
-        phase = generator.random(train.n_clients)
     initial = np.ceil(initial_share * sizes - 1e-9)
     step = (rank - initial[group] + phase[group]) * (rounds - 1)
     step /= np.maximum(sizes - initial, 1)[group]

@@ -114,6 +114,7 @@ def answers_of(
 def _train(
     model: Learner, shared: Shared, local: Local, interactions: Interactions
 ) -> tuple[Array, Local]:
+    """Return the flat upload and what is kept: the model fits that first, then trains."""
     trained = model.train(shared, model.personalise(shared, local, interactions), interactions)
     return flat_upload(trained.upload.rows, trained.upload.dense[0], interactions), trained.local
 
@@ -122,6 +123,7 @@ def _train(
 def _answers(
     model: Learner, shared: Shared, local: Local, interactions: Interactions
 ) -> tuple[Array, Array, Explanation]:
+    """Return predictions and rankings of all items for all users of a client, and why."""
     known = shared, model.personalise(shared, local, interactions), interactions
     users, items = jnp.indices((interactions.n_users, interactions.n_items))
     predicted = model.predict(*known, users.ravel(), items.ravel()).reshape(users.shape)

@@ -249,6 +249,7 @@ class Coordinator:
         return np.asarray((own + luck) / 2**0.5 > ndtri(1 - self.stragglers))
 
     def _drawn(self, *of: int) -> np.random.Generator:
+        """Return a generator that the seed and these numbers determine, also after a resume."""
         return np.random.default_rng([self.seed, *of])
 
     def _reward(self, record: RoundResult, plan: Plan) -> float | None:
@@ -377,6 +378,7 @@ class _Forecast:
         return self._asked(np.zeros(1)) is not None
 
     def _asked(self, precision: Floats) -> Floats | None:
+        """Return the learner's forecast for some precisions; None if it makes none."""
         memory, clip, norm = self._known
         return self._learner.forecast(memory, precision, clip, norm)
 

@@ -141,6 +141,10 @@ def noise_of_mean(
 def _bounds_and_scales(
     accountant: Accountant, trust: str, clip: float, charges: Floats, neighbours: Neighbours
 ) -> tuple[Floats, Floats]:
+    """Return the clip and the noise scale of each class of budgets.
+
+    A class that pays nothing releases nothing: its infinite noise must not reach the others.
+    """
     noise = noise_of(accountant, trust, clip, charges, neighbours)
     # A class that pays nothing releases nothing; its infinite noise must not reach the others.
     return noise.clip, np.where(np.isfinite(noise.scale), noise.scale, 0.0)

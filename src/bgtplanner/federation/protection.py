@@ -267,6 +267,7 @@ class Protection:
         return furthest
 
     def _std_of_sum(self, parameters: RoundParameters) -> Array:
+        """Return the deviation of the noise on each coordinate of the sum of all that answered."""
         scales = parameters.as_answered().scale
         std: Array = self.kind.std_of_sum(_counts(parameters), scales, self.common)
         return std

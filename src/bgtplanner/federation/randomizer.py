@@ -3,7 +3,7 @@
 Everything that leaves a client passes the randomizer. The charge is booked before an upload is
 even looked at, so whether something is refused depends on the ledger and on the request, which are
 public, and never on the upload. Every release has its own noise: what has to be sent twice is
-stored (:mod:`bgtplanner.federation.answers`) and never computed twice.
+stored (:mod:`bgtplanner.flower.state`) and never computed twice.
 """
 
 from __future__ import annotations
@@ -179,6 +179,7 @@ class Randomizer:
         return self._paid.pop(reservation.number)
 
     def _scale(self, charge: float, clip: float) -> float:
+        """Return the noise scale that a charge buys; refuse sums that doubles cannot hold."""
         multiplier = float(self.ledger.accountant.noise_multiplier(charge))
         scale = float(self.mechanism.scale(multiplier, clip, self.neighbours))
         if self.trust == "secagg":
@@ -186,6 +187,7 @@ class Randomizer:
         return scale
 
     def _checked(self, uploads: ArrayLike) -> Floats:
+        """Return the uploads as an array; refuse any but one per client (and block)."""
         array, axes = np.asarray(uploads, dtype=np.float64), UNITS[self.unit].axes
         fits = array.shape[:1] == (len(self.ledger),) and array.ndim == 1 + axes
         expected = f"{len(self.ledger)} clients and {'blocks, ' * (axes - 1)}coordinates"
@@ -194,6 +196,7 @@ class Randomizer:
 
 
 def _checked_groups(groups: ArrayLike | None, n_clients: int) -> NDArray[np.int64]:
+    """Return each client's group, one for all by default; refuse any other number."""
     index = np.zeros(n_clients, dtype=np.int64) if groups is None else np.asarray(groups)
     whole = index.shape == (n_clients,) and np.issubdtype(index.dtype, np.integer)
     whole = bool(whole and index.min() >= 0 and index.max() < n_clients)

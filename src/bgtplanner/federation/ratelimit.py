@@ -41,9 +41,11 @@ class RateLimit:
 
     @property
     def _most(self) -> float:
+        """The most that can be saved up: an hour of requests, or one."""
         return max(1.0, self.per_hour)
 
     def _noted(self, now: float) -> tuple[float, float]:
+        """Return how many requests were saved up, and when; none if the note is unreadable."""
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
             noted = json.loads(self.path.read_bytes())
             saved, then = float(noted["saved"]), float(noted["time"])
@@ -52,4 +54,5 @@ class RateLimit:
         return 0.0, now
 
     def _note(self, saved: float, now: float) -> None:
+        """Write down how many requests are saved up at a time."""
         replace_file(self.path, json.dumps({"saved": saved, "time": now}).encode())

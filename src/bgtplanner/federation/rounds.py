@@ -305,6 +305,7 @@ class Federation:
         return self.stepped(state, released, number, parameters), released
 
     def _takes_part(self, key: Array, n_clients: int) -> Array:
+        """Return 1 for each client that takes part, drawn anew in every round."""
         if self.participation >= 1:
             return jnp.ones(n_clients)
         wanted = max(1, round(self.participation * n_clients))

@@ -33,6 +33,7 @@ class Sums(NamedTuple):
     weight: Array
 
     def mean(self, how: How) -> Aggregate:
+        """Return the mean; an item that nobody rated has a mean of zero."""
         total = jnp.maximum(self.weight, 1.0)
         per_row = jnp.maximum(self.usage, 1.0)[:, None] if how == "item-usage" else total
         gradient = Shared(self.total.items / per_row, self.total.dense / total)

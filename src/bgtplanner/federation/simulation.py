@@ -189,6 +189,7 @@ class Simulation:
     def _record(
         self, played: Outcome, before: float | None, seen: Released | None = None
     ) -> RoundResult:
+        """Return the result of a round that was played, and note what the server saw of it."""
         outcome: Any
         outcome, released = jax.device_get((played, seen))
         index, self.seen = self.next_round, _NOTHING_SEEN
@@ -221,6 +222,7 @@ class Simulation:
 
     @cached_property
     def _pairs(self) -> NamedPairs:
+        """The pairs of client and item that training names, with their first rounds."""
         return self._split.pairs()  # which takes long, and few runs need them
 
     def shown_pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -313,6 +315,7 @@ class Simulation:
 
 
 def _restored(make: Callable[..., Simulation], *made_with: Any) -> Simulation:
+    """Return the simulation that :meth:`Simulation.__reduce__` describes."""
     *of, arrays = made_with
     made = make(*of)
     made.restore(arrays)
@@ -364,6 +367,7 @@ def _first(federation: Federation, interactions: Interactions, seed: Array) -> t
 def _extra_items(
     federation: Federation, interactions: Interactions, index: Array, key: Array
 ) -> Array | None:
+    """Return the items that clients pretend to have rated; None if they do not pretend."""
     found: Array | None = federation.extras.items(key, index, interactions.at(index))
     return found
 
@@ -371,6 +375,8 @@ def _extra_items(
 def _scores(
     federation: Federation, shared: Shared, local: Local, known: Interactions, heldout: Heldout
 ) -> dict[str, Any]:
+    """Return the scores of the current parameters on the held-out ratings, chunk by chunk."""
+
     def predicted(known: Interactions, local: Local, shared: Any, _: Any, pairs: Pairs) -> Any:
         return (), (), [federation.model.predict(shared, local, known, *pairs[0])], ()
 
@@ -379,6 +385,7 @@ def _scores(
 
 
 def _of_model(federation: Federation, *arrays: Any, method: str) -> Any:
+    """Return what a method of the model computes."""
     return getattr(federation.model, method)(*arrays)
 
 

@@ -113,6 +113,7 @@ def _models(client: Client) -> str:
 
 
 def _ratings(client: Client) -> str:
+    """Check that the ratings can be read; the note counts them and names none."""
     table = client.file.table()
     return f"{len(table.user)} ratings by {len(set(table.user.tolist()))} users"
 
@@ -155,6 +156,7 @@ def _roster(client: Client) -> str:
 
 
 def _connected(host: str, port: int, root_certificates: Path | None) -> str:
+    """Check that the server answers over TLS, with a certificate that this client trusts."""
     try:
         trusted = ssl.create_default_context(cafile=root_certificates)
         with (

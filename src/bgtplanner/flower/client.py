@@ -102,7 +102,7 @@ class Client(ClientState):
         self._agree(request)
         trainer = self._model_of(request.model)
         with self._alone(), self.open_ledger() as ledger:
-            known = self._answers.find(request.digest)
+            known = self._answered(request.digest)
             if known is not None:
                 return known
             self._count()
@@ -110,7 +110,7 @@ class Client(ClientState):
             upload, local = self._train(trainer, request)
             released = guard.protect(reservation, upload[None], clip=request.clip)
             vector = np.ascontiguousarray(released.values[0])
-            self._answers.keep(request.digest, reservation.number, vector)
+            self._keep_answer(request.digest, vector)
             self._done(guard, released, request, local)
             return vector
 
@@ -282,6 +282,10 @@ class Client(ClientState):
         return np.zeros(trainer.coordinates), None
 
     def _ratings_for(self, sent: SentModel) -> Ratings:
+        """Return the client's ratings of the items of a model's catalogue, within its scale.
+
+        Others are counted in the client's own log; how many there are never leaves it.
+        """
         catalogue = self._catalogue_of(sent)
         ratings, left_out = self.file.ratings_over(catalogue.items, catalogue.low, catalogue.high)
         if left_out:

@@ -93,6 +93,7 @@ class ClientPolicy(_File):
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
+        """Refuse numbers that do not fit together, and accountants without a proof."""
         try:
             rule = accountant_named(self.rule)
         except ConfigError as error:
@@ -233,6 +234,7 @@ _Kind = TypeVar("_Kind", bound=_File)
 
 
 def _load(path: Path, kind: type[_Kind]) -> _Kind:
+    """Read one of the two files; an error names the file, the key and what was expected."""
     try:
         tree: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:

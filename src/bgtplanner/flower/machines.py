@@ -141,6 +141,7 @@ class Machines:
     def _send(
         self, contents: Mapping[int, Sent], kind: str, seconds: float
     ) -> tuple[dict[int, Message], Counter[str]]:
+        """Send messages; return the first timely answer to each, and counts of useless ones."""
         messages = [
             Message(content.record(), node, kind, ttl=seconds)
             for node, content in contents.items()

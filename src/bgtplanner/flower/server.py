@@ -265,6 +265,7 @@ class Deployment:
         return answers
 
     def _sent(self) -> SentModel:
+        """Return the model as clients get it: without the features, which are in the catalogue."""
         shared = without_features(self.federation.model, self.state.shared)
         chosen = settings_of(self.federation.model)  # what is left open, clients leave open, too
         return SentModel(
@@ -276,6 +277,7 @@ class Deployment:
         )
 
     def _record(self, clients: int) -> RoundResult:
+        """Return the result of a round, and go on to the next."""
         index, self.next_round = self.next_round, self.next_round + 1
         late = self.useless.pop("late", 0)
         return RoundResult(
@@ -335,6 +337,10 @@ class DeployedRounds(Coordinator):
     everyone_joins = False  # ``deployment.clients`` is the most that can ever take part
 
     def _inputs(self, index: int, invited: NDArray[np.bool_]) -> bytes:
+        """Return a hash of what a round follows from, whoever is asked.
+
+        A client repeats its answer whichever others are asked: it has paid for the round.
+        """
         # A client repeats its answer whichever others are asked: it has paid for the round.
         del invited
         return self.ledger.fingerprint(self.mark, str(index).encode())

@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 
 from bgtplanner.durable import replace_file
 from bgtplanner.errors import ConfigError, LedgerError, MessageError
-from bgtplanner.federation.answers import Answers
 from bgtplanner.federation.ratelimit import RateLimit
 from bgtplanner.flower.clientfile import ClientFile
 from bgtplanner.flower.identity import write_identity
-from bgtplanner.flower.messages import SentCatalogue, SentModel
+from bgtplanner.flower.messages import SentCatalogue, SentModel, Upload
 from bgtplanner.privacy.ledger import Head, Ledger
 from bgtplanner.privacy.witness import Witness
 
@@ -33,7 +32,7 @@ class ClientState:
         self.file, self.policy = file, file.agreed()
         self._held: dict[str, SentCatalogue] = {}
         self._witness = None if file.witness is None else Witness(file.witness)
-        self._answers = Answers(file.state / "answers", most=self.policy.answers_kept)
+        self._answers = RoundStore(file.state / "answers", most=self.policy.answers_kept)
         self._pacing = RateLimit(file.state / "pace.json", self.policy.requests_per_hour, clock)
 
     def enroll(self) -> bool:
@@ -89,7 +88,8 @@ class ClientState:
 
     def _has_released(self) -> bool:
         """Return whether an answer, or what was kept of one, shows that the ledger was used."""
-        return (self.file.state / "local.npz").exists() or any(self._answers.folder.glob("*.npy"))
+        places = (self.file.state.glob(name) for name in ("local.npz", "answers/*"))
+        return any(path for place in places for path in place)
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -99,6 +99,7 @@ class ClientState:
             yield
 
     def _remember(self, ledger: Ledger) -> None:
+        """Write the ledger's head beside it, where a ledger that was set back is noticed by it."""
         replace_file(self.file.state / "head", str(ledger.head).encode())
 
     def _remembered(self) -> Head | None:
@@ -107,6 +108,21 @@ class ClientState:
             return Head.parse((self.file.state / "head").read_text(encoding="ascii"))
         except FileNotFoundError:
             return None
+
+    def _answered(self, digest: bytes) -> NDArray[np.float64] | None:
+        """Return the answer to a request, bit for bit; None if it is not kept, or damaged.
+
+        It is never computed again with the old noise: whether the result is the same would reveal,
+        unpaid, whether the data has changed.
+        """
+        content = self._answers.load(f"{digest.hex()}-answer")
+        with contextlib.suppress(MessageError):
+            return None if content is None else Upload.from_bytes(content).values
+        return None
+
+    def _keep_answer(self, digest: bytes, answer: NDArray[np.float64]) -> None:
+        """Write an answer to disk, before it is sent."""
+        self._answers.save(f"{digest.hex()}-answer", Upload(answer).to_bytes())
 
     # ---- what was sent: it can be had again, so what is damaged counts as missing
 
@@ -128,6 +144,7 @@ class ClientState:
                 path.unlink(missing_ok=True)
 
     def _keep(self, sent: SentModel) -> None:
+        """Store a model that was sent; lists are made with the last one."""
         replace_file(self.file.state / "model", sent.to_bytes())
 
     def _kept(self) -> SentModel:
@@ -150,6 +167,7 @@ class ClientState:
             return {}
 
     def _keep_local(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """Store what is kept from one round to the next."""
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **arrays)
         replace_file(self.file.state / "local.npz", buffer.getvalue())
@@ -161,14 +179,15 @@ def _name_of(digest: str) -> str:
 
 
 class RoundStore:
-    """The rounds of a client in files: secret, and durable when `save` returns.
+    """What a client has answered in files: secret, and durable when `save` returns.
 
-    Only the newest rounds are kept. A server that makes a client forget one gains nothing: keys
-    and masks of a round that is begun again are fresh, and the ledger pays for a round once.
+    The part of a key before the dash names a round, or a request. Only the newest of them are
+    kept. A server that makes a client forget one gains nothing: keys and masks of a round that is
+    begun again are fresh, and the ledger pays for a round once.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, most: int = _ROUNDS_KEPT) -> None:
+        self._folder, self._most = folder, most
 
     def load(self, key: str) -> bytes | None:
         """Return what was saved last under this key, if anything was."""
@@ -178,7 +197,7 @@ class RoundStore:
             return None
 
     def save(self, key: str, content: bytes) -> None:
-        """Replace what is under this key, as a whole or not at all, and forget old rounds."""
+        """Replace what is under this key, as a whole or not at all, and forget the oldest."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         replace_file(self._folder / key, content)
         ages: dict[str, int] = {}
@@ -189,6 +208,7 @@ class RoundStore:
                 name = path.name.partition("-")[0]
                 ages[name] = max(ages.get(name, 0), path.stat().st_mtime_ns)
         ages.pop(key.partition("-")[0], None)
-        for name in sorted(ages, key=lambda name: ages[name])[: 1 - _ROUNDS_KEPT]:
-            for part in ("state", "begun"):  # one without the other is refused, too
-                (self._folder / f"{name}-{part}").unlink(missing_ok=True)
+        oldest_first = sorted(ages, key=lambda name: ages[name])
+        for name in oldest_first[: max(0, len(ages) + 1 - self._most)]:
+            for path in sorted(self._folder.glob(f"{name}-*"), reverse=True):
+                path.unlink(missing_ok=True)  # one of two without the other is refused, too

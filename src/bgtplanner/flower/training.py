@@ -125,4 +125,5 @@ class Trainer:
 
 
 def _users_of(ratings: Ratings) -> list[str]:
+    """Return the labels of a client's users, by which what is kept of each is found again."""
     return [str(label) for label in ratings.user_labels.tolist()]

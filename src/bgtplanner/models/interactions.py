@@ -23,10 +23,9 @@ FEW_COLUMNS = 4
 """Columns up to which products are added edge by edge: multiplying matrices would be slower."""
 
 _VECTOR = 16  # columns up to which a power of two of them is worth while
-_TABLE = 1 << 21  # products of columns, for all items, up to which they are made beforehand
 _NEVER = np.iinfo(np.int32).max
 _SMALL = 50_000  # ratings up to which nothing is laid out: programs compile faster without
-_BLOCKS = (32, 16, 8, 1)
+_BLOCKS = (32, 16, 8, 4, 2, 1)
 _MOST_PADDING = 1.3  # of a block size, relative to the ratings
 _CHUNK = {"cpu": 1 << 17}  # edges of a chunk: on CPUs as many as stay in the cache
 _LARGE_CHUNK = 1 << 26
@@ -148,7 +147,7 @@ class Interactions:
 
     def sum_by_user(self, values: Array) -> Array:
         """Return the sum of an edge quantity over each user."""
-        return self._over_blocks(self._blocks(values).sum(1))
+        return self.sum_blocks(self._blocks(values).sum(1))
 
     def max_by_user(self, values: Array) -> Array:
         """Return the maximum of an edge quantity over each user; minus infinity without edges."""
@@ -156,7 +155,7 @@ class Interactions:
 
     def of_users(self, values: Array) -> Array:
         """Return the user's value for each edge, from one value per user."""
-        blocks = values[self.user_of_block]
+        blocks = self.of_blocks(values)
         shape = (blocks.shape[0], self.block, *blocks.shape[1:])
         spread = jnp.broadcast_to(blocks[:, None], shape)
         return spread.reshape(shape[0] * self.block, *blocks.shape[1:])
@@ -195,9 +194,22 @@ class Interactions:
     def _blocks(self, values: Array) -> Array:
         return values.reshape(values.shape[0] // self.block, self.block, *values.shape[1:])
 
-    def _over_blocks(self, values: Array) -> Array:
+    def sum_blocks(self, values: Array) -> Array:
         """Return the sum of a quantity of the blocks over each user."""
         return jax.ops.segment_sum(values, self.user_of_block, self.n_users)
+
+    def of_blocks(self, values: Array) -> Array:
+        """Return the user's value for each block, from one value per user."""
+        return values[self.user_of_block]
+
+    def known_rows(self, table: Array) -> Array:
+        """Return the row of each edge's item by blocks, ``[blocks, block, width]``.
+
+        It is zero where a rating is not known. Written out once, it is used many times.
+        """
+        rows = self.present[:, None] * table[self.item]
+        written: Array = jax.lax.optimization_barrier(rows)  # type: ignore[no-untyped-call]
+        return self._blocks(written)
 
     def products_by_user(self, table: Array, values: Array) -> Array:
         """Return each user's sum of an edge quantity times the row of the item, ``[users, w]``.
@@ -214,7 +226,7 @@ class Interactions:
         table = jax.lax.optimization_barrier(table)  # type: ignore[no-untyped-call]
         items, of_blocks = self._blocks(self.item), self._blocks(values)
         sums: Any = sum(of_blocks[:, at, None] * table[items[:, at]] for at in range(self.block))
-        return self._over_blocks(sums)[:, :width]
+        return self.sum_blocks(sums)[:, :width]
 
     def scores(self, table: Array, users: Array) -> Array:
         """Return the inner product of the item's row and the user's row, for each edge."""
@@ -223,20 +235,15 @@ class Interactions:
     def squares_by_user(self, table: Array) -> Array:
         """Return each user's sum of outer products of the rows of its items, ``[users, w, w]``.
 
-        Columns are multiplied for every item instead of for every rating, as long as there is
-        room, and otherwise one by one: an outer product for every edge would need `w` times the
-        memory.
+        In blocks of one they are summed column by column: an outer product for every edge would
+        need `w` times the memory.
         """
-        width = table.shape[1]
-        one, other = np.triu_indices(width)
-        if self.block == 1 or one.size * self.n_items > _TABLE:
-            rows = self.present[:, None] * table[self.item]
-            columns = [self.sum_by_user(rows[:, at, None] * rows) for at in range(width)]
-            return jnp.stack(columns, axis=1)
-        sums = self.products_by_user(table[:, one] * table[:, other], self.present)
-        which = np.zeros((width, width), dtype=np.int32)
-        which[one, other] = which[other, one] = np.arange(one.size)
-        return sums[:, which]
+        if self.block > 1:
+            rows = self.known_rows(table)
+            return self.sum_blocks(jnp.einsum("bew,bev->bwv", rows, rows, precision="highest"))
+        rows = self.present[:, None] * table[self.item]
+        columns = [self.sum_by_user(column[:, None] * rows) for column in rows.T]
+        return jnp.stack(columns, axis=1)
 
     def find_pair(self, client: Array, item: Array) -> Array:
         """Return the index of client-item pairs; the number of all pairs for an unknown pair.

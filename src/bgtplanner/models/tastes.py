@@ -306,9 +306,8 @@ class Tastes(Biases):
 
     def _weight(self, interactions: Interactions) -> Array:
         """Return how much having picked an item says: the more, the better the user rated it."""
-        if self.implicit:
-            return interactions.present
-        return interactions.present * interactions.value / _USUAL
+        usual = 1.0 if self.implicit else _USUAL
+        return interactions.present * interactions.value / usual
 
     def _told(self, shared: Shared, interactions: Interactions) -> Array:
         """Return ``x_u (Q' x_u)'``, summed over a client's users, for each of its items."""

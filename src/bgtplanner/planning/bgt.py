@@ -3,11 +3,12 @@
 A round has levels that it may cost. The predictor says what each of them would bring, the
 constrainer what its charge would bring in other rounds, and the allocator draws one by its score,
 the difference. Where the learner makes forecasts, the predictor is the forecast, times a factor
-that a Gaussian process learns from rewards, and the price is what the best schedule for the rest
-of the budget would bring (:mod:`bgtplanner.planning.forecasting`). Where there are only contexts
-and rewards, the process learns which rounds are worth more, and the price is kept up to date by
-replaying the latest contexts. Where nothing is known, there is one level: an even share, or one
-that grows if the last round counts (noise in the last rounds of a training run remains).
+that a Gaussian process learns from rewards, the price is what a schedule brings with the rest of
+the budget, and only schedules are played that are worth at least as much as an even one whatever
+is true (:mod:`bgtplanner.planning.forecasting`). Where there are only contexts and rewards, the
+process learns which rounds are worth more, and the price is kept up to date by replaying the
+latest contexts. Where nothing is known, there is one level: an even share, or one that grows if
+the last round counts (noise in the last rounds of a training run remains).
 
 The sign of the penalty that the paper prints rewards spending; the sign here penalises it (Han et
 al. 2023): score = predicted reward + price * (allowance - cost).
@@ -28,7 +29,7 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.planning.allocator import LevelPolicy, because, gamma_growing, probabilities
 from bgtplanner.planning.arguments import Floats, number, whole
 from bgtplanner.planning.constrainer import Constrainer
-from bgtplanner.planning.forecasting import Agenda, Forecast, Outlook
+from bgtplanner.planning.forecasting import UNNOTICED, Agenda, Forecast, Outlook
 from bgtplanner.planning.objective import Kind, Objective
 from bgtplanner.planning.plan import Explanation, Plan
 from bgtplanner.planning.policy import Choice
@@ -37,10 +38,8 @@ from bgtplanner.planning.schedules import fitted
 
 _REPLAYED, _REFRESH = 32, 8  # contexts that the price is updated by; rounds between predictions
 _LARGEST = 1e90  # larger rewards count as this much: their squares must be finite
-_PROBE = 0.06  # share of the budget that is paid to learn what the rest is worth
 _GROWS = 4.0  # by which factor charges grow where only the last round counts
-_NEGLIGIBLE = 0.005  # times `worthwhile`: the mean gain from which on a payment is asked for
-_CLEARLY = 2.0  # times `worthwhile`: a forecast of so much needs no probe
+_PROBE = 0.06  # share of the budget that is paid to learn whether the rest is worth anything
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -60,8 +59,6 @@ class BGTPlanner(LevelPolicy):
         objective: What is planned for; see :class:`bgtplanner.planning.objective.Objective`, also
             for `traffic`.
         growth: By which factor the ratings are expected to grow over all rounds; public knowledge.
-        worthwhile: The smallest relative fall of the error that is worth the budget. Where less is
-            forecast, the budget is kept.
     """
 
     levels: int = 5
@@ -74,7 +71,6 @@ class BGTPlanner(LevelPolicy):
     objective: Kind = "served"
     traffic: Sequence[float] | None = None
     growth: float = 2.0
-    worthwhile: float = 0.0025
 
     forecasts: ClassVar[bool] = True
     remembers = (
@@ -90,14 +86,16 @@ class BGTPlanner(LevelPolicy):
         super().__post_init__()
         whole("initial_rounds", self.initial_rounds, 1)
         number("gamma", self.gamma or 0.0, 0.0)
-        for name, low, high in (("growth", 1, 1e6), ("worthwhile", 0, 1), ("cheapest", 1e-9, 1)):
-            number(name, getattr(self, name), low, high)
+        number("growth", self.growth, 1, 1e6)
+        number("cheapest", self.cheapest, 1e-9, 1)
         ConfigError.unless(isinstance(self.skip, bool), "skip", self.skip, "true or false")
         first, cheapest = int(self.skip), self.cheapest * self._even
         levels = whole("levels", self.levels, 1, 1000)
         grid = self._grid(cheapest, cheapest if levels == 1 else self._dearest, levels)
         self.charges = np.hstack([np.zeros((len(grid), first)), grid])
-        self._goal, self._agenda = Objective(self.objective, self.traffic), Agenda()
+        self._goal = Objective(self.objective, self.traffic)
+        stride = math.ceil(min(1.0 / self.participation - 1e-9, self.rounds))
+        self._agenda = Agenda(stride=stride)
         self.process = Predictor(**(self._process if self.predictor is None else self.predictor))
         self._promised: dict[int, list[float]] = {}  # of plans not told: what was expected of them
         self._position, self._usual = self._positions()
@@ -212,52 +210,70 @@ class BGTPlanner(LevelPolicy):
         return probabilities(score, gamma)
 
     def _by_forecast(self, forecast: Forecast, context: Floats, left: Floats) -> Choice | None:
-        """Pay what the best schedule for what is left says, or wait, or stop for good."""
+        """Pay what the schedule that is followed says, after a look whether to follow another."""
         agenda, now, nothing = self._agenda, self.round, np.zeros(len(self._even))
-        if agenda.until <= now < agenda.next:  # nothing is released until then
-            return Choice(nothing, why=self._waiting())
         left = np.minimum(left, forecast.left())
         if now < agenda.until:  # a payment takes several rounds if not all clients are invited
             why = Explanation("the same payment, by other clients")
             return Choice(agenda.share * left, why=why, proportional=True)
         if not left.any():
             return Choice(nothing, why=Explanation("no one who can be asked has any budget left"))
-        stride = math.ceil(min(1.0 / self.participation - 1e-9, self.rounds))
-        outlook = Outlook(
-            forecast, left, now=now, rounds=self.rounds, objective=self._goal,
-            paid=agenda.paid, growth=self.growth, stride=stride,
-        )  # fmt: skip
-        begun = bool(agenda.paid)
-        if not agenda.decided and (begun or outlook.promised >= _CLEARLY * self.worthwhile):
-            self._decide(max(outlook.promised, agenda.promised))  # a probe may say next to nothing
-            if self.abstained:
+        level, outlook = None, None
+        if now >= agenda.revised or (len(self.process) and agenda.due(now)):
+            outlook = self._outlook(forecast, left)
+            if outlook.negligible and agenda.probed:
+                self._abstain()
                 return None
-        if not begun:
-            agenda.promised = outlook.promised
-        share, level, why = _PROBE, None, Explanation("a probe", forecast=(outlook.promised,))
-        if begun or (agenda.decided and self.objective == "served") or self.rounds == 1:
-            if outlook.gain < _NEGLIGIBLE * self.worthwhile:
-                agenda.next = now + max(1, self.rounds // 20)
-                return Choice(nothing, why=Explanation("what is left would bring little now"))
-            share, level, why = self._best_share(outlook, context, float(left.max()))
+            agenda.probed, agenda.revised = outlook.negligible and not agenda.paid, 2 * now + 1
+            if outlook.negligible:
+                self._wait(now)
+            else:
+                level, why = self._revise(outlook, context, float(left.max()))
+        share = agenda.due(now)
+        if level is None:
+            why = self._following(share)
         if not share:
             return Choice(nothing, level, why=why)
-        self.keep(context)
-        agenda.pay(now, forecast.precision(share * left), stride, share)
-        fall = outlook.fall(share)
-        # The smaller a fall is beside that of paying all that is left, the less a reward says.
-        unsure = float(np.clip(outlook.fall(1.0) / fall, 1.0, 1e5))
-        self._promised[now] = [float(np.log2(share)), fall, unsure]
+        if outlook is not None:  # the smaller a fall beside that of paying all, the less it says
+            fall = outlook.fall(share)
+            unsure = float(np.clip(outlook.fall(1.0) / fall, 1.0, 1e5))
+            self.keep(context)
+            self._promised[now] = [float(np.log2(share)), fall, unsure]
+        agenda.pay(now, forecast.precision(share * left), share)
         return Choice(share * left, level, why=why, proportional=True)
 
-    def _best_share(
-        self, outlook: Outlook, context: Floats, left: float
-    ) -> tuple[float, int, Explanation]:
-        """Return the share of what is left that is paid now, as a level, and why."""
-        agenda, promised = self._agenda, outlook.promised
-        # What is known about the rounds to come has hardly changed: a plan that was made is kept.
-        kept = not len(self.process) and not outlook.joining and agenda.holds(self.round, promised)
-        offers = outlook.offers(agenda.plan if kept else ())
+    def _wait(self, now: int) -> None:
+        """Plan for a budget that seems to be worth nothing: a probe, or nothing for a while."""
+        agenda, last = self._agenda, self.rounds - 1
+        if agenda.probed:
+            agenda.revised = min(now + agenda.stride, last)
+        then = agenda.revised
+        agenda.plan = [[then, last, 1.0 - _PROBE]] if then <= last else []
+        if agenda.probed:
+            agenda.plan = [[now, now, _PROBE], *agenda.plan]
+
+    def _abstain(self) -> None:
+        """Stop for good, since what the probe released did not change the forecast."""
+        self.abstained = True
+        self.note = (
+            "abstained: under no hypothesis would the rest of the budget lower the error by "
+            f"more than {UNNOTICED:.2%}"
+        )
+
+    def _outlook(self, forecast: Forecast, left: Floats) -> Outlook:
+        return Outlook(
+            forecast, left, self._agenda, now=self.round, rounds=self.rounds,
+            objective=self._goal, growth=self.growth,
+        )  # fmt: skip
+
+    def _revise(self, outlook: Outlook, context: Floats, left: float) -> tuple[int, Explanation]:
+        """Choose a schedule; return the level that it pays now, and why.
+
+        Without rewards nothing can be learned by paying other levels than the best, so the
+        admissible schedule with the least regret is followed. With rewards, the first payments of
+        admissible schedules are levels, of which one is drawn by its score.
+        """
+        agenda, offers = self._agenda, outlook.offers()
         predicted, later = offers.now, offers.later
         if len(self.process):  # by which factor rewards differ from the forecast, and usually do
             places = np.log2(np.maximum(offers.levels, 1e-9))
@@ -267,34 +283,26 @@ class BGTPlanner(LevelPolicy):
         score = predicted + later
         if len(self.process):
             chance = self._chance(score / max(abs(float(score.max())), 1e-12))
-        else:  # without rewards there is nothing to learn from other levels
-            best = np.searchsorted(offers.levels, agenda.plan[0][1]) if kept else score.argmax()
-            chance = np.eye(len(score))[best]
-        level = self.drawn(chance)
-        share = float(offers.levels[level])
-        if kept:
-            agenda.plan.pop(0)
         else:
-            agenda.plan, agenda.promised = outlook.plan(share), promised
-        why = f"{share:.0%} of what is left: forecast of an error {promised:.1%} lower"
-        if not share:
-            agenda.next = int(agenda.plan[0][0]) if agenda.plan else self.rounds
-            why = self._waiting().note
+            chance = np.eye(len(score))[offers.regret.argmin()]
+        level = self.drawn(chance)
+        row = int(offers.rows[level])
+        agenda.plan, agenda.promised = outlook.plan(row), outlook.promised(row)
+        goal = "all rounds" if self.objective == "served" else "the last round"
+        fall = f"forecast of an error {agenda.promised:.1%} below a client's own"
+        self.note = f"aimed at {goal}: {fall}"
         # The price of a level: what its charge would bring later, if nothing is paid now.
-        return share, level, because(
-            why, charges=offers.levels * left, predicted=predicted, price=later[0] - later,
-            score=score, probability=chance, forecast=np.array([promised]),
+        return level, because(
+            self._following(agenda.due(self.round)).note, charges=offers.levels * left,
+            predicted=predicted, price=later[0] - later, score=score, probability=chance,
+            forecast=np.array([agenda.promised]),
         )  # fmt: skip
 
-    def _waiting(self) -> Explanation:
-        then, nothing = self._agenda.next, "keeping what is left: it would bring next to nothing"
-        return Explanation(f"saving for round {then + 1}" if then < self.rounds else nothing)
-
-    def _decide(self, promised: float) -> None:
-        """Decide once whether the budget is worth spending at all."""
-        self._agenda.decided, self.abstained = True, promised < self.worthwhile
-        goal = "all rounds" if self.objective == "served" else "the last round"
-        self.note = f"aimed at {goal}: forecast of an error {promised:.1%} below a client's own"
-        if self.abstained:
-            fall = f"spending the rest would lower the error by {promised:.2%}, less than"
-            self.note = f"abstained: {fall} the {self.worthwhile:.2%} that is worth it"
+    def _following(self, share: float) -> Explanation:
+        """Say what the schedule that is followed does in this round."""
+        promised, then = self._agenda.promised, self._agenda.next(self.round)
+        if share:
+            fall = f"forecast of an error {promised:.1%} lower"
+            return Explanation(f"{share:.0%} of what is left: {fall}", forecast=(promised,))
+        nothing = "keeping what is left: it would bring next to nothing"
+        return Explanation(nothing if then is None else f"saving for round {then + 1}")

@@ -1,22 +1,27 @@
-"""The best schedule for what is left of the budget, by a forecast of what charges bring.
+"""Which schedule is played for what is left of the budget, by a forecast of what charges bring.
 
 A learner that adds up rounds by their precision can say what more precision would bring, from
 what was released and from public constants alone (:class:`Forecast`). What a payment brings is
-used in all rounds that follow, so early payments serve people longer. Three things speak for
-paying in parts, or later: ratings keep arriving, and what was uploaded early does not know them;
-the first upload is computed with parameters that know nothing yet; and the first part of the
-precision may bring less than the next, since noise drowns it. One speaks for paying at once: with
-some mechanisms, two charges of one half buy less precision than one whole (with Laplace noise,
-half as much). So about a hundred schedules are compared, all of them together: how many payments
-there are, when the first is made, how they are spread, and whether they fall.
+used in all rounds that follow, so early payments serve people longer. Against that, ratings keep
+arriving that an early upload does not know, an upload that is computed with parameters that know
+nothing yet is worth less, and with some mechanisms two charges of one half buy less precision than
+one whole.
+
+How much each of these weighs is not known, and forecasts have been wrong by a factor of seven. So
+every schedule is valued under every :class:`Hypothesis`. A schedule is *admissible* if it is worth
+at least as much as the schedule that is followed so far, at first the even one, under every
+hypothesis. Of the admissible schedules the one with the least regret is played: it falls short of
+the best schedule of each hypothesis by as little as possible. By induction nobody is served worse
+than by even charges, under any of the hypotheses, as far as the forecasts hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,20 +29,23 @@ from numpy.typing import NDArray
 from bgtplanner.planning.arguments import Floats
 from bgtplanner.planning.objective import Objective
 
+UNNOTICED = 0.0002
+"""A share of the error that nobody notices: .00004 of an error of .2. It counts as nothing."""
+
+_NEEDS = (1.0, 1 / 16, 1 / 4, 4.0)  # times the precision that a gain takes by forecast
 _STALE = 0.5  # share of a gain that is lost where none of the ratings is known, by its square
-_SETTLING = 0.2  # share of a gain that is lost if all is paid at once by a learner of 3 steps
-_REVISED = 0.3  # by how much a forecast has to change for a new plan
-_COUNTS = (1, 2, 3, 4, 5, 6, 8)  # of payments
+_FAST = 0.2, 1.0  # share lost after one payment of a learner of 3 steps, and its fall with them
+_SLOW = 0.12, 1 / 3  # the same where people have few ratings (54,000 ratings of 16,000 people)
+_COUNTS = (2, 3, 4, 5, 6, 8)  # of single payments
 _DELAYS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7)  # of the first payment, as shares of the rounds
-_POINTS = 96  # moments at which a schedule is evaluated, at most
-_SMALLEST = 1e-5  # share of what is left: smaller payments are taken for nothing
-_SHARES = np.geomspace(_SMALLEST, 1.0, 24)
-_FALLS = (1e-5, 1e5)  # that rewards can be compared with
+_POINTS = 48  # moments at which a schedule is evaluated, about
+_SHARES = np.geomspace(1e-8, 1.0, 25)
 _GRID = 40  # values of the precision at which the forecast is asked for
 _TINY = 1e-300
+_FALLS = (1e-5, 1e5)  # that rewards can be compared with
 
-Payments = list[list[float]]
-"""Rounds, and what is paid in each of them."""
+Plan = list[list[float]]
+"""Stretches of rounds with equal payments: the first, the last, and their weight in all."""
 
 
 class Forecast(Protocol):
@@ -65,200 +73,300 @@ class Forecast(Protocol):
         """Return how what is left is best divided between the parts of an upload, by name."""
 
 
+class Hypothesis(NamedTuple):
+    """One way in which things may be.
+
+    Attributes:
+        needs: How much precision a gain takes, over what it takes by forecast: how strong
+            popularity, quality and tastes are, and how far the forecast is off.
+        convergence: Share of a gain that is lost after one payment, and the power of the number
+            of payments by which this falls.
+        growth: By which factor the ratings grow over all rounds.
+    """
+
+    needs: float
+    convergence: tuple[float, float]
+    growth: float
+
+
+def hypotheses(steps: int, growth: float) -> list[Hypothesis]:
+    """Return what is not ruled out; the first is the forecast at its word."""
+    rates = dict.fromkeys([(_FAST[0] * steps / 3, _FAST[1]), _SLOW] if steps else [(0.0, 1.0)])
+    grows = dict.fromkeys([growth, 1.0, growth**2])
+    return [Hypothesis(*of) for of in itertools.product(_NEEDS, rates, grows)]
+
+
 @dataclass
 class Agenda:
-    """What was paid by forecast, and when the next payment is due.
+    """What was paid by forecast, and the plan that is followed.
 
     Attributes:
         paid: The payments made: in which round, and which precision it bought.
-        next: The round before which nothing further is decided.
         until: The round before which the last payment is repeated, for clients not invited yet.
         share: The share of what was left that the last payment was.
-        plan: The payments that are to come: rounds, and shares of what is left by then.
-        promised: The forecast that the plan was made by.
-        decided: Whether it was decided that the budget is worth spending, or not.
+        plan: The payments that are to come.
+        revised: The round before which the plan is not looked at again.
+        promised: By how much the error was to fall by the plan.
+        stride: The number of rounds that a payment takes.
+        probed: Whether the last payment was a probe, since hardly anything was forecast.
     """
 
-    remembers: ClassVar = ("paid", "next", "until", "share", "plan", "promised", "decided")
-    paid: Payments = field(default_factory=list)
-    next: int = 0
+    remembers: ClassVar = (
+        "paid", "until", "share", "plan", "revised", "promised", "stride", "probed"
+    )  # fmt: skip
+    paid: Plan = field(default_factory=list)
     until: int = 0
     share: float = 1.0
-    plan: Payments = field(default_factory=list)
+    plan: Plan = field(default_factory=list)
+    revised: int = 0
     promised: float = 0.0
-    decided: bool = False
+    stride: int = 1
+    probed: bool = False
 
-    def pay(self, now: int, precision: float, stride: int, share: float) -> None:
-        """Note a payment, which takes so many rounds."""
+    def due(self, now: int) -> float:
+        """Return the share of what is left that the plan pays in a round."""
+        rest, now_due = 0.0, 0.0
+        for first, last, weight in self.plan:
+            whole = (last - first) // self.stride + 1
+            left = whole - max(0, -(-(now - first) // self.stride))
+            rest += weight * max(left, 0) / whole
+            if first <= now <= last:
+                now_due = weight / whole
+        return min(now_due / rest, 1.0) if rest > 0 else 0.0
+
+    def next(self, now: int) -> int | None:
+        """Return the next round, after this one, with a payment; None if there is none."""
+        rounds = [max(first, now + 1) for first, last, _ in self.plan if last > now]
+        return int(min(rounds)) if rounds else None
+
+    def pay(self, now: int, precision: float, share: float) -> None:
+        """Note a payment."""
         self.paid.append([now, precision])
-        self.share, self.until = share, now + stride
-        self.next = max(self.until, int(self.plan[0][0])) if self.plan else self.until
+        self.share, self.until = share, now + self.stride
 
-    def holds(self, now: int, promised: float) -> bool:
-        """Return whether the plan has a payment now, and the forecast is about the same."""
-        due = bool(self.plan) and self.plan[0][0] <= now
-        return due and abs(promised - self.promised) <= _REVISED * self.promised
+
+class Schedules(NamedTuple):
+    """Schedules for the rounds that are left; the first row is the even one.
+
+    Attributes:
+        moments: Rounds from now at which stretches of rounds begin; the first is 0.
+        shares: Of what is left, that is paid in each stretch, ``[schedules, moments]``.
+        payments: In how many equal payments.
+    """
+
+    moments: Floats
+    shares: Floats
+    payments: Floats
 
 
 class Offers(NamedTuple):
-    """Shares of what is left, what each is worth if paid now, and what the rest is worth later."""
+    """What can be paid now, by admissible schedules.
+
+    Attributes:
+        levels: Shares of what is left.
+        rows: The schedule of least regret that begins with each.
+        now: What each level is worth if nothing is paid later, on average over hypotheses.
+        later: What the rest of its schedule adds.
+        regret: By how much its schedule falls short of the best, at most.
+    """
 
     levels: Floats
+    rows: NDArray[np.int64]
     now: Floats
     later: Floats
+    regret: Floats
 
 
 class Outlook:
-    """What the rest of the budget is worth, by forecast, and how it is best spent.
+    """What schedules for the rest of the budget are worth, under every hypothesis.
 
     Args:
         left: The charge that is left to plan with, for each class of budgets.
-        paid: The payments that were made before the present round, `now`.
+        agenda: What was paid before the present round, `now`, and the plan followed so far.
         growth: By which factor the ratings are expected to grow over all rounds.
-        stride: The number of rounds that a payment takes, where not everyone is invited to each.
 
     Attributes:
-        gain: What the best schedule is worth beyond spending nothing more.
-        joining: Whether more clients are expected.
-        promised: The relative fall of the error, in the end, if the best schedule is followed.
+        schedules: Those that were compared. The first is what is followed so far, or even.
+        values: What each is worth under each hypothesis, ``[hypotheses, schedules]``: the mean
+            gain over what is to come, by the objective.
+        nothing: What it is worth to pay nothing more.
+        regret: By how much each schedule falls short of the best, at most.
+        admissible: Which of them are nowhere worse than the first.
+        negligible: Whether no schedule is worth more than nothing, whatever is true.
     """
 
     def __init__(
         self,
         forecast: Forecast,
         left: Floats,
+        agenda: Agenda,
         *,
         now: int,
         rounds: int,
         objective: Objective,
-        paid: Sequence[Sequence[float]] = (),
         growth: float = 2.0,
-        stride: int = 1,
     ) -> None:
-        self._now = now
         weights = objective.weights(rounds)[now:]
-        begins = int((weights > 0).argmax()) // stride  # people are served from then on
-        at, self.schedules = schedules(max(1, -(-(rounds - now) // stride)), begins)
-        self._moments = at * stride
+        self._now, self._stride = now, agenda.stride
+        begins = int((weights > 0).argmax()) // self._stride  # people are served from then on
+        slots = max(1, -(-(rounds - now) // self._stride))
+        found = schedules(slots, begins)
+        self._moments = found.moments * self._stride
         starts = np.minimum(self._moments.astype(np.int64), len(weights) - 1)
         self._weights = np.add.reduceat(weights, starts)
-        self._settling = _SETTLING * forecast.steps / 3
+        self._sizes = np.diff(np.append(found.moments, slots))
+        followed = self._followed(agenda)
+        if followed is not None:
+            found = Schedules(
+                found.moments,
+                np.vstack([followed[0], found.shares]),
+                np.vstack([followed[1], found.payments]),
+            )
+        self.schedules = found
+        self.hypotheses = hypotheses(forecast.steps, growth)
 
         bought = np.array([forecast.precision(share * left) for share in _SHARES])
-        before = np.array([precision for _, precision in paid])
+        before = np.array([precision for _, precision in agenda.paid])
         # In a unit of its own: whatever the clip is, squares are neither 0 nor infinite.
         unit = max(float(bought[-1]), float(before.sum()), _TINY)
         bought, before = np.maximum(bought / unit, 1e-150), before / unit
-        grid = np.geomspace(bought[0], bought[-1] * 100.0, _GRID)
+        grid = np.geomspace(bought[0], bought[-1] * 1600.0, _GRID)
         gains = np.maximum.accumulate(forecast.gain(np.append(0.0, grid * unit)))
         self.known, self._gains = float(gains[0]), gains[1:]
         self._grid, self._bought = np.log(grid), np.log(bought)
-
-        rates = (growth - 1.0) / max(rounds - 1, 1)
-        self._ratings = 1.0 + rates * (now + self._moments)
         self._pooled = forecast.pooled(self._moments)
-        self.joining = bool(self._pooled[-1] > 1.0)
-        known = 1.0 + rates * np.array([float(one) for one, _ in paid])
-        # Sums over the payments made: precision, its squares, and times the ratings known.
-        self._before = before.sum(), (before**2).sum(), (before * known).sum()
+        self._paid = before, np.array([float(at) for at, _ in agenda.paid])
+        self._rounds = rounds
 
-        self.values = self._values(self.schedules)
-        """What each schedule is worth: the mean gain over what is to come, by the objective."""
-        self.nothing = float(self._values(np.zeros((1, len(at))))[0])
-        self.gain = float(self.values.max()) - self.nothing
-        best = self.schedules[int(self.values.argmax())][None]
-        self.promised = float(self.gains(best)[0, -1])
+        self.values = self.value(found.shares, found.payments)
+        self.nothing = self.value(*np.zeros((2, 1, len(self._moments))))[:, 0]
+        best = self.values.max(axis=1, keepdims=True)
+        self.regret = (best - self.values).max(axis=0)
+        unnoticed = UNNOTICED * self._weights.sum()
+        self.admissible = (self.values >= self.values[:, :1] - unnoticed).all(axis=0)
+        self.negligible = bool((best[:, 0] - self.nothing <= unnoticed).all())
 
-    def _values(self, shares: Floats) -> Floats:
-        return np.asarray(self.gains(shares) @ self._weights)
-
-    def gains(self, shares: Floats) -> Floats:
-        """Return the relative fall of the error after each moment, ``[schedules, moments]``."""
-        logs = np.log(np.maximum(shares, _SMALLEST))
-        added = np.exp(np.interp(logs, np.log(_SHARES), self._bought)) * self._pooled
-        added = np.where(shares < _SMALLEST, 0.0, added)
-        parts = added, added**2, added * self._ratings
-        total, squares, seen = (
-            start + part.cumsum(axis=1) for start, part in zip(self._before, parts, strict=True)
+    def value(self, shares: Floats, payments: Floats) -> Floats:
+        """Return what schedules are worth under each hypothesis, ``[hypotheses, schedules]``."""
+        return np.stack(
+            [gains @ self._weights for gains in self._gains_of(shares, payments, self.hypotheses)]
         )
-        whole = np.maximum(total, _TINY)
-        payments = np.maximum(whole**2 / np.maximum(squares, _TINY), 1.0)
-        stale = 1.0 - seen / whole / self._ratings
-        kept = (1.0 - self._settling / payments) * (1.0 - _STALE * stale**2)
-        new = np.maximum(total - self._before[0], 0.0)
-        found = np.interp(np.log(np.maximum(new, _TINY)), self._grid, self._gains)
-        found = np.where(new > 0, np.maximum(found, self.known), self.known)
-        return np.asarray(np.where(total > 0, found * kept, 0.0))
 
-    def plan(self, level: float) -> Payments:
-        """Return the payments to come, by the best schedule that begins with this share now."""
-        fits = self.schedules[:, 0] == level
-        best = self.schedules[int(np.where(fits, self.values, -np.inf).argmax())]
-        left = 1.0 - np.append(0.0, best.cumsum()[:-1])
-        return [
-            [self._now + int(self._moments[at]), float(min(best[at] / left[at], 1.0))]
-            for at in np.flatnonzero(best)
-            if at > 0
-        ]
+    def offers(self) -> Offers:
+        """Return what admissible schedules begin with."""
+        allowed = np.flatnonzero(self.admissible)
+        order = allowed[np.argsort(self.regret[allowed], kind="stable")]
+        first = self.schedules.shares[order, 0] / np.maximum(self.schedules.payments[order, 0], 1)
+        levels, index = np.unique(first.round(12), return_index=True)
+        rows = order[index]
+        only = np.zeros((len(levels), len(self._moments)))
+        only[:, 0] = levels
+        now = self.value(only, np.ones_like(only)).mean(axis=0)
+        total = self.values[:, rows].mean(axis=0)
+        return Offers(levels, rows, now - self.nothing.mean(), total - now, self.regret[rows])
 
-    def offers(self, planned: Sequence[Sequence[float]] = ()) -> Offers:
-        """Return what schedules begin with, and a plan that was made before if one is due now."""
-        rows, values = self.schedules, self.values
-        if planned:
-            row, left = np.zeros((1, len(self._weights))), 1.0
-            for at, share in planned:
-                place = int(np.searchsorted(self._moments, at - self._now))
-                row[0, min(place, len(self._weights) - 1)] += left * share
-                left *= 1.0 - share
-            rows, values = np.vstack([rows, row]), np.append(values, self._values(row))
-        levels = np.unique(rows[:, 0])
-        total = np.array([values[rows[:, 0] == level].max() for level in levels])
-        now = self._values(self._only_now(levels))
-        return Offers(levels, now - self.nothing, total - now)
+    def promised(self, row: int) -> float:
+        """Return the fall of the error in the end, if a schedule is followed, by forecast."""
+        only = slice(row, row + 1)
+        shares, payments = self.schedules.shares[only], self.schedules.payments[only]
+        return float(next(self._gains_of(shares, payments, self.hypotheses[:1]))[0, -1])
 
     def fall(self, share: float) -> float:
         """Return by how much the error falls at once if this share is paid now; above 0."""
-        before, after = self.gains(self._only_now(np.array([0.0, share])))[:, 0]
-        return float(np.clip(after - before, *_FALLS))
+        shares = np.zeros((2, len(self._moments)))
+        shares[1, 0] = share
+        gains = next(self._gains_of(shares, np.ones_like(shares), self.hypotheses[:1]))[:, 0]
+        return float(np.clip(gains[1] - gains[0], *_FALLS))
 
-    def _only_now(self, levels: Floats) -> Floats:
-        shares = np.zeros((len(levels), len(self._weights)))
-        shares[:, 0] = levels
-        return shares
+    def plan(self, row: int) -> Plan:
+        """Return the payments of a schedule."""
+        shares, payments = self.schedules.shares[row], self.schedules.payments[row]
+        firsts = self._now + self._moments
+        return [
+            [int(firsts[at]), int(firsts[at] + (max(payments[at], 1) - 1) * self._stride), share]
+            for at, share in enumerate(shares.tolist())
+            if share > 0
+        ]
+
+    def _followed(self, agenda: Agenda) -> tuple[Floats, Floats] | None:
+        """Return what is left of a plan, as shares and numbers of payments at the moments."""
+        ends = np.append(self._moments[1:], (self._moments[-1] + self._sizes[-1] * self._stride))
+        shares, payments = np.zeros((2, len(self._moments)))
+        for first, last, weight in agenda.plan:
+            at = np.arange(first, last + 1, agenda.stride) - self._now
+            number, _ = np.histogram(at[at >= 0], np.append(self._moments, ends[-1]))
+            shares += weight * number / len(at)
+            payments += number
+        total = float(shares.sum())
+        return (shares / total, np.maximum(payments, 1.0)) if total > 0 else None
+
+    def _gains_of(
+        self, shares: Floats, payments: Floats, under: Sequence[Hypothesis]
+    ) -> Iterator[Floats]:
+        """Yield the relative fall of the error after each moment, under each hypothesis."""
+        each = np.log(np.maximum(shares / np.maximum(payments, 1.0), _SHARES[0]))
+        added = np.exp(np.interp(each, np.log(_SHARES), self._bought)) * payments * self._pooled
+        added = np.where(shares > 0, added, 0.0)
+        before, at = self._paid
+        new = added.cumsum(axis=1)
+        total = before.sum() + new
+        squares = (before**2).sum() + (added**2 / np.maximum(payments, 1.0)).cumsum(axis=1)
+        whole = np.maximum(total, _TINY)
+        number = np.maximum(whole**2 / np.maximum(squares, _TINY), 1.0)
+        logs, found, kept = np.log(np.maximum(new, _TINY)), {}, {}
+        for needs, convergence, growth in under:
+            if needs not in found:
+                gains = np.interp(logs - np.log(needs), self._grid, self._gains)
+                gains = np.where(new > 0, np.maximum(gains, self.known), self.known)
+                found[needs] = np.where(total > 0, gains, 0.0)
+            if (convergence, growth) not in kept:
+                rate = (growth - 1.0) / max(self._rounds - 1, 1)
+                ratings = 1.0 + rate * (self._now + self._moments)
+                seen = (before * (1.0 + rate * at)).sum() + (added * ratings).cumsum(axis=1)
+                stale = 1.0 - seen / whole / ratings
+                lost = convergence[0] * number ** -convergence[1]
+                kept[convergence, growth] = (1.0 - lost) * (1.0 - _STALE * stale**2)
+            yield found[needs] * kept[convergence, growth]
 
 
 @lru_cache(maxsize=512)
-def schedules(rounds: int, begins: int) -> tuple[Floats, Floats]:
-    """Return the schedules among which the best is sought, for this many rounds that are left.
+def schedules(rounds: int, begins: int) -> Schedules:
+    """Return the schedules among which one is sought, for this many rounds that are left.
 
-    They are moments, as rounds from now, of which the first is 0; and the share of what is left
-    that is paid at each of them, ``[schedules, moments]``. People are served from `begins` on.
+    There are even, falling and growing charges, for all rounds or from later on; a few rounds in
+    the beginning or in the end; a few single payments; and each of them mixed with the even one.
+    People are served from `begins` on.
     """
-    few = min(rounds, _POINTS // 2)
-    moments = np.unique(
-        np.concatenate(
-            [
-                np.geomspace(1, rounds, few).astype(np.int64) - 1,
-                np.linspace(0, rounds - 1, few).astype(np.int64),
-                np.arange(max(0, rounds - max(_COUNTS)), rounds),
-                [begins],
-            ]
-        )
-    )
-    found: list[tuple[NDArray[Any], NDArray[Any]]] = []  # when, and how much
-    delays = {0, 1, 2, begins, *(int(rounds * part) for part in _DELAYS)}
+    few = min(rounds, _POINTS if rounds <= _POINTS else _POINTS // 2)
+    ends = np.arange(max(0, rounds - max(_COUNTS)), rounds)
+    early = np.geomspace(1, rounds, few).astype(np.int64) - 1
+    spread = np.linspace(0, rounds - 1, few).astype(np.int64)
+    moments = np.unique(np.concatenate([early, spread, ends, [begins]]))
+    sizes = np.diff(np.append(moments, rounds)).astype(np.float64)
+    middle = moments + (sizes - 1) / 2
+    rows: list[Floats] = [sizes]  # what is paid at each moment
+    single: list[Floats] = []  # when single payments are made
+
+    delays = {0, begins, *(int(rounds * part) for part in _DELAYS)}
+    lasting = 2 ** np.arange(int(rounds).bit_length())
     for delay in sorted(delay for delay in delays if delay < rounds):
-        for count in (count for count in _COUNTS if count <= rounds - delay):
-            even, rest = np.ones(count), rounds - delay
-            spread = delay + np.geomspace(1, rest, count + 1)[:-1] - 1
-            found += [(spread, even), (spread, 0.8 ** np.arange(count))]
-            if delay == 0:
-                found.append((np.arange(count) * rest / count, even))
-    for count in (count for count in _COUNTS if count <= rounds):
-        found.append((np.arange(rounds - count, rounds), np.ones(count)))
-    rows = np.zeros((len(found), len(moments)))
-    for row, (at, charges) in zip(rows, found, strict=True):
-        places = np.searchsorted(moments, np.minimum(at, rounds - 1))
-        np.add.at(row, places, charges / charges.sum())
-    _, first = np.unique(rows, axis=0, return_index=True)
-    return moments.astype(np.float64), rows[np.sort(first)]
+        there, age = moments >= delay, np.maximum(middle - delay, 0.0) + 1.0
+        powers = (0.0, -0.5, -1.0, -2.0, 0.5, 1.0, 2.0, 4.0) if delay in (0, begins) else (0.0,)
+        rows += [np.where(there, sizes * age**power, 0.0) for power in powers]
+        if delay in (0, begins):
+            rows += [np.where(there, np.clip(delay + k - moments, 0, sizes), 0.0) for k in lasting]
+            counts = [count for count in _COUNTS if count <= rounds - delay]
+            for count in counts:
+                single.append(delay + np.geomspace(1, rounds - delay, count + 1)[:-1] - 1)
+                single.append(delay + np.arange(count) * (rounds - delay) / count)
+    rows += [np.clip(moments + sizes - (rounds - k), 0.0, sizes) for k in lasting]
+    shares = np.array([row / row.sum() for row in rows])
+    payments = np.where(shares > 0, sizes, 0.0)
+    points = np.zeros((len(single), len(moments)))
+    for row, at in enumerate(single):
+        places = np.searchsorted(moments, np.minimum(at, rounds - 1), side="right") - 1
+        np.add.at(points[row], places, 1.0 / len(at))
+    shares, payments = np.vstack([shares, points]), np.vstack([payments, points > 0])
+    shares = np.vstack([shares, (shares + shares[:1]) / 2])
+    payments = np.vstack([payments, np.broadcast_to(sizes, payments.shape)])
+    return Schedules(moments.astype(np.float64), shares, payments)

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betaincinv, chdtri, gammainc, stdtrit
+from scipy.special import betaincinv, chdtri, gammainc, gammaincc, stdtrit
 from scipy.stats import binom
 
 from bgtplanner.errors import ConfigError
@@ -180,20 +181,21 @@ def at_least(name: str, hits: int, number: int, chance: float, fault: str) -> Ch
     return Check(name, float(binom.sf(hits - 1, number, chance)), hits / number, chance, fault)
 
 
-def told_apart(name: str, games: list[list[str]], worlds: NDArray[np.bool_], fault: str) -> Check:
-    """Check whether an outcome reveals which of two worlds it was, more often than a coin."""
+def fair_coins(name: str, coins: Iterable[NDArray[np.bool_]], fault: str) -> Check:
+    """Check whether coins, each tossed many times, show both of their sides equally often.
+
+    The worst coin counts, corrected for their number.
+    """
     found = []
-    for outcomes in games:
-        for label in set(outcomes):
-            right = int((np.array([other == label for other in outcomes]) == worlds).sum())
-            most = max(right, len(worlds) - right)
-            found.append((float(binom.sf(most - 1, len(worlds), 0.5)), most / len(worlds)))
+    for tosses in coins:
+        most = max(int(tosses.sum()), int((~tosses).sum()))
+        found.append((2 * float(binom.sf(most - 1, len(tosses), 0.5)), most / len(tosses)))
     p_value, measured = min(found)
-    return Check(name, min(1.0, 2 * len(found) * p_value), measured, 0.5, fault)
+    return Check(name, min(1.0, len(found) * p_value), measured, 0.5, fault)
 
 
 def size_of_noise(first: Floats, second: Floats, *, laplace: bool) -> Check:
-    """Check whether noise is as large as stated, in all and in every column.
+    """Check whether noise is as large as stated, no less and no more, in all and in every column.
 
     The noise of the releases of each input, ``[releases, columns]``, is in units of the stated
     scale. The sum of squares about the mean has a chi-square distribution, that of the absolute
@@ -205,12 +207,16 @@ def size_of_noise(first: Floats, second: Floats, *, laplace: bool) -> Check:
     else:
         size = (len(first) * first.var(axis=0) + len(second) * second.var(axis=0)) / 2
         freedom = (len(first) + len(second)) / 2 - 1
-    whole = float(gammainc(freedom * len(size), size.sum()))
-    single = float(gammainc(freedom, size).min()) * len(size)
-    measured = float((size.min() if single < whole else size.mean()) / freedom)
+    tails = ((gammainc, size.min(), "smaller"), (gammaincc, size.max(), "larger"))
+    found = [
+        (2 * number * float(tail(freedom * of, worst * of)), float(worst / freedom), word)
+        for tail, extreme, word in tails
+        for number, of, worst in ((1, len(size), size.mean()), (len(size), 1, extreme))
+    ]
+    p_value, measured, word = min(found)
     measured = measured if laplace else math.sqrt(measured)  # of scales, not of variances
-    p_value = min(1.0, 2 * min(whole, single))
-    return Check("size of the noise", p_value, measured, 1.0, "the noise is smaller than stated")
+    fault = f"the noise is {word} than stated"
+    return Check("size of the noise", min(1.0, 2 * p_value), measured, 1.0, fault)
 
 
 def fresh_noise(first: Floats, second: Floats) -> Check:

@@ -18,7 +18,8 @@ random direction. Both only mix inputs, each of which is protected.
 
 For a real client the choices are exact coins of 64 bits whose odds are rounded down, z and a are
 exact to 112 bits below the point, and the release is computed in whole numbers and rounded to 24
-bits; ``docs/proofs/privunit.md`` bounds what remains. It is for ``trust = local``.
+bits; ``docs/proofs/privunit.md`` bounds what remains, which is a delta of at most 2^-40: a release
+of a larger one is refused. It is for ``trust = local``.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ _SAFETY = 1e-9  # relative to epsilon: more than rounding can add to it
 _LEAST, _MOST = 1e-14, 1e7  # epsilons
 _RELEASED_BITS = 24  # bits of a release below its scale
 _INPUT_BITS = 60  # bits of an upload's direction that are used
+_ROUNDED = 2.0**42  # the most that (1 + exp(epsilon)) * coordinates may be: 2^-40 over 2^-82
 
 
 class Cap(NamedTuple):
@@ -124,6 +126,9 @@ def randomise(clipped: ArrayLike, source: NoiseSource, *, bound: float, epsilon:
     ConfigError.unless(short, "uploads", "longer", "uploads that were clipped to the bound")
     share, scale = length / bound, bound / float(cap.strength)
     if isinstance(source, ExactNoise):
+        most = math.log(_ROUNDED / max(uploads.shape[1], 1) - 1)
+        expected = f"at most {most:.4g} for a real upload of so many coordinates"
+        ConfigError.unless(float(epsilon) <= most, "epsilon", float(epsilon), expected)
         return scale * _turned_exactly(direction, share, cap, source)
     return np.asarray(scale * _turned(source, direction, share, cap.threshold, cap.chance))
 

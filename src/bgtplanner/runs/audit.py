@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from typing import Any
 from bgtplanner.errors import ConfigError
 from bgtplanner.paper.accounting import client_level
 from bgtplanner.privacy.accountants import default_accountant
-from bgtplanner.privacy.audit import Check, Finding, lower_bound, releases_needed
+from bgtplanner.privacy.audit import Check, lower_bound, releases_needed
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.compatibility import neighbours_of
 from bgtplanner.privacy.randomness import NoiseSource, SeededNoise
@@ -97,51 +96,37 @@ def audit(
     try:
         where = _RAM if os.access(_RAM, os.W_OK) else None
         with tempfile.TemporaryDirectory(prefix="bgtplanner-audit-", dir=where) as site:
-            seen = list(_attacked(setting, path, number, Path(site), noise))
+            trials, games = _attacked(setting, path, -(-number // 2), Path(site), noise)
     finally:
         logging.disable(logging.NOTSET)
-    return _concluded(setting, path, seen, confidence)
+    return _concluded(setting, path, trials, [*trials.checks(), *games], confidence)
 
 
 def _attacked(
-    setting: Setting, path: str, releases: int, site: Path, noise: NoiseSource | None
-) -> Iterator[tuple[str, Trials, list[Check]]]:
-    """Yield what was released, the trials, and how well other attacks on the same code did."""
-    number = -(-releases // 2)
+    setting: Setting, path: str, number: int, site: Path, noise: NoiseSource | None
+) -> tuple[Trials, list[Check]]:
+    """Return trials of both inputs, and how well other attacks on the same code did."""
     if path == "guard":
-        yield "releases", guard_trials(setting, number, noise), []
-        return
+        return guard_trials(setting, number, noise), []
     from bgtplanner.runs.audit_machines import ClientTarget, GroupTarget
 
-    if setting.trust == "local":
-        client = ClientTarget(setting, site, noise)
-        yield "releases", client.trials(number), client.games()
-        return
-    parts = {  # those who leave are not in the sum, or they are
-        "drop-outs before the upload": ("keys", "shares", "upload"),
-        "drop-outs after the upload": ("sign", "open"),
-    }
-    for what, leaving in parts.items():
-        group = GroupTarget(setting, site, noise, leaving)
-        yield what, group.trials(-(-number // len(parts))), group.games()
+    target = (ClientTarget if setting.trust == "local" else GroupTarget)(setting, site, noise)
+    return target.trials(number), target.games()
 
 
 def _concluded(
-    setting: Setting, path: str, seen: list[tuple[str, Trials, list[Check]]], confidence: float
+    setting: Setting, path: str, trials: Trials, checks: list[Check], confidence: float
 ) -> dict[str, Any]:
-    """Return what the releases and checks of all parts show together."""
+    """Return what the releases and checks show together."""
     risk = (1 - confidence) / 2  # one half for guesses, one for everything else
-    checks = [(what, check) for what, of, games in seen for check in (*of.checks(), *games)]
-    guesses, each = 1 - risk / len(seen), risk / (len(checks) + len(seen))
+    guesses, each = 1 - risk, risk / (len(checks) + 1)
     claim, delta = setting.budget.epsilon, setting.budget.delta
     bound = partial(lower_bound, delta=delta, confidence=guesses, confidence_gaussian=1 - each)
-    stated = [bound(*of.ideal_scores()) for _, of, _ in seen]
-    shown = [bound(of.scores(of.first), of.scores(of.second)) for _, of, _ in seen]
-    ideal, found = (Finding(*map(max, zip(*of, strict=True))) for of in (stated, shown))
+    ideal = bound(*trials.ideal_scores())
+    found = bound(trials.scores(trials.first), trials.scores(trials.second))
     most = 2 if setting.mechanism == "gaussian" else 1  # the second one is for Gaussian noise
     lower = max(found[:most])
-    refuted = lower > claim or any(check.p_value <= each for _, check in checks)
-    parts = {what: 2 * len(trials.first) for what, trials, _ in seen}
+    refuted = lower > claim or any(check.p_value <= each for check in checks)
     summed = path == "client" and setting.trust == "secagg"
     group = {"members": MEMBERS, "dropouts": DROPOUTS, "colluders": COLLUDERS}
     whole = claim  # of a client all of whose rows are charged alone
@@ -151,17 +136,17 @@ def _concluded(
     return {
         "mechanism": setting.mechanism, "trust": setting.trust, "neighbours": setting.neighbours,
         "unit": setting.unit, "path": path, "accounting": setting.accountant.name,
-        "delta": delta, "releases": sum(parts.values()), "confidence": confidence,
+        "delta": delta, "releases": 2 * len(trials.first), "confidence": confidence,
         "claimed_epsilon": claim, "client_level_epsilon": whole,
         "epsilon_lower": lower, "epsilon_lower_any": found.epsilon,
         "epsilon_lower_gaussian": found.epsilon_gaussian if most == 2 else None,
         "epsilon_largest": found.largest, "epsilon_expected": max(ideal[:most]),
         "releases_needed": releases_needed(claim, delta=delta, confidence=guesses),
-        "parts": [{"what": what, "releases": number} for what, number in parts.items()],
+        "parts": [{"what": "releases", "releases": 2 * len(trials.first)}],
         **{name: number if summed else None for name, number in group.items()},
         "checks": [
-            check._asdict() | {"risk": each, "part": what, "refuted": check.p_value <= each}
-            for what, check in checks
+            check._asdict() | {"risk": each, "part": "releases", "refuted": check.p_value <= each}
+            for check in checks
         ],
         "verdict": "refuted" if refuted else "inconclusive" if found.largest < claim else "holds",
     }  # fmt: skip

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import tempfile
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from bgtplanner.errors import BGTPlannerError, MissingExtraError
 from bgtplanner.privacy.accountants import to_ticks
-from bgtplanner.privacy.audit import Check, at_least, told_apart
+from bgtplanner.privacy.audit import Check, fair_coins
 from bgtplanner.privacy.mechanisms import mechanism_named
 from bgtplanner.privacy.randomness import NoiseSource, SeededNoise
 from bgtplanner.privacy.shares import Shares
@@ -30,9 +31,9 @@ except ModuleNotFoundError as error:
     raise MissingExtraError("flower", "an audit of clients") from error
 
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.federation.aggregation.keys import public_bytes
-from bgtplanner.federation.aggregation.masks import unpack
-from bgtplanner.federation.aggregation.messages import STEPS, Upload
+from bgtplanner.federation.aggregation.keys import public_bytes, self_key
+from bgtplanner.federation.aggregation.masks import mask, reduced, unpack
+from bgtplanner.federation.aggregation.messages import STEPS, Opened, Upload
 from bgtplanner.federation.aggregation.messages import Request as SumRequest
 from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.federation.aggregation.server import Server
@@ -46,15 +47,15 @@ from bgtplanner.models.interactions import Shared
 
 Floats = NDArray[np.float64]
 Words = NDArray[np.uint64]
+Bools = NDArray[np.bool_]
 
 _PLENTY = 1e5  # epsilon of a policy: enough for any number of requests
-_CLIP = 0.1  # shorter than the upload of a client with one rating
+_CLIP = 1e-3  # far shorter than the upload of a client with one rating
 _KEPT = 1  # answers that a client keeps
 _TURNS = 16  # of a game: 2^-16 is below every risk
 _ITEMS = 32
 _MEAN = 0.5  # public; it makes ratings of 1 and 0 nearly opposite
-_NONE = "user,item,rating\n"
-_RATED = {1: _NONE + "u,item 0,1.0\n", 0: _NONE, -1: _NONE + "u,item 0,0.0\n"}
+_NO_RATINGS = "user,item,rating\n"
 
 
 class _Folder:
@@ -69,7 +70,11 @@ class _Folder:
         noise_for = None if noise is None else lambda *_: noise
         return Client(load_client(self.home / "client.toml"), noise=noise_for)
 
-    def rate(self, table: str) -> None:
+    def rate(self, sign: int, item: int = 0) -> None:
+        """Let the client have one rating, the highest or the lowest of all, or none."""
+        self.write(_NO_RATINGS + f"u,item {item},{(sign + 1) / 2}\n" * abs(sign))
+
+    def write(self, table: str) -> None:
         """Replace the client's table of ratings."""
         (self.home / "ratings.csv").write_text(table, encoding="utf-8")
 
@@ -90,19 +95,17 @@ class _Folders:
     """
 
     def __init__(self, setting: Setting, site: Path, noise: NoiseSource | None) -> None:
-        self.setting, self.noise, self.scale = setting, noise, setting.scale * _CLIP
+        self.setting, self.noise = setting, noise
         self.site, self.folders = Path(tempfile.mkdtemp(dir=site)), list[_Folder]()
         self._rounds = itertools.count(1)
         none = np.zeros((_ITEMS, 0), dtype=np.float32)
         items = tuple(f"item {index}" for index in range(_ITEMS))
         self.catalogue = SentCatalogue(items=items, low=0.0, high=1.0, features=none)
-        self.ahead = self._upload(1.0)
-        self.behind = self._upload(0.0) if setting.other_side else 0 * self.ahead
         for _ in range(1 if setting.trust == "local" else MEMBERS):
             self._enroll()
 
     def _upload(self, value: float) -> Floats:
-        """Return the clipped upload of a client with this rating."""
+        """Return the clipped upload of a client with this rating of the first item, by items."""
         ratings = Ratings.from_arrays(
             [0], [0], [value], client=np.zeros(1), items=np.arange(_ITEMS), scale=(0.0, 1.0)
         )
@@ -110,7 +113,7 @@ class _Folders:
         shared = Shared(model.items, model.dense)  # type: ignore[arg-type]
         upload = np.asarray(upload_of(Biases(mean=_MEAN), shared, ratings), dtype=np.float64)
         order = 1 if self.setting.mechanism == "laplace" else 2
-        return np.asarray(_CLIP * upload / np.linalg.norm(upload, order))
+        return np.asarray(_CLIP * upload / np.linalg.norm(upload, order)).reshape(_ITEMS, -1)
 
     def _request(self) -> Request:
         """Return a request for a round that nobody was asked for before."""
@@ -142,22 +145,34 @@ class _Folders:
         (home / "policy.toml").write_text("\n".join(lines), encoding="utf-8")
         (home / "client.toml").write_text('ratings = "ratings.csv"\n', encoding="utf-8")
         self.folders.append(folder := _Folder(home, self.noise))
-        folder.rate(_NONE)
+        folder.rate(0)
         folder.client().enroll()
         folder.client().hold(self.catalogue)
         return folder
 
     def trials(self, number: int) -> Trials:
-        """Play one round per trial; every client is restarted for every message."""
-        seen = np.empty((2, number, 1, len(self.ahead)))
-        for side, sign in enumerate((1, self.setting.other_side)):
-            for trial in range(number):
-                self.folders[0].rate(_RATED[sign])
-                seen[side, trial, 0] = self._released()
-        ahead, behind = (np.tile(way, (number, 1, 1)) for way in (self.ahead, self.behind))
-        return Trials(self.setting, self.scale, seen[0], seen[1], ahead, behind)
+        """Play one round per trial; every client is restarted for every message.
 
-    def _released(self) -> Floats:
+        Each trial is about an item of its own, so that no coordinate stays unused.
+        """
+        setting, items = self.setting, np.random.default_rng(0).integers(_ITEMS, size=number)
+        seen, scales = [], np.ones((number, 1, 1))
+        for sign in (1, setting.other_side):
+            for trial, item in enumerate(items):
+                self.folders[0].rate(sign, item)
+                values, surplus = self._released(trial)
+                seen.append(values)
+                scales[trial] = setting.scale * _CLIP * surplus
+        uploads = [self._upload((sign + 1) / 2) * abs(sign) for sign in (1, setting.other_side)]
+        ahead, behind = (
+            np.array([np.roll(way, item, axis=0).reshape(1, -1) for item in items])
+            for way in uploads
+        )
+        first, second = np.array(seen).reshape(2, number, 1, -1)
+        return Trials(setting, scales, first, second, ahead, behind)
+
+    def _released(self, trial: int) -> tuple[Floats, float]:
+        """Return what an attacker sees of a round, and its noise over what is promised."""
         raise NotImplementedError
 
     def games(self) -> list[Check]:
@@ -173,55 +188,59 @@ class _Folders:
 class ClientTarget(_Folders):
     """A client whose noised uploads the server sees."""
 
-    def _released(self) -> Floats:
+    def _released(self, _: int) -> tuple[Floats, float]:
         answer = self.folders[0].ask(self._request())
         if answer is None:
             raise BGTPlannerError("the audited client refused a request that its policy allows")
-        return np.frombuffer(answer)
+        return np.frombuffer(answer), 1.0
 
     def games(self) -> list[Check]:
         """Return what else a server can try: repeats, silence, and more than the budget."""
         worlds = np.random.default_rng(0).integers(0, 2, _TURNS).astype(bool)
 
-        def played(table: str, asked: int, epsilon: float = _PLENTY) -> list[str]:
-            """Let a client have these ratings, or the usual ones, by the toss of a coin."""
-            folder = self._enroll(epsilon)
-            return [self._outcome(folder, table if of else _RATED[1], asked) for of in worlds]
+        def guesses(table: str, asked: int, epsilon: float = _PLENTY) -> list[Bools]:
+            """Let a client have these ratings, or the usual one, by the toss of a coin.
 
-        repeats = [played(_RATED[-1], asked) for asked in (1, _KEPT + 2)]
-        silences = [played(table, 0) for table in (_NONE, "no table")]
-        played(_NONE, 0, epsilon=self.setting.budget.epsilon)
+            Each outcome may be taken for a sign of these ratings: return when that is right.
+            """
+            folder = self._enroll(epsilon)
+            seen = np.array([self._outcome(folder, table if of else None, asked) for of in worlds])
+            return [(seen == outcome) == worlds for outcome in np.unique(seen)]
+
+        other = _NO_RATINGS + "u,item 0,0.0\n"
+        repeats = guesses(other, 1) + guesses(other, _KEPT + 2)
+        silences = guesses(_NO_RATINGS, 0) + guesses("no table", 0)
+        guesses(_NO_RATINGS, 0, epsilon=self.setting.budget.epsilon)
         told = "whether an answer is repeated tells whether the ratings changed"
         silent = "whether there is an answer tells whether there are ratings"
         return [
-            told_apart("same request again", repeats, worlds, told),
-            told_apart("no ratings", silences, worlds, silent),
+            fair_coins("same request again", repeats, told),
+            fair_coins("no ratings", silences, silent),
             *super().games(),
         ]
 
-    def _outcome(self, folder: _Folder, table: str, asked: int) -> str:
+    def _outcome(self, folder: _Folder, table: str | None, asked: int) -> str:
         """Change the ratings after so many requests, and then ask for the first of them."""
-        folder.rate(_RATED[1])
+        folder.rate(1)
         requests = [self._request() for _ in range(max(1, asked))]
         before = [folder.ask(request) for request in requests[:asked]]
-        folder.rate(table)
+        if table is not None:
+            folder.write(table)
         answer = folder.ask(requests[0])
         return "refused" if answer is None else "same" if answer in before else "other"
 
 
 class GroupTarget(_Folders):
-    """Every step of secure aggregation; members drop out before one of the steps `leaving`.
+    """Every step of secure aggregation; members drop out before one of the steps, in turn.
 
     The attacker is the server with as many clients as may collude, the first ones after the
     audited: it subtracts what they have sent. As many as may, the last ones, drop out. What is
     left is the upload of the audited client, and noise that must be the full noise nevertheless.
     """
 
-    def __init__(
-        self, setting: Setting, site: Path, noise: NoiseSource | None, leaving: tuple[str, ...]
-    ) -> None:
+    def __init__(self, setting: Setting, site: Path, noise: NoiseSource | None) -> None:
         super().__init__(setting, site, noise)
-        self._leaving, self._highest = itertools.cycle(leaving), list[Words]()
+        self._alike: dict[str, list[Bools]] = {}
         files = [folder.client().file for folder in self.folders]
         names = tuple(f"client {place}" for place in range(MEMBERS))
         keys = tuple(public_bytes(identity_in(file.identity)) for file in files)
@@ -234,27 +253,23 @@ class GroupTarget(_Folders):
             scale=scale, clip=_CLIP, invited=MEMBERS, most_dropouts=DROPOUTS,
             most_colluders=COLLUDERS,
         )  # fmt: skip
-        # Those who leave after their upload have added noise that nobody needs.
-        extra = DROPOUTS if "open" in leaving else 0
-        self.scale *= float(np.sqrt(1 + extra / (MEMBERS - DROPOUTS - COLLUDERS)))
 
-    def _released(self) -> Floats:
+    def _released(self, trial: int) -> tuple[Floats, float]:
         """Return what the attacker makes of the sum of a round: it takes away what it knows."""
-        shares, request = self._shares, self._request()
-        size, members = len(self.ahead), range(MEMBERS)
-        colluders = members[1 : 1 + COLLUDERS]
+        shares, request, leaving = self._shares, self._request(), STEPS[trial % len(STEPS)]
+        size, members = _ITEMS * 2, range(MEMBERS)
+        colluders, gone = members[1 : 1 + COLLUDERS], members[-DROPOUTS:]
         agreed = SumRequest(
             run=request.run, round=request.round, roster=self._roster.digest,
             members=frozenset(members), bits=shares.bits(size), size=size,
             dropouts=DROPOUTS, colluders=COLLUDERS,
             context=SumStep.context(request, shares.scale, shares.clip),
         )  # fmt: skip
-        server, leaving, gone = Server(agreed, self._roster), next(self._leaving), range(0)
-        messages = dict.fromkeys(members, b"")
+        server, messages = Server(agreed, self._roster), dict.fromkeys(members, b"")
+        uploads, opened = dict[int, Words](), list[int]()
         for step in STEPS:
-            if step == leaving:
-                gone = members[-DROPOUTS:]
-            for place in messages.keys() - set(gone):
+            left = set(gone) if STEPS.index(step) >= STEPS.index(leaving) else set[int]()
+            for place in messages.keys() - left:
                 asked = SumStep(
                     step=step, round=agreed.to_bytes(), message=messages[place],
                     catalogue=self.catalogue.digest, scale=shares.scale,
@@ -267,24 +282,39 @@ class GroupTarget(_Folders):
                 server.receive(place, answer)
                 if step == "upload":
                     folder.answers.add(answer)
-                if step == "upload" and place == 0:
-                    words = unpack(Upload.from_bytes(answer).values, size, agreed.bits)
-                    self._highest.append(words >> np.uint64(agreed.bits - 2))
+                    uploads[place] = unpack(Upload.from_bytes(answer).values, size, agreed.bits)
+                    self._look("as sent", uploads[place], agreed.bits)
+                if step == "open":
+                    seen = Opened.from_bytes(answer)
+                    uploads[place] -= mask(self_key(seen.seed, seen.session, place), size)
+                    opened.append(place)
             messages = server.close_step()
-        opened = server.finish()
-        left = opened.values
+        values, places = server.finish()
+        for number in range(1, min(len(opened), len(places) - 1) + 1):
+            for chosen in itertools.combinations(sorted(opened), number):
+                total = sum((uploads[place] for place in chosen), np.zeros(size, np.uint64))
+                self._look(str(chosen), reduced(total, agreed.bits), agreed.bits)
         for place in colluders:
-            left = left - shares.encode(np.zeros(size), SeededNoise([place, request.round]))
-        return shares.decode(left & shares.mask(size), len(opened.places))
+            values = values - shares.encode(np.zeros(size), SeededNoise([place, request.round]))
+        # Those who leave after their upload have added noise that nobody needs.
+        surplus = math.sqrt((len(places) - COLLUDERS) / shares.honest)
+        return shares.decode(values & shares.mask(size), len(places)), surplus
+
+    def _look(self, what: str, words: Words, bits: int) -> None:
+        """Note whether the two highest bits of numbers are equal.
+
+        The bits are so many that a sum of uploads without masks, with its noise, hardly ever
+        reaches half of the range: they are equal then. Under a mask, half of them are.
+        """
+        highest = words >> np.uint64(bits - 2)
+        self._alike.setdefault(what, []).append((highest == 0) | (highest == 3))
 
     def games(self) -> list[Check]:
-        """Return whether masked uploads look like plain ones, or like their negatives.
-
-        The bits are so many that an upload without a mask, with its noise, hardly ever reaches
-        half of the range: its two highest bits are equal. Under a mask, half of them are.
-        """
-        alike = np.concatenate([(highest == 0) | (highest == 3) for highest in self._highest])
-        hits = max(int(alike.sum()), int((~alike).sum()))
-        fault = "a masked upload is not uniform: its highest bits show what is under the mask"
-        found = at_least("masked uploads", hits, len(alike), 0.5, fault)
-        return [found._replace(p_value=min(1.0, 2 * found.p_value)), *super().games()]
+        """Return whether uploads are hidden, and sums of some after their self masks are open."""
+        alike = {what: np.concatenate(found) for what, found in self._alike.items()}
+        sent, fault = alike.pop("as sent"), "is not uniform: its highest bits show what is under"
+        return [
+            fair_coins("masked uploads", [sent], f"a masked upload {fault} the masks"),
+            fair_coins("pairwise masks", alike.values(), f"a sum of some uploads {fault} them"),
+            *super().games(),
+        ]

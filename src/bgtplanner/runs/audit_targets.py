@@ -76,13 +76,13 @@ class Setting:
 class Trials:
     """Releases of two neighbouring inputs, ``[trials, blocks, coordinates]``, and their judgement.
 
-    The scale is that of the stated noise. `ahead` and `behind` are the clipped uploads of the
-    first and of the second input, with one block; zero stands for nothing in the place of an
-    upload.
+    The scale is that of the stated noise in every trial. `ahead` and `behind` are the clipped
+    uploads of the first and of the second input, with one block; zero stands for nothing in the
+    place of an upload.
     """
 
     setting: Setting
-    scale: float
+    scale: Floats
     first: Floats
     second: Floats
     ahead: Floats
@@ -123,7 +123,7 @@ class Trials:
             beyond = np.append(beyond, self._beyond(self.second, self.behind))
         chance = 0.5 if self.setting.cap is None else float(self.setting.cap.chance)
         far = "an upload reaches further than its clip allows"
-        step = 2.0 ** (math.floor(math.log2(self.scale)) - _BITS)
+        step = 2.0 ** (np.floor(np.log2(self.scale)) - _BITS)
         off = sum(int((of / step % 1 != 0).sum()) for of in (self.first, self.second))
         grid = "the last bits of a release are not covered by noise"
         return [
@@ -144,8 +144,8 @@ class Trials:
         along = _unit(self.ahead)
         turned = np.arange(size) == np.abs(along).argmax(axis=2)[..., None]
         mirror = _unit(along + np.where(along < 0, -1.0, 1.0) * turned)
-        across = values - 2 * (values * mirror).sum(axis=2, keepdims=True) * mirror
-        return np.asarray(across[~turned].reshape(-1, size - 1) / self.scale)
+        across = (values - 2 * (values * mirror).sum(axis=2, keepdims=True) * mirror) / self.scale
+        return np.asarray(across[~turned].reshape(-1, size - 1))
 
     def _beyond(self, values: Floats, upload: Floats) -> NDArray[np.bool_]:
         """Return which blocks reach as far as the upload, or into the cap around it."""
@@ -184,4 +184,5 @@ def guard_trials(setting: Setting, number: int, noise: NoiseSource | None) -> Tr
         )  # fmt: skip
         guard.settle(release)
         seen.append(np.asarray(release.values[:number]).reshape(number, -1, _SIZE))
-    return Trials(setting, setting.scale, seen[0], seen[1], ahead, setting.other_side * ahead)
+    scale = np.full((number, 1, 1), setting.scale)
+    return Trials(setting, scale, seen[0], seen[1], ahead, setting.other_side * ahead)

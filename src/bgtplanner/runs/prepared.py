@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -31,14 +32,33 @@ def ratings_of(config: Config) -> Ratings:
     words = tuple(name.strip() for name in (data.items_words or "").split(",") if name.strip())
     columns = ItemsFormat(item=data.items_column, words=words)
     how: dict[str, Any] = {"items_format": None if columns == ItemsFormat() else columns}
-    for name in ("data_dir", "duplicates", "delimiter", "header", "scale", "items"):
+    for name in (
+        *("data_dir", "duplicates", "delimiter", "header", "decimal_comma", "scale"),
+        *("feedback", "count_cap", "items"),
+    ):
         how[name] = getattr(data, name)
-    for name in ("user", "item", "rating", "time", "client"):
+    for name in ("user", "item", "rating", "weight", "time", "client"):
         how[name] = getattr(data, f"{name}_column")
     if data.dataset == "synthetic":
         how["shape"] = config.synthetic.model_dump()
     ratings = load_ratings(data.dataset, seed=seed, unknown_items=data.unknown_items, **how)
     return ratings if data.clients is None else deal_users(ratings, data.clients, seed=seed)
+
+
+def ratings_from(frame: Any, settings: Mapping[str, Any]) -> Ratings:
+    """Return the ratings in a frame, whose columns and values are what the settings say.
+
+    What they do not say is detected, as in a file.
+    """
+    columns = {f"data.{role}_column": role for role in ("user", "item", "time", "client")}
+    columns |= {"data.rating_column": "value", "data.weight_column": "value"}
+    columns |= {f"data.{key}": key for key in ("scale", "feedback", "count_cap", "duplicates")}
+    given = {name: settings[key] for key, name in columns.items() if key in settings}
+    if "data.weight_column" in settings:
+        given["feedback"] = "clicks"
+    if given.get("value") == "none":
+        given["value"] = None
+    return Ratings.from_frame(frame, **given)
 
 
 def split_of(config: Config, ratings: Ratings) -> Split:

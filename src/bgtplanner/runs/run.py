@@ -40,7 +40,7 @@ from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.gains import gains_of
 from bgtplanner.runs.loop import Run
 from bgtplanner.runs.observers import Observer
-from bgtplanner.runs.prepared import Prepared, ratings_of
+from bgtplanner.runs.prepared import Prepared, ratings_from, ratings_of
 from bgtplanner.runs.recommending import example_users, examples_of, number_of_examples
 from bgtplanner.runs.result import Result
 from bgtplanner.runs.summary import (
@@ -57,11 +57,11 @@ from bgtplanner.runs.summary import (
 )
 
 _LOST = 1e6  # no parameter that predicts ratings from 0 to 1 is anywhere near
-RATINGS = "Ratings, or the name of a data set; of a table: Ratings.from_frame(table)"
+RATINGS = "Ratings, a table with named columns, or the name of a data set"
 
 
 def simulate(
-    ratings: Ratings | str = "demo",
+    ratings: Ratings | str | Any = "demo",
     *,
     model: Learner | str | None = None,
     policy: Policy | type[Policy] | str | None = None,
@@ -78,7 +78,8 @@ def simulate(
     """Train a federated recommender and return the result.
 
     Args:
-        ratings: Ratings, or the name of a data set, ``csv:PATH`` or ``parquet:PATH``.
+        ratings: Ratings, a table with named columns such as a DataFrame, or the name of a data
+            set, ``csv:PATH`` or ``parquet:PATH``.
         model: ``tastes``, ``biases``, ``factorization``, ``fedgnn``, ``package.module:Class``, or
             a learner.
         policy: A name, ``package.module:Class``, a class, or a policy made for these clients.
@@ -97,6 +98,8 @@ def simulate(
         >>> result.summary["rmse_final"] < result.summary["rmse_constant"]
         True
     """
+    if isinstance(ratings, Mapping) or hasattr(ratings, "columns"):
+        ratings = ratings_from(ratings, as_settings(settings))
     refuse_unless(isinstance(ratings, Ratings | str), "ratings", ratings, RATINGS)
     said, given = model_given(model)
     named: dict[str, Any] = said | {

@@ -23,6 +23,7 @@ from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import no_info_plain_validator_function
 
 from bgtplanner.data.ratings import Duplicates
+from bgtplanner.data.scales import COUNT_CAP, Feedback
 from bgtplanner.data.split import Arrival
 from bgtplanner.errors import ConfigError
 from bgtplanner.models.registry import MODELS
@@ -134,14 +135,19 @@ class DataSection(Section):
         arrival: Whether the others arrive in ``random`` order, or by ``time``.
         duplicates: Which rating is kept where a user rated an item twice.
         clients: Distribute the users over this many clients. By default each user is one client.
-        delimiter: Delimiter of your table; detected by default, like all that follow but `scale`.
+        delimiter: Delimiter of your table; detected by default, like header and columns.
         header: Whether the first row holds names.
+        decimal_comma: Whether numbers are written as ``3,5``.
         user_column: Column of the users, by name or by position from 0.
         item_column: Column of the items, likewise.
         rating_column: Column of the ratings, likewise; ``none`` for clicks without ratings.
+        weight_column: Column of counts, such as plays or hours, in the place of ratings: rows are
+            clicks, weighted by ``log(1 + count)``.
         time_column: Column of the times, likewise.
         client_column: Column of the clients, likewise; without one every user is a client.
         scale: How ratings become 0 to 1: ``LOW:HIGH`` (public), or ``minmax`` or ``max`` of them.
+        feedback: Whether values are ratings, or counts of clicks; ``auto``: by the column's name.
+        count_cap: The largest count that counts. It is public, and never read off the data.
     """
 
     dataset: str = "demo"
@@ -159,12 +165,16 @@ class DataSection(Section):
     clients: int | None = Field(default=None, ge=1)
     delimiter: str | None = None
     header: bool | None = None
+    decimal_comma: bool = False
     user_column: str | int | None = None
     item_column: str | int | None = None
     rating_column: str | int | None = None
+    weight_column: str | int | None = None
     time_column: str | int | None = None
     client_column: str | int | None = None
     scale: str | None = None
+    feedback: Feedback = "auto"
+    count_cap: float = Field(default=COUNT_CAP, gt=0)
 
     @property
     def paths(self) -> dict[str, str]:

@@ -92,14 +92,17 @@ class _State(wire.Message):
 
     @property
     def step(self) -> int:
+        """The last step that was answered, counted from 1; 0 before the first."""
         return self.answers[-1].place if self.answers else 0
 
     @property
     def partners(self) -> frozenset[int]:
+        """The neighbours whose shares this client holds: it masks its upload with each of them."""
         return frozenset(held.place for held in self.held)
 
     @property
     def sealing_key(self) -> X25519PrivateKey:
+        """The key with which neighbours have sealed the shares that they deal to this client."""
         return X25519PrivateKey.from_private_bytes(self.sealing)
 
 
@@ -157,6 +160,11 @@ class Client:
     # ---- the order of steps, and what is stored
 
     def _step(self, step: int, message: bytes, work: _Work) -> bytes:
+        """Return the answer to a step: the stored one to a repeated message, or a new one, stored.
+
+        That the step has begun is on disk before any of its work, and the answer before it
+        leaves. So a client that is killed in between takes no further part, and never does a step twice.
+        """
         state, asked = self._load(), hashlib.sha256(message).digest()
         for known in state.answers:
             if (known.place, known.asked) == (step, asked):
@@ -176,6 +184,7 @@ class Client:
         return content
 
     def _load(self) -> _State:
+        """Return what is stored of the round, or end it if the two entries do not fit together."""
         begun, kept = (self._store.load(f"{self._name}-{part}") for part in ("begun", "state"))
         if begun is None and kept is None:
             return _nothing()
@@ -187,6 +196,7 @@ class Client:
         return state
 
     def _end(self, why: str, cause: Exception | None = None) -> NoReturn:
+        """End the round for this client, durably, and say why in the error."""
         self._store.save(f"{self._name}-begun", self._session + bytes([_OVER]))
         raise MessageError(
             f"round {self.request.round} of secure aggregation: {why}; this client takes no "
@@ -196,6 +206,7 @@ class Client:
     # ---- the steps
 
     def _check_request(self) -> None:
+        """End the round unless the policy agrees to it and it is of this client's own roster."""
         request, policy, roster = self.request, self._policy, self._roster
         fewest, known = len(request.members) - request.dropouts, set(range(len(roster)))
         for fits, why in (
@@ -209,6 +220,10 @@ class Client:
                 self._end(why)
 
     def _make_keys(self, state: _State, _: bytes) -> tuple[_State, messages.Keys]:
+        """Draw the secrets of the round; answer with the public keys, signed.
+
+        The self seed is bound by its commitment, so that no other one can be opened later.
+        """
         self_seed, masking_seed = os.urandom(keys.SEED), os.urandom(keys.SEED)
         sealing = X25519PrivateKey.generate()
         unsigned = messages.Keys(
@@ -227,6 +242,7 @@ class Client:
         return state, replace(unsigned, signature=signature)
 
     def _make_shares(self, state: _State, message: bytes) -> tuple[_State, messages.Shares]:
+        """Check the neighbours' keys, and deal each of them a sealed share of both seeds."""
         got = messages.KeysOfNeighbours.of(message, self._session)
         for other in got.keys:
             if other.session != self._session or other.place not in self._neighbours:
@@ -256,6 +272,10 @@ class Client:
     def _mask(
         self, state: _State, message: bytes, values: Values
     ) -> tuple[_State, messages.Upload]:
+        """Return the upload under the self mask and one mask per neighbour that dealt shares.
+
+        Everything is checked before the values are asked for, since asking for them is what pays.
+        """
         got = messages.SharesForOne.of(message, self._session, self.place)
         known = {other.place: other for other in state.neighbours}
         if not {parcel.place for parcel in got.parcels} <= set(known):
@@ -289,6 +309,7 @@ class Client:
         return state, messages.Upload(self._session, self.place, partners, signature, packed)
 
     def _unseal(self, state: _State, other: bytes, parcel: messages.Parcel) -> _Held:
+        """Return the shares in a parcel, if they are those of which the dealer told the server."""
         ends = (parcel.place, self.place)
         both = keys.unseal(state.sealing_key, other, self._session, ends, parcel.sealed)
         shares = both[: keys.SEED], both[keys.SEED :]
@@ -297,6 +318,7 @@ class Client:
         return _Held(parcel.place, *shares)
 
     def _sign(self, state: _State, message: bytes) -> tuple[_State, messages.Signature]:
+        """Sign who is in the sum, as a witness; a client signs one set of survivors only."""
         got = messages.Survivors.of(message, self._session)
         if self.place not in self._ring.witnesses:
             raise MessageError("this client is not a witness of the round")
@@ -306,6 +328,11 @@ class Client:
         return replace(state, survivors=got.places), answer
 
     def _open(self, state: _State, message: bytes) -> tuple[_State, messages.Opened]:
+        """Reveal the own self seed and one share of each partner if enough witnesses signed.
+
+        The share is of the self mask of a partner that is in the sum, and of the pairwise
+        masks of one that is not: never both, which would take all masks off an upload.
+        """
         got = messages.Opening.of(message, self._session)
         self._check_survivors(state, got.places)
         if state.survivors and state.survivors != got.places:
@@ -321,6 +348,7 @@ class Client:
         return replace(_nothing(state.answers), survivors=got.places), answer
 
     def _check_survivors(self, state: _State, survivors: frozenset[int]) -> None:
+        """Refuse survivors who are too few, or among whom this client's masks would not cancel."""
         request, near = self.request, survivors & set(self._neighbours)
         if not survivors <= request.members:
             raise MessageError("a survivor is not a member of the round")
@@ -354,8 +382,10 @@ class Client:
                 raise MessageError("a surviving neighbour has not masked its upload with this one")
 
     def _check_enough(self, found: int, what: str) -> None:
+        """Refuse fewer than the threshold: colluders alone could then be enough."""
         if found < self._ring.threshold:
             raise MessageError(f"{found} {what}; at least {self._ring.threshold} are needed")
 
     def _verify(self, place: int, signature: bytes, label: str, content: bytes) -> None:
+        """Refuse what the client in a place of the roster has not signed."""
         keys.verify(self._roster.keys[place], signature, self._session, label, content)

@@ -29,14 +29,17 @@ SEALED = _NONCE + 2 * SEED + 16  # bytes of two shares, encrypted for the one wh
 
 
 def _info(label: str, *places: int) -> bytes:
+    """Return what keeps derivations for other purposes or other clients apart."""
     return label.encode() + b"\0" + b"".join(place.to_bytes(4, "big") for place in places)
 
 
 def _derive(secret: bytes, session: bytes, label: str, *places: int) -> bytes:
+    """Return 32 bytes that follow from a secret, for one purpose in one session."""
     return HKDF(SHA256(), 32, session, _info(label, *places)).derive(secret)
 
 
 def _hash(session: bytes, label: str, *places: int, content: bytes) -> bytes:
+    """Return the hash of some content, for one purpose in one session."""
     return hashlib.sha256(session + _info(label, *places) + content).digest()
 
 
@@ -66,6 +69,10 @@ def public_bytes(key: X25519PrivateKey | Ed25519PrivateKey) -> bytes:
 
 
 def _exchange(own: X25519PrivateKey, other: bytes) -> bytes:
+    """Return the secret that two X25519 keys have in common.
+
+    A public key of small order would make it zero, whatever the other key is, and known to all.
+    """
     try:
         return own.exchange(X25519PublicKey.from_public_bytes(other))
     except ValueError as error:

@@ -78,6 +78,7 @@ class Keys(InRound):
 
     @property
     def signed(self) -> bytes:
+        """What the signature is under: everything before it."""
         return self.content()[:-64]
 
 

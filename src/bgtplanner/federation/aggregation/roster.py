@@ -37,6 +37,7 @@ class Roster:
     digest: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        """Refuse names and keys that are not one of each per client, and hash the file form."""
         if not 1 <= len(self.names) == len(self.keys) <= MOST_CLIENTS:
             raise ConfigError(
                 f"a roster has {len(self.names)} names and {len(self.keys)} keys; expected as "
@@ -56,6 +57,7 @@ class Roster:
         object.__setattr__(self, "digest", hashlib.sha256(self.to_text().encode()).digest())
 
     def __len__(self) -> int:
+        """Return the number of clients."""
         return len(self.names)
 
     def place(self, key: bytes) -> int:

@@ -108,6 +108,7 @@ class Server:
     # ---- what is taken
 
     def _take_keys(self, place: int, content: bytes) -> None:
+        """Take signed keys; those with which every exchange is zero are refused."""
         got = messages.Keys.of(content, self._session, place)
         self._verify(place, got.signature, "keys", got.signed)
         for public in (got.sealing, got.masking):  # refuses keys with which all exchanges are zero
@@ -115,6 +116,7 @@ class Server:
         self._keys[place] = got
 
     def _take_shares(self, place: int, content: bytes) -> None:
+        """Take the shares that a client deals: one parcel for each neighbour with keys."""
         got = messages.Shares.of(content, self._session, place)
         parcels = {parcel.place: parcel for parcel in got.parcels}
         if set(parcels) != self._near(place, self._keys):
@@ -122,6 +124,7 @@ class Server:
         self._dealt[place] = parcels
 
     def _take_upload(self, place: int, content: bytes) -> None:
+        """Take a masked upload, masked with neighbours that have dealt shares and no others."""
         got = messages.Upload.of(content, self._session, place)
         masks.unpack(got.values, self.request.size, self.request.bits)
         self._verify(place, got.signature, "partners", got.partners)
@@ -132,12 +135,17 @@ class Server:
         self._uploads[place], self._signed_partners[place] = (got, among), partners
 
     def _take_sign(self, place: int, content: bytes) -> None:
+        """Take the signature of a witness under the survivors as they were sent."""
         got = messages.Signature.of(content, self._session, place)
         signed = messages.Survivors(self._session, self._survivors).to_bytes()
         self._verify(place, got.signature, "survivors", signed)
         self._signatures[place] = got
 
     def _take_open(self, place: int, content: bytes) -> None:
+        """Take a client's self seed and its shares of its partners' secrets.
+
+        The dealers' marks say which shares are right, so that a wrong one is its sender's fault.
+        """
         got = messages.Opened.of(content, self._session, place)
         if keys.commitment(got.seed, self._session, place) != self._keys[place].commitment:
             raise MessageError("a seed that is not the one it has committed to")
@@ -155,6 +163,7 @@ class Server:
     # ---- what follows from it
 
     def _close_keys(self) -> dict[int, wire.Message]:
+        """Return the keys of each client's neighbours."""
         self._check_enough(len(self._keys), "have sent keys")
         found = dict[int, wire.Message]()
         for place in self._keys:
@@ -163,6 +172,7 @@ class Server:
         return found
 
     def _close_shares(self) -> dict[int, wire.Message]:
+        """Return to each client what its neighbours have dealt to it."""
         self._check_enough(len(self._dealt), "have dealt shares")
         found = dict[int, wire.Message]()
         for place in self._dealt:
@@ -175,12 +185,14 @@ class Server:
         return found
 
     def _close_upload(self) -> dict[int, wire.Message]:
+        """Fix the survivors, and return them to the witnesses among them."""
         self._survivors = self._consistent(set(self._uploads))
         self._check_enough(len(self._survivors), "have sent uploads that fit together")
         message = messages.Survivors(self._session, self._survivors)
         return dict.fromkeys(self._ring.witnesses & self._survivors, message)
 
     def _close_sign(self) -> dict[int, wire.Message]:
+        """Return to each survivor what it needs to see before it opens anything."""
         threshold = self._ring.threshold
         if len(self._signatures) < threshold:
             raise MessageError(f"{len(self._signatures)} witnesses signed; {threshold} are needed")
@@ -195,6 +207,7 @@ class Server:
         return found
 
     def _close_open(self) -> dict[int, wire.Message]:
+        """Check that there is anything to unmask with; nobody is asked for more."""
         if not self._opened:
             raise MessageError("nobody has opened anything")
         return {}
@@ -230,6 +243,7 @@ class Server:
             survivors = survivors - lost
 
     def _self_seed(self, place: int) -> bytes:
+        """Return the seed of a self mask, opened or put together; it must fit what was bound."""
         if place in self._opened:
             return self._opened[place].seed
         seed = self._reconstruct(place)
@@ -238,12 +252,14 @@ class Server:
         return seed
 
     def _masking_key(self, place: int) -> X25519PrivateKey:
+        """Return the key of the pairwise masks of a client that is missing from the sum."""
         key = keys.masking_key(self._reconstruct(place), self._session, place)
         if keys.public_bytes(key) != self._keys[place].masking:
             raise MessageError(f"client {place} has dealt shares of another key than its own")
         return key
 
     def _reconstruct(self, place: int) -> bytes:
+        """Return a secret of a client from the shares that its neighbours have opened."""
         shares = {
             index: share.share
             for index, holder in enumerate(self._ring.neighbours(place))
@@ -254,12 +270,15 @@ class Server:
         return keys.combine(shares, self._ring.threshold)
 
     def _near(self, place: int, here: Collection[int]) -> set[int]:
+        """Return a client's neighbours among some clients."""
         return {other for other in self._ring.neighbours(place) if other in here}
 
     def _check_enough(self, found: int, what: str) -> None:
+        """Refuse to go on with more missing than the request states."""
         fewest = len(self.request.members) - self.request.dropouts
         if found < fewest:
             raise MessageError(f"{found} of {len(self.request.members)} {what}; {fewest} must")
 
     def _verify(self, place: int, signature: bytes, label: str, content: bytes) -> None:
+        """Refuse what the client in a place of the roster has not signed."""
         keys.verify(self._roster.keys[place], signature, self._session, label, content)
