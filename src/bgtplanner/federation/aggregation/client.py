@@ -163,7 +163,8 @@ class Client:
         """Return the answer to a step: the stored one to a repeated message, or a new one, stored.
 
         That the step has begun is on disk before any of its work, and the answer before it
-        leaves. So a client that is killed in between takes no further part, and never does a step twice.
+        leaves. So a client that is killed in between takes no further part, and never does a
+        step twice.
         """
         state, asked = self._load(), hashlib.sha256(message).digest()
         for known in state.answers:
