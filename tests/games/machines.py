@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from bgtplanner.errors import BGTPlannerError, MessageError
-from bgtplanner.federation import answers, ratelimit
+from bgtplanner.federation import ratelimit
 from bgtplanner.federation.aggregation.client import Client as Member
 from bgtplanner.federation.aggregation.client import _State
 from bgtplanner.federation.aggregation.messages import Opened, Opening, Survivors
@@ -265,7 +265,7 @@ def disks_that_stop(schedule: Schedule) -> Iterator[None]:
     def disk_of(path: Path) -> Disk:
         return schedule.disks[int(path.relative_to(schedule.home).parts[0])]
 
-    for home in (answers, ratelimit, module):
+    for home in (ratelimit, module):
         patch.setattr(home, "replace_file", lambda path, of: disk_of(path).replace_file(path, of))
     patch.setattr(Journal, "writing", lambda self: disk_of(self.path).writing(self, real))
     try:
