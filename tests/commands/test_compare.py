@@ -40,7 +40,7 @@ class Fake:
         if config.planning.policy == self.fails:
             raise TrainingDivergedError("training diverged in round 3")
         value = 0.3 + 0.01 * config.run.seed
-        names = ("final", "best", "constant", "user_mean", "client_alone")
+        names = ("final", "best", "served", "constant", "user_mean", "client_alone")
         summary = {f"{kind}_{name}": value for kind in ("rmse", "f1") for name in names}
         with RunFolder.create(out, config, fingerprint="x") as folder:
             folder.write("summary.json", summary)

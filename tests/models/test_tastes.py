@@ -211,8 +211,7 @@ def newton_step(known: Known, history: NDArray[np.int64], worth: Float, model: T
 
 def worth_of(ratings: Ratings, model: Tastes) -> Float:
     """How much having picked an item says: the more, the better it was rated."""
-    value = ratings.value.astype(float) / 0.7
-    return np.ones_like(value) if model.implicit else value
+    return ratings.value.astype(float) / (1.0 if model.implicit else 0.7)
 
 
 class TestRanking:

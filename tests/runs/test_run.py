@@ -332,5 +332,5 @@ class TestFailures:
 
     def test_too_few_ratings(self) -> None:
         ratings = Ratings.from_arrays([0, 1], [0, 0], [0, 1], scale=(0, 5))
-        with pytest.raises(DataError, match=r"too few ratings.*0 for training, 2 for the"):
+        with pytest.raises(DataError, match=r"too few ratings.*2 for training, 0 for the"):
             simulate(ratings, rounds=1)

@@ -44,8 +44,7 @@ def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
         with contextlib.suppress(DataError):  # they are not here
             files = [str(path) for path in find_files(name, data_dir)]
         here = "built in" if info.folder is None else "here" if files else "not here"
-        row = {"name": name, "description": info.description, "status": here, "files": files}
-        rows.append(row)
+        rows += [{"name": name, "description": info.description, "status": here, "files": files}]
     lines = [f"{row['name']:<15} {row['status']:<9} {row['description']}" for row in rows]
     lines += [f"{'csv:PATH':<25} a table of your own, CSV or TSV, plain or gzipped"]
     lines += [f"{'parquet:PATH':<25} the same as Parquet"]
@@ -85,8 +84,7 @@ def data_fetch(
     """
     from bgtplanner.data.download import fetch_dataset
 
-    info = dataset_info(dataset)
-    folder = fetch_dataset(dataset, data_dir)
+    info, folder = dataset_info(dataset), fetch_dataset(dataset, data_dir)
     terms = [f"Terms: {info.terms}", f"Cite: {info.citation}"] if info.terms else []
     content = {"dataset": dataset, "folder": str(folder)}
     answer(as_json, content, f"{dataset} is in {folder}", *terms)

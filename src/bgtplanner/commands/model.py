@@ -22,11 +22,15 @@ from bgtplanner.errors import ConfigError, DataError, StorageError
 from bgtplanner.published.difference import differences
 from bgtplanner.published.model import Model, Recommended, load_model
 from bgtplanner.runs.settings import parse_assignment
+from bgtplanner.text import csv_text
 
 if TYPE_CHECKING:
     from bgtplanner.report.terminal import Screen
 
-model_app = typer.Typer(help="Look at model files.", no_args_is_help=True)
+model_app = typer.Typer(
+    no_args_is_help=True,
+    help="Look at model files.\n\nExample: `bgtplanner model show films.model`",
+)
 
 _SUFFIXES = (".json", ".jsonl", ".csv", ".parquet")
 
@@ -305,8 +309,6 @@ def _written(path: Path, lists: Iterator[tuple[Any, list[Recommended]]]) -> int:
 
 
 def _csv_lines(lines: list[Recommended], *, header: bool) -> bytes:
-    from bgtplanner.text import csv_text
-
     text = csv_text(Recommended._fields, [row._asdict() for row in lines])
     return (text if header else text.partition("\n")[2]).encode()
 
