@@ -31,11 +31,9 @@ def pairs(ratings: Ratings) -> set[tuple[int, int]]:
     return set(zip(ratings.user.tolist(), ratings.item.tolist(), strict=True))
 
 
-def same(one: Ratings, other: Ratings) -> bool:
-    return all(
-        np.array_equal(getattr(one, name), getattr(other, name))
-        for name in ("user", "item", "value", "client_of_user")
-    )
+def lonely(ratings: Ratings) -> NDArray[np.int64]:
+    """Users with a single rating, which always belongs to training."""
+    return np.flatnonzero(np.bincount(ratings.user) == 1)
 
 
 class TestFromArrays:
@@ -372,14 +370,16 @@ class TestSplitRatings:
         split = split_ratings(ratings, seed=seed, rounds=rounds)
         train = np.bincount(split.train.user, minlength=ratings.n_users)
         every = np.bincount(ratings.user, minlength=ratings.n_users)
-        assert train.tolist() == [n * 4 // 5 for n in every.tolist()]
+        assert train.tolist() == [max(n * 4 // 5, min(n, 1)) for n in every.tolist()]
         self.check_whole(ratings, split, rounds)
 
     @given(triples, seeds, st.sampled_from([0.1, 0.6, 0.8, 1.0]))
     def test_over_all(self, rows: list[tuple[int, int, int]], seed: int, share: float) -> None:
         ratings = build(rows)
         split = split_ratings(ratings, seed=seed, rounds=5, within="all", train_share=share)
-        assert len(split.train) == len(ratings) * round(share * 10) // 10
+        drawn, alone = len(ratings) * round(share * 10) // 10, len(lonely(ratings))
+        assert drawn <= len(split.train) <= drawn + alone
+        assert not set(lonely(ratings).tolist()) & set(split.test.user.tolist())
         self.check_whole(ratings, split, 5)
 
     @staticmethod
@@ -459,8 +459,10 @@ class TestSplitByTime:
     def test_from_one_moment_on(self, rows: list[tuple[int, int, int]], seed: int) -> None:
         ratings = self.build(rows)
         split = split_ratings(ratings, seed=seed, rounds=3, within="time", train_share=0.6)
-        assert len(split.train) == len(ratings) * 6 // 10
-        assert self.times(split.train).max(initial=-1) <= self.times(split.test).min(initial=99)
+        drawn, alone = len(ratings) * 6 // 10, len(lonely(ratings))
+        assert drawn <= len(split.train) <= drawn + alone
+        before = self.times(split.train)[~np.isin(split.train.user, lonely(ratings))]
+        assert before.max(initial=-1) <= self.times(split.test).min(initial=99)
         TestSplitRatings.check_whole(ratings, split, 3)
 
     @given(timed, seeds, st.integers(1, 4))

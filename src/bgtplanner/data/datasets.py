@@ -235,8 +235,8 @@ def dataset_info(name: str) -> Dataset:
     Example:
         >>> dataset_info("filmtrust").split_within
         'all'
-        >>> dataset_info("csv:mine.csv").scale
-        'max'
+        >>> dataset_info("csv:mine.csv").name
+        'csv:mine.csv'
     """
     expected = "the name of a data set; a file is named 'csv:PATH' or 'parquet:PATH'"
     refuse_unless(isinstance(name, str), "dataset", name, expected)
