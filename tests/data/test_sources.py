@@ -190,8 +190,6 @@ class TestCatalogues:
         rows[0][6] = rows[1][6] = rows[2][10] = "1"  # Action, Action, Comedy
         rows[0][1] = "Café (199)"
         text = "".join("|".join(row) + "\n" for row in rows)
-        rows[0][1] = "Café (199)"
-        text = "".join("|".join(row) + "\n" for row in rows)
         (folder / "ml-100k" / "u.item").write_bytes(text.encode("latin-1"))
         names = "".join(f"{item}::M::{'Drama|War' if item % 2 else 'War'}\n" for item in range(12))
         (folder / "ml-1m" / "movies.dat").write_text(names)
