@@ -13,14 +13,8 @@ from bgtplanner.privacy.mechanisms import MECHANISMS
 REPOSITORY = Path(__file__).parents[1]
 PROOFS = REPOSITORY / "docs" / "proofs"
 PAGES = sorted(path.stem for path in PROOFS.glob("*.md"))
-PARTS = [
-    "Inputs",
-    "Relation and sensitivity",
-    "Statement",
-    "Proof",
-    "Numbers in a computer",
-    "Tests",
-]
+PARTS = ["Inputs", "Relation and sensitivity", "Statement", "Proof"]
+PARTS += ["Numbers in a computer", "Tests"]
 
 
 def read(page: str) -> str:
@@ -31,8 +25,8 @@ def test_every_mechanism_and_every_sound_rule_has_a_page() -> None:
     accountants = {
         name.partition("/")[2] for name, accountant in ACCOUNTANTS.items() if accountant.sound
     }
-    others = {"aggregation", "shares", "joint", "index"}
-    assert set(PAGES) == {*MECHANISMS, *accountants, *others}
+    others = {"aggregation", "shares", "joint", "index", "pure"}  # pure: three accountants
+    assert set(PAGES) == {*MECHANISMS, *accountants - {"basic", "filter", "either"}, *others}
     contents = (REPOSITORY / "docs" / "index.md").read_text(encoding="utf-8")
     for page in PAGES:
         assert f"proofs/{page}\n" in contents
