@@ -306,7 +306,7 @@ def test_the_planner_goes_by_who_is_there(federation: Federation, tmp_path: Path
     """Three clients, a small budget: forecasts say that it is not worth it, and it withdraws."""
     set_keys(
         federation, planning__policy="bgt", planning__context="none",
-        planning__reward="none", privacy__epsilon=1.0, deployment__clients=10_000,
+        planning__reward="none", privacy__epsilon=0.1, deployment__clients=10_000,
         federation__rounds=10,
     )  # fmt: skip
     summary = play(federation, InProcessGrid(client_app, federation[1]), tmp_path / "run")
