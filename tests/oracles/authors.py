@@ -174,25 +174,19 @@ def upload(
     slope: Parameters,
     user: int,
     known: list[Rating],
-    terms: RoundParameters | None,
-    draws: Draws | None,
+    terms: RoundParameters,
+    draws: Draws,
 ) -> Upload:
     """What leaves a client: protected blocks, and rows for items that it only pretends to have.
 
     A pseudo row is made of the entries of the real rows as they are before the clip, and is not
     protected itself.
     """
-    tensors = {name: getattr(slope, name) for name in TENSORS}
     real = {one.item: slope.items[one.item] for one in known}
-    if draws is None:
-        return Upload(tensors, real)
-    rows = dict(real)
-    if terms is not None:
-        tensors = {
-            name: terms.released(block, draws.tensors[user, name])
-            for name, block in tensors.items()
-        }
-        rows = {item: terms.released(row, draws.rows[user, item]) for item, row in real.items()}
+    tensors = {
+        name: terms.released(getattr(slope, name), draws.tensors[user, name]) for name in TENSORS
+    }
+    rows = {item: terms.released(row, draws.rows[user, item]) for item, row in real.items()}
     finite = [row for row in real.values() if np.isfinite(row).all()]
     entries = np.concatenate(finite) if finite else np.zeros(2)
     for item, unit in zip(draws.pseudo_items[user], draws.pseudo_rows[user], strict=False):
@@ -204,8 +198,8 @@ def one_round(
     world: World,
     old: Parameters,
     index: int,
-    terms: RoundParameters | None = None,
-    draws: Draws | None = None,
+    terms: RoundParameters,
+    draws: Draws,
 ) -> After:
     """Train, protect, aggregate, step and predict."""
     total = Parameters(*(np.zeros_like(tensor) for tensor in old))

@@ -73,24 +73,6 @@ def binomial_delta(epsilon: float, pure: float, count: int) -> float:
     )
 
 
-@pytest.mark.parametrize(("charge", "count"), [(0.5, 10), (0.2, 100), (0.02, 100)])
-def test_their_figures_of_randomised_bits_are_those_of_the_binomial(
-    charge: float, count: int
-) -> None:
-    multiplier = float(accountant_named("privunit/zcdp").noise_multiplier(charge))
-    epsilon = of_bits((("privunit", multiplier, count),), 1e-5)
-    # On their grid, each bit may be up to a step too large.
-    assert binomial_delta(epsilon, charge, count) <= 1e-5 * (1 + 1e-6)
-    assert binomial_delta(epsilon - 1.1 * count * PLD_STEP, charge, count) > 1e-5
-
-
-def test_100_rounds_of_pure_releases_cost_what_the_guide_says() -> None:
-    for name, optimal in (("privunit/either", 0.7318), ("privunit/zcdp", 0.9047)):
-        charge = accountant_named(name).even_charge(Budget(1.0, 1e-5), 100)
-        assert binomial_delta(optimal - 1e-3, charge, 100) > 1e-5
-        assert binomial_delta(optimal + 1e-3, charge, 100) < 1e-5
-
-
 @functools.cache
 def tight(releases: tuple[tuple[str, float, int], ...], delta: float) -> float:
     """Epsilon of all of these releases together, by their privacy loss distributions.

@@ -11,7 +11,7 @@ import pytest
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.paper.accounting import Spent, client_level
-from bgtplanner.privacy.accountants import accountant_named, to_ticks
+from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.conversions import filter_epsilon, gdp_epsilon, laplace_renyi_epsilon
 
 PRIVUNIT = accountant_named("privunit/either")
@@ -26,12 +26,6 @@ def test_gaussian_blocks_add_up_their_squares() -> None:
     found = client_level("gaussian", [2.0, 4.0], [3, 8], 1e-5)
     assert found == Spent(float(gdp_epsilon(3 / 4 + 8 / 16, 1e-5)), None)
     assert isinstance(found.epsilon, float)
-
-
-def test_one_block_a_round_is_what_the_ledger_reads() -> None:
-    accountant = accountant_named("gaussian/gdp")
-    reading = float(accountant.epsilon([to_ticks(0.25) * 6], 1e-5))
-    assert client_level("gaussian", [2.0] * 6, 1, 1e-5).epsilon == pytest.approx(reading)
 
 
 def test_the_authors_setting_is_far_from_its_label() -> None:

@@ -76,15 +76,6 @@ class TestItems:
         drawn = np.asarray(items_of(jax.random.key(seed), interactions, number))
         check(drawn, interactions, number)
 
-    def test_a_rating_to_come_may_be_a_pseudo_item_until_it_is_there(self) -> None:
-        arrival = np.zeros(COUNT, int)
-        arrival[:10] = 3  # all of user 0's
-        interactions = some_edges(arrival)
-        early = np.asarray(items_of(jax.random.key(0), interactions.at(2), 10))
-        late = np.asarray(items_of(jax.random.key(0), interactions.at(3), 10))
-        assert sorted(early[0].tolist()) == list(range(10))
-        assert late[0].tolist() == [-1] * 10
-
     def test_every_unrated_item_is_as_likely_as_any_other(self) -> None:
         draws, number = 20_000, 3
         interactions = some_edges(clients=[0, 1, 2, 3, 3, 4])

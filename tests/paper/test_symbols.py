@@ -46,16 +46,6 @@ def test_fewest_rounds_that_leave_no_choice_are_refused(constants: str) -> None:
     assert planner(paper(constants=constants, T_min=19)).charges.shape[1] == 5
 
 
-def test_fewest_rounds_scale_with_the_rounds_and_the_first_line_says_so() -> None:
-    config = paper()
-    found = planner(config)
-    cheapest, dearest = found.charges[0, [0, -1]]
-    assert dearest / cheapest == pytest.approx(20 / 14)
-    assert "as printed" in config.planning.in_words(20)
-    assert "14" in config.planning.in_words(20)
-    assert load_config().planning.in_words(20) == "bgt"
-
-
 def test_gamma_follows_the_number_of_levels() -> None:
     budgets = Budgets.same(Budget(10.0, 1e-5), 3)
     for levels in (3, 9):
