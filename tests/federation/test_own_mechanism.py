@@ -23,7 +23,6 @@ class Twice(Additive):
     __slots__ = ()
     name, order, accountant = "twice", 1, "twice/basic"
     std_of_scale = 2.0
-    trusts = ("secagg",)
 
     def multiplier_of(self, epsilon: Any) -> Any:
         return np.asarray(1 / epsilon)
@@ -64,9 +63,9 @@ def test_the_simulator_runs_with_it_under_its_own_accountant() -> None:
 @pytest.mark.parametrize("seeded", [True, False])
 def test_the_guard_releases_with_it(seeded: bool) -> None:
     ledger = Ledger.in_memory(Budgets.same(Budget(9.0), 2000), "twice/basic")
-    guard = Randomizer(ledger, trust="secagg", noise=SeededNoise(1) if seeded else None)
+    guard = Randomizer(ledger, noise=SeededNoise(1) if seeded else None)
     uploads = np.tile([3.0, 1.0], (2000, 1))
-    found = guard.release(uploads, charge=0.5, clip=1.0, run="", round=0, groups=np.arange(2000))
+    found = guard.release(uploads, charge=0.5, clip=1.0, run="", round=0)
     noise = found.values - np.array([0.75, 0.25])  # clipped in L1
     assert found.noise_scale == pytest.approx(4.0)
     assert noise.std() == pytest.approx(4.0 * Twice.std_of_scale, rel=0.1)

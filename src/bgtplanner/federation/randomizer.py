@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.privacy.compatibility import UNITS, Choice, check
+from bgtplanner.privacy.compatibility import Choice, check
 from bgtplanner.privacy.ledger import Ledger, Reservation
 from bgtplanner.privacy.mechanisms import Mechanism, mechanism_named
 from bgtplanner.privacy.randomness import NoiseSource, SystemNoise
@@ -26,11 +26,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Release:
-    """What leaves the clients.
+    """What leaves the clients: noised uploads, zeros for refused clients, or a share of a sum.
 
-    The values are one noised upload per client with trust ``local``, zeros for refused clients;
-    with ``secagg`` one noised sum per group, or what :meth:`Randomizer.share` returns. Once they
-    have been sent, the reservation that paid for them is to be settled.
+    Once they have been sent, the reservation that paid for them is to be settled.
     """
 
     values: NDArray[Any]
@@ -42,23 +40,17 @@ class Randomizer:
     """Reserves, clips and noises everything that leaves the clients.
 
     The ledger's accountant determines the mechanism, and its relation the sensitivity. With trust
-    ``local`` each upload is noised on its own; under ``secagg`` the server sees sums only, and
-    each is noised once. With unit ``client`` there is one clip over the whole upload, which is
-    sound; other units clip each block of it, each at the full charge. The noise is that of the
-    operating system; a seeded source is for simulations only.
+    ``local`` each upload is noised on its own (:meth:`protect`); under ``secagg`` the server sees
+    sums only, of which each client noises its share (:meth:`share`). There is one clip over the
+    whole upload. The noise is that of the operating system; a seeded source is for simulations.
     """
 
     def __init__(
-        self,
-        ledger: Ledger,
-        *,
-        trust: str = "local",
-        unit: str = "client",
-        noise: NoiseSource | None = None,
+        self, ledger: Ledger, *, trust: str = "local", noise: NoiseSource | None = None
     ) -> None:
         self.neighbours = ledger.neighbours
-        check(Choice(ledger.accountant.mechanism, trust, unit, neighbours=self.neighbours))
-        self.ledger, self.trust, self.unit = ledger, trust, unit
+        check(Choice(ledger.accountant.mechanism, trust, neighbours=self.neighbours))
+        self.ledger, self.trust = ledger, trust
         self.mechanism: Mechanism = mechanism_named(ledger.accountant.mechanism)
         self._noise = SystemNoise() if noise is None else noise
         self._paid: dict[int, float] = {}  # charges of reservations that are not used yet
@@ -71,7 +63,6 @@ class Randomizer:
         clip: float,
         run: str,
         round: int,  # noqa: A002 - the word of the domain
-        groups: ArrayLike | None = None,
     ) -> Release:
         """Call :meth:`reserve` and :meth:`protect` in one step.
 
@@ -80,10 +71,9 @@ class Randomizer:
         """
         # Bad arguments are refused before they cost anything.
         self._checked(uploads)
-        _checked_groups(groups, len(self.ledger))
         self._scale(charge, clip)
         reservation = self.reserve(charge, run=run, round=round)
-        return self.protect(reservation, uploads, clip=clip, groups=groups)
+        return self.protect(reservation, uploads, clip=clip)
 
     def reserve(
         self,
@@ -103,40 +93,23 @@ class Randomizer:
         self._paid[reservation.number] = float(charge)
         return reservation
 
-    def protect(
-        self,
-        reservation: Reservation,
-        uploads: ArrayLike,
-        *,
-        clip: float,
-        groups: ArrayLike | None = None,
-    ) -> Release:
+    def protect(self, reservation: Reservation, uploads: ArrayLike, *, clip: float) -> Release:
         """Clip and noise the uploads that a reservation has paid for. Each pays for one release.
 
         The uploads are one per client, ``[n_clients, size]``, over a fixed public set of
-        coordinates; if the unit is a block, ``[n_clients, blocks, size]``. The clip bounds an
-        upload, or a block. With trust ``secagg``, `groups` are those of the clients; by default
-        there is one.
+        coordinates.
 
         Raises:
             ConfigError: If the reservation is not from this randomizer, or was used before.
         """
-        array = self._checked(uploads)
-        index = _checked_groups(groups, len(array))
-        charge = self._used(reservation)
+        array, charge = self._checked(uploads), self._used(reservation)
         scale = self._scale(charge, clip)
-        clipped = self.mechanism.clip(array.reshape(-1, array.shape[-1]), clip)
-        clipped = clipped.reshape(array.shape)
+        clipped = self.mechanism.clip(array, clip)
         clipped[~reservation.granted] = 0.0
-        if self.trust == "secagg":
-            on_grid = self.mechanism.on_grid(clipped, scale)
-            clipped = np.zeros((int(index.max()) + 1, *on_grid.shape[1:]))
-            np.add.at(clipped, index, on_grid)
         values = self.mechanism.randomise(
             clipped, self._noise, scale=scale, bound=clip, charge=charge
         )
-        if self.trust != "secagg":
-            values[~reservation.granted] = 0.0
+        values[~reservation.granted] = 0.0
         return Release(values, reservation, scale)
 
     def check_shares(self, shares: Shares, *, charge: float, clip: float) -> None:
@@ -179,26 +152,15 @@ class Randomizer:
         return self._paid.pop(reservation.number)
 
     def _scale(self, charge: float, clip: float) -> float:
-        """Return the noise scale that a charge buys; refuse sums that doubles cannot hold."""
+        """Return the noise scale that a charge buys."""
         multiplier = float(self.ledger.accountant.noise_multiplier(charge))
-        scale = float(self.mechanism.scale(multiplier, clip, self.neighbours))
-        if self.trust == "secagg":
-            self.mechanism.check_sums(len(self.ledger), clip, scale)
-        return scale
+        return float(self.mechanism.scale(multiplier, clip, self.neighbours))
 
     def _checked(self, uploads: ArrayLike) -> Floats:
-        """Return the uploads as an array; refuse any but one per client (and block)."""
-        array, axes = np.asarray(uploads, dtype=np.float64), UNITS[self.unit].axes
-        fits = array.shape[:1] == (len(self.ledger),) and array.ndim == 1 + axes
-        expected = f"{len(self.ledger)} clients and {'blocks, ' * (axes - 1)}coordinates"
-        ConfigError.unless(fits, "uploads", array.shape, expected)
+        """Return the uploads as an array; refuse any but one per client, and sums of them."""
+        expected = "local: under secagg a client adds its share to a sum"
+        ConfigError.unless(self.trust == "local", "trust", self.trust, expected)
+        array, number = np.asarray(uploads, dtype=np.float64), len(self.ledger)
+        fits = array.ndim == 2 and len(array) == number
+        ConfigError.unless(fits, "uploads", array.shape, f"{number} clients and coordinates")
         return array
-
-
-def _checked_groups(groups: ArrayLike | None, n_clients: int) -> NDArray[np.int64]:
-    """Return each client's group, one for all by default; refuse any other number."""
-    index = np.zeros(n_clients, dtype=np.int64) if groups is None else np.asarray(groups)
-    whole = index.shape == (n_clients,) and np.issubdtype(index.dtype, np.integer)
-    whole = bool(whole and index.min() >= 0 and index.max() < n_clients)
-    ConfigError.unless(whole, "groups", groups, f"one number below {n_clients} per client")
-    return index.astype(np.int64)

@@ -181,7 +181,7 @@ class Client(ClientState):
     def _pay(self, ledger: Ledger, request: Request) -> tuple[Randomizer, Reservation]:
         """Book the charge of a request, durably, before a rating is read."""
         noise = None if self._noise is None else self._noise(self.file, request)
-        guard = Randomizer(ledger, trust=self.policy.trust, unit="client", noise=noise)
+        guard = Randomizer(ledger, trust=self.policy.trust, noise=noise)
         reservation = guard.reserve(
             request.charge, run=request.run, round=request.round, rising=True
         )

@@ -22,9 +22,7 @@ from bgtplanner.privacy.compatibility import Unit
 from bgtplanner.privacy.conversions import filter_epsilon, gdp_epsilon, laplace_renyi_epsilon
 from bgtplanner.privacy.mechanisms import mechanism_named
 
-ROW = Unit(
-    name="row", release="bgtplanner.paper.rows:release_rows", sound=False, axes=2, own_clips=True
-)
+ROW = Unit(name="row", release="bgtplanner.paper.rows:release_rows", sound=False, own_clips=True)
 """Each tensor, and each row of an item that the client rated, on its own."""
 
 

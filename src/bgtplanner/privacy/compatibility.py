@@ -32,7 +32,6 @@ class Unit:
     name: str
     release: str  # the address of the function that protects uploads in a simulation
     sound: bool = True  # it is the whole client: the guarantee covers all that it sends
-    axes: int = 1  # of one client's upload; 2 if it has blocks, each with the full charge
     own_clips: bool = False  # clients may have clips of their own
 
 

@@ -4,35 +4,55 @@ Two paths are attacked: ``guard`` (ledger, clip, noise and grid of a client) and
 client folder on a disk that is asked again and again while its ratings change; under secure
 aggregation, a group of such clients and their server). *Guesses* about which of two neighbouring
 inputs was released bound epsilon from below, whatever the mechanism is. *Checks* compare the
-releases with the mechanism that the claim rests on, and need only a few of them. Together, they
-refute honest code with probability at most 1 - confidence.
+releases with what is stated, which is computed here from the charge alone, without the code of the
+mechanisms that is being audited; they need only a few releases. Together, they refute honest code
+with probability at most 1 - confidence.
+
+A trial is a client (under ``secagg``, a sum over a group) that is used once, with a budget of its
+own. Its upload is longer than the clip.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import tempfile
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bgtplanner.errors import ConfigError
+from bgtplanner.federation.randomizer import Randomizer
 from bgtplanner.paper.accounting import client_level
-from bgtplanner.privacy.accountants import default_accountant
-from bgtplanner.privacy.audit import Check, lower_bound, releases_needed
-from bgtplanner.privacy.budget import Budget
-from bgtplanner.privacy.compatibility import neighbours_of
-from bgtplanner.privacy.randomness import NoiseSource, SeededNoise
-from bgtplanner.runs.audit_targets import (
-    BLOCKS,
-    COLLUDERS,
-    DROPOUTS,
-    MEMBERS,
-    Setting,
-    Trials,
-    guard_trials,
+from bgtplanner.privacy.accountants import Accountant, default_accountant
+from bgtplanner.privacy.audit import (
+    Check,
+    at_least,
+    fresh_noise,
+    lower_bound,
+    releases_needed,
+    size_of_noise,
 )
+from bgtplanner.privacy.budget import Budget, Budgets
+from bgtplanner.privacy.compatibility import neighbours_of
+from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.privacy.mechanisms import Neighbours
+from bgtplanner.privacy.privunit import Cap, cap_of
+from bgtplanner.privacy.randomness import NoiseSource, SeededNoise
+
+Floats = NDArray[np.float64]
+
+BLOCKS = 32
+"""Rows of an upload in the unit ``row``, each of which is clipped and charged alone."""
+
+DROPOUTS, COLLUDERS = 1, 1
+MEMBERS = 2 * DROPOUTS + COLLUDERS + 2
+"""The smallest group in which so many may drop out and collude."""
 
 RELEASES = {"guard": 200_000, "row": 20_000, "client": 300, "sum": 80}
 """Default numbers of releases: they take seconds and suffice for claims of 10, 8, 3 and 1.5."""
@@ -44,6 +64,9 @@ _WORDS = {
     "path": ("auto", "guard", "client"),
 }  # fmt: skip
 _RAM = Path("/dev/shm")  # noqa: S108 - disks are slow
+_SIZE = 8  # coordinates of an upload, or of a block of it
+_LOUD = 16.0  # the length of an upload; the clip is 1
+_BITS = 30  # below the noise's scale: no release has more of them
 
 
 def audit(
@@ -74,10 +97,9 @@ def audit(
     given = locals()
     for name, words in _WORDS.items():
         ConfigError.unless(given[name] in words, f"--{name}", given[name], " or ".join(words))
+    summed = trust == "secagg"
     if path == "auto":
-        machines = trust == "secagg" and mechanism == "gaussian" and unit == "client"
-        path = "client" if machines else "guard"
-    summed = trust == "secagg" and path == "client"
+        path = "client" if summed else "guard"
     kind = "sum" if summed else "row" if unit == "row" else path
     number = RELEASES[kind] if releases is None else releases
     setting = Setting(
@@ -88,8 +110,11 @@ def audit(
         (number >= _FEWEST[kind], "releases", number, f"at least {_FEWEST[kind]:,}"),
         (0.5 <= confidence < 1, "confidence", confidence, "from 0.5 to below 1"),
         (seed is None or seed >= 0, "seed", seed, "a whole number from 0"),
-        (unit == "client" or path == "guard", "unit", unit, "client, with --path client"),
-    ):
+        (unit == "client" or path == "guard", "unit", unit, "client, unless --path guard"),
+        (path == "client" or not summed, "path", path, "client: a sum is made by many of them"),
+        (mechanism == "gaussian" or not summed, "mechanism", mechanism,
+         "gaussian, with --trust secagg: no other noise is drawn in shares"),
+    ):  # fmt: skip
         ConfigError.unless(good, f"--{name}", value, wanted)
     noise = None if seed is None else SeededNoise(seed)
     logging.disable(logging.CRITICAL)  # a client's log is for its owner
@@ -150,3 +175,149 @@ def _concluded(
         ],
         "verdict": "refuted" if refuted else "inconclusive" if found.largest < claim else "holds",
     }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is audited; see :func:`bgtplanner.runs.audit.audit`."""
+
+    mechanism: str
+    trust: str
+    unit: str
+    neighbours: Neighbours
+    accountant: Accountant
+    budget: Budget
+
+    @property
+    def other_side(self) -> int:
+        """The neighbour of 1: nothing in the place of an upload, or its opposite."""
+        return 0 if self.neighbours == "replace-special" else -1
+
+    @cached_property
+    def charge(self) -> float:
+        """The charge of one release."""
+        return self.accountant.even_charge(self.budget, 1)
+
+    @cached_property
+    def cap(self) -> Cap | None:
+        """With PrivUnit, which part of the sphere is preferred, and how strongly."""
+        return cap_of(self.charge) if self.mechanism == "privunit" else None
+
+    @cached_property
+    def scale(self) -> float:
+        """The noise on every coordinate for a clip of 1, by the definition of each charge."""
+        if self.cap is not None:
+            return 1 / float(self.cap.strength)
+        apart = 1 - self.other_side
+        return apart / (self.charge if self.mechanism == "laplace" else math.sqrt(self.charge))
+
+
+@dataclass(frozen=True, eq=False)
+class Trials:
+    """Releases of two neighbouring inputs, ``[trials, blocks, coordinates]``, and their judgement.
+
+    The scale is that of the stated noise in every trial. `ahead` and `behind` are the clipped
+    uploads of the first and of the second input, with one block; zero stands for nothing in the
+    place of an upload.
+    """
+
+    setting: Setting
+    scale: Floats
+    first: Floats
+    second: Floats
+    ahead: Floats
+    behind: Floats
+
+    def scores(self, values: Floats) -> Floats:
+        """Return how much each release looks like the first input: the exact privacy loss."""
+        ahead, behind, loss = self.ahead, self.behind, self.setting.charge
+        each: Floats
+        if self.setting.mechanism == "gaussian":
+            each = (values - (ahead + behind) / 2) * (ahead - behind) / self.scale**2
+        elif self.setting.mechanism == "laplace":
+            each = (np.abs(values - behind) - np.abs(values - ahead)) / self.scale
+        else:
+            each = loss * self._beyond(values, ahead) - loss * self._beyond(values, behind)
+        # Laplace noise has many equal scores; they stay equal.
+        return np.asarray(each.sum(axis=(1, 2)).round(9))
+
+    def ideal_scores(self) -> tuple[Floats, Floats]:
+        """Return scores of releases that are exactly as stated, from an independent generator."""
+        draw, shape, cap = np.random.default_rng(0), self.first.shape, self.setting.cap
+        if cap is None:
+            noise = draw.laplace if self.setting.mechanism == "laplace" else draw.normal
+            uploads = (self.ahead, self.behind)
+            first, second = (self.scores(up + noise(0, self.scale, shape)) for up in uploads)
+            return first, second
+        charge, chance = self.setting.charge, float(cap.chance)
+        back = chance * math.exp(-charge)
+        odds = [chance, 1 - chance - back, back]
+        first, second = charge * draw.choice([1.0, 0.0, -1.0], (2, len(self.first)), p=odds)
+        return first, -second
+
+    def checks(self) -> list[Check]:
+        """Compare the releases with the mechanism that the claim rests on."""
+        first, second = self._noise(self.first, self.ahead), self._noise(self.second, self.behind)
+        beyond = self._beyond(self.first, self.ahead)
+        if self.setting.other_side:  # nothing in the place of an upload does not reach anywhere
+            beyond = np.append(beyond, self._beyond(self.second, self.behind))
+        chance = 0.5 if self.setting.cap is None else float(self.setting.cap.chance)
+        far = "an upload reaches further than its clip allows"
+        step = 2.0 ** (np.floor(np.log2(self.scale)) - _BITS)
+        off = sum(int((of / step % 1 != 0).sum()) for of in (self.first, self.second))
+        grid = "the last bits of a release are not covered by noise"
+        return [
+            size_of_noise(first, second, laplace=self.setting.mechanism == "laplace"),
+            fresh_noise(first, second),
+            at_least("within the clip", int(beyond.sum()), beyond.size, chance, far),
+            Check("last bits", 0.0 if off else 1.0, float(off), 0.0, grid),
+        ]
+
+    def _noise(self, values: Floats, upload: Floats) -> Floats:
+        """Return releases minus the stated uploads, in units of the noise's scale, by blocks."""
+        size = values.shape[-1]
+        if self.setting.cap is None:
+            return np.asarray(((values - upload) / self.scale).reshape(-1, size))
+        # PrivUnit's release is plain noise across the direction of the upload, and along it is
+        # not. A reflection turns that direction into a coordinate that the upload uses, which is
+        # left out; the coordinates that it does not use stay as they are.
+        along = _unit(self.ahead)
+        turned = np.arange(size) == np.abs(along).argmax(axis=2)[..., None]
+        mirror = _unit(along + np.where(along < 0, -1.0, 1.0) * turned)
+        across = (values - 2 * (values * mirror).sum(axis=2, keepdims=True) * mirror) / self.scale
+        return np.asarray(across[~turned].reshape(-1, size - 1))
+
+    def _beyond(self, values: Floats, upload: Floats) -> NDArray[np.bool_]:
+        """Return which blocks reach as far as the upload, or into the cap around it."""
+        cap, length = self.setting.cap, np.linalg.norm(upload, axis=2, keepdims=True)
+        reach = length if cap is None else cap.threshold * self.scale
+        return np.asarray((values * _unit(upload)).sum(axis=2, keepdims=True) >= reach)
+
+
+def _unit(vectors: Floats) -> Floats:
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=2, keepdims=True))
+
+
+def guard_trials(setting: Setting, number: int, noise: NoiseSource | None) -> Trials:
+    """Pass trials of either input through a client's randomizer, with its ledger.
+
+    An upload points along half of the coordinates, drawn anew for every trial and block, or along
+    one. For Laplace noise, a single coordinate is the worst case. For the others the direction
+    makes no difference; several coordinates reveal a clip that is applied to each of them alone,
+    and other ones each time one that is missing on some of them. In the unit ``row``, every block
+    is released like a client of its own, and what is booked for one of them is the claim for all.
+    """
+    used = 1 if setting.mechanism == "laplace" else _SIZE // 2
+    way = np.repeat([1 / math.sqrt(used), 0.0], [used, _SIZE - used])
+    shape = number, BLOCKS if setting.unit == "row" else 1, _SIZE
+    ahead = np.random.default_rng(0).permuted(np.broadcast_to(way, shape), axis=2)
+    budgets, seen = Budgets.same(setting.budget, number * shape[1]), []
+    for sign in (1, setting.other_side):
+        ledger = Ledger.in_memory(budgets, setting.accountant, neighbours=setting.neighbours)
+        guard = Randomizer(ledger, noise=noise)
+        given = sign * _LOUD * ahead.reshape(-1, _SIZE)
+        release = guard.release(given, charge=setting.charge, clip=1.0, run="audit", round=0)
+        guard.settle(release)
+        seen.append(np.asarray(release.values).reshape(shape))
+    scale = np.full((number, 1, 1), setting.scale)
+    return Trials(setting, scale, seen[0], seen[1], ahead, setting.other_side * ahead)

@@ -23,7 +23,7 @@ from bgtplanner.privacy.audit import Check, fair_coins
 from bgtplanner.privacy.mechanisms import mechanism_named
 from bgtplanner.privacy.randomness import NoiseSource, SeededNoise
 from bgtplanner.privacy.shares import Shares
-from bgtplanner.runs.audit_targets import COLLUDERS, DROPOUTS, MEMBERS, Setting, Trials
+from bgtplanner.runs.audit import COLLUDERS, DROPOUTS, MEMBERS, Setting, Trials
 
 try:
     import flwr  # noqa: F401
