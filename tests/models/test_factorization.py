@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -26,14 +25,6 @@ personalise = jax.jit(Factorization.personalise, static_argnums=0, compiler_opti
 gradients_of = jax.jit(client_gradients, static_argnums=0, compiler_options=QUICK)
 train = jax.jit(Factorization.train, static_argnums=0, compiler_options=QUICK)
 predict = jax.jit(Factorization.predict, static_argnums=0, compiler_options=QUICK)
-
-
-@pytest.fixture
-def double_precision() -> Iterator[None]:
-    before = jax.config.jax_enable_x64
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", before)
 
 
 def some_ratings() -> Ratings:
@@ -119,66 +110,6 @@ class TestGradient:
             assert mine.shape == theirs.shape
             np.testing.assert_allclose(mine, theirs, atol=1e-7)
         assert np.abs(np.asarray(found.upload.rows)).max() > 1e-2
-
-
-class TestEnvelope:
-    """The users' part may be held fixed in the items' gradient, because it is optimal.
-
-    What a client's users minimise, divided as the client's loss is, by its number of ratings n:
-
-        F(items, w) = (1 / 2n) * ( sum of squared errors + sum over its users of w' diag(s) w )
-
-    The shrinkage s counts in ratings, so it is divided by n too. With w*(items) the minimiser, the
-    envelope theorem says d/d items F(items, w*(items)) = dF/d items at fixed w*. The ridge term
-    has no items in it, so that is the gradient of the squared errors alone: our row gradient. The
-    squared errors profiled *without* the ridge have another slope; the last test says so.
-    """
-
-    model = Factorization(dim=2, mean=0.6, bias_shrinkage=1.5, factor_shrinkage=0.4)
-
-    def profiled(self, items: Float, ratings: Ratings, client: int, with_ridge: bool) -> float:
-        shrinkage = np.array([1.5, 0.4, 0.4])
-        total, count = 0.0, 0
-        for user in np.flatnonzero(ratings.client_of_user == client):
-            best = ridge(self.model, items, ratings, user)
-            rows = ratings.user == user
-            rated = items[ratings.item[rows]]
-            score = 0.6 + rated[:, 0] + best[0] + rated[:, 1:] @ best[1:]
-            total += float(((ratings.value[rows] - score) ** 2).sum())
-            total += float(best @ (shrinkage * best)) if with_ridge else 0.0
-            count += int(rows.sum())
-        return 0.5 * total / count
-
-    def slope(self, items: Float, ratings: Ratings, client: int, with_ridge: bool) -> Float:
-        result = np.zeros_like(items)
-        for index in np.ndindex(items.shape):
-            step = np.zeros_like(items)
-            step[index] = 1e-5
-            up = self.profiled(items + step, ratings, client, with_ridge)
-            down = self.profiled(items - step, ratings, client, with_ridge)
-            result[index] = (up - down) / 2e-5
-        return result
-
-    def rows(self, items: jax.Array, ratings: Ratings, client: int) -> Float:
-        interactions, shared = Interactions.of(ratings), Shared(items, jnp.zeros(0))
-        local = personalise(self.model, shared, None, interactions)
-        gradients = gradients_of(self.model, shared, local, interactions)
-        table = np.zeros(items.shape)
-        mine = np.asarray(interactions.pair_client) == client
-        table[np.asarray(interactions.pair_item)[mine]] = np.asarray(gradients.upload.rows)[mine]
-        half = self.profiled(np.asarray(items), ratings, client, with_ridge=False)
-        assert gradients.loss[client] == pytest.approx(half, rel=1e-6)
-        return table
-
-    @pytest.mark.parametrize("client", [0, 1])
-    def test_row_gradient_is_the_slope_of_the_profiled_objective(
-        self, double_precision: None, client: int
-    ) -> None:
-        ratings, items = some_ratings(), some_items(3, np.float64)
-        expected = self.slope(np.asarray(items), ratings, client, with_ridge=True)
-        got = self.rows(items, ratings, client)
-        np.testing.assert_allclose(got, expected, atol=3e-8)  # ratings are in single precision
-        assert np.abs(got).max() > 1e-2
 
 
 class TestPredictions:

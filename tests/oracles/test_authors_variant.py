@@ -27,7 +27,6 @@ from bgtplanner.federation.coordinator import Coordinator
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Draw, Federation
 from bgtplanner.federation.simulation import Simulation
-from bgtplanner.planning.plan import Plan
 from bgtplanner.runs.assembly import coordinator_of, federation_of
 from bgtplanner.runs.config import Config, load_config
 
@@ -130,40 +129,13 @@ def settings_of(mechanism: str) -> Config:
     return load_config(preset="paper", settings=settings)
 
 
-class Told(NamedTuple):
-    """What passed between a run and its policy in a round."""
-
-    context: Float
-    plan: Plan
-    reward: float | None
-
-
 class Played(NamedTuple):
     """One round: what it drew, what came of it, and all that was left by it."""
 
     draws: Draws
+    context: Float
     went: RoundResult
-    told: Told
     state: Parameters
-
-
-def conversation(planned: Coordinator, monkeypatch: pytest.MonkeyPatch) -> list[Told]:
-    """Everything that the policy is asked and told from now on."""
-    policy, heard = planned.policy, list[Told]()
-    plan_, learn = policy.plan, policy.learn
-    asked: list[Float] = []
-
-    def listening(context: Float, clients: Any = None) -> Plan | None:
-        asked.append(context)
-        return plan_(context, clients)
-
-    def learning(plan: Plan, reward: float | None) -> None:
-        heard.append(Told(asked[-1], plan, reward))
-        learn(plan, reward)
-
-    monkeypatch.setattr(policy, "plan", listening)
-    monkeypatch.setattr(policy, "learn", learning)
-    return heard
 
 
 class Run(NamedTuple):
@@ -181,13 +153,11 @@ def run(request: pytest.FixtureRequest) -> Run:
     simulation = simulation_of(federation_of(config, WORLD.items))
     planned = coordinator_of(config, simulation, "mark", None)
     start, rounds = parameters_of(simulation), list[Played]()
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        heard = conversation(planned, monkeypatch)
-        for index in range(ROUNDS):
-            draws, went = draws_of(simulation, index), planned.step()
-            assert went is not None
-            rounds.append(Played(draws, went, heard[-1], parameters_of(simulation)))
-        assert len(heard) == ROUNDS
+    for index in range(ROUNDS):
+        draws, context = draws_of(simulation, index), np.asarray(planned.context.of(planned))
+        went = planned.step()
+        assert went is not None
+        rounds.append(Played(draws, context, went, parameters_of(simulation)))
     return Run(request.param, planned, start, rounds)
 
 
@@ -211,13 +181,13 @@ def epsilon_of(index: int) -> float:
 def test_the_context_is_what_the_uploads_will_show(run: Run) -> None:
     for index, played in enumerate(run.rounds):
         values = authors.context(WORLD, index, played.draws.pseudo_items)
-        np.testing.assert_allclose(played.told.context, values, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(played.context, values, rtol=1e-9, atol=1e-12)
 
 
 def test_the_plan_is_the_clip_and_the_noise_of_its_charge(run: Run) -> None:
     for index, played in enumerate(run.rounds):
-        plan, terms = played.told.plan, RoundParameters(run.mechanism, CLIP, epsilon_of(index))
-        assert plan is played.went.plan
+        plan, terms = played.went.plan, RoundParameters(run.mechanism, CLIP, epsilon_of(index))
+        assert plan is not None
         assert plan.level == index
         assert plan.charge == pytest.approx(terms.epsilon, abs=1e-11)
         assert plan.clip == CLIP
@@ -262,8 +232,7 @@ def test_the_reward_is_the_fall_of_the_test_error(run: Run, expected: list[After
     for played, after in zip(run.rounds, expected, strict=True):
         now = authors.rmse(WORLD, after.predicted)
         assert played.went.metrics.rmse == pytest.approx(now, abs=CLOSE)
-        assert played.told.reward == pytest.approx(before - now, abs=CLOSE)
-        assert played.went.reward == played.told.reward
+        assert played.went.reward == pytest.approx(before - now, abs=CLOSE)
         before = now
 
 

@@ -297,7 +297,7 @@ class GroupTarget(_Folders):
         for place in colluders:
             values = values - shares.encode(np.zeros(size), SeededNoise([place, request.round]))
         # Those who leave after their upload have added noise that nobody needs.
-        surplus = math.sqrt((len(places) - COLLUDERS) / shares.honest)
+        surplus = math.sqrt((len(places) - COLLUDERS) / (MEMBERS - DROPOUTS - COLLUDERS))
         return shares.decode(values & shares.mask(size), len(places)), surplus
 
     def _look(self, what: str, words: Words, bits: int) -> None:
