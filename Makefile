@@ -168,7 +168,7 @@ paper-quick: setup
 results: setup
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.results --run --jobs $(JOBS)
 
-# Warnings are errors; the notebooks are executed. `make test` does it too, one notebook by its kernel.
+# Warnings are errors; the notebooks are executed. `make test-all` does it, too.
 docs: setup
 	$(BIN)/sphinx-build -q -E -W --keep-going -b html docs build/docs
 	@echo "the documentation is in build/docs/index.html"

@@ -1,6 +1,5 @@
 """How the documentation is built: `make docs`, warnings are errors."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -28,7 +27,6 @@ myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 nitpicky = False
 nb_execution_mode = "auto"  # of the notebooks, which are stored without their output
-nb_execution_excludepatterns = os.environ.get("NOTEBOOKS_NOT_EXECUTED", "").split()
 nb_execution_raise_on_error = True
 nb_execution_in_temp = True
 nb_execution_timeout = -1  # none: how long a cell takes depends on the machine

@@ -20,7 +20,6 @@ import jax
 import pytest
 import typer
 
-import bgtplanner
 from bgtplanner import cli
 from bgtplanner.runs import loop, prepared
 from bgtplanner.runs.config import load_config
@@ -95,15 +94,6 @@ class TestHelp:
         assert max(len(line) for line in text.splitlines()) <= 80
         assert "--json" in text or "COMMAND" in text
 
-    def test_version(self, call: Call) -> None:
-        done = call("--version")
-        first, commit, extras = done.out.splitlines()
-        assert (done.code, done.err) == (0, "")
-        assert first == f"bgtplanner {bgtplanner.__version__}"
-        assert commit.startswith("commit: ")
-        assert extras.startswith("extras: ")
-        assert "sim" in extras.partition(" (not")[0]
-
 
 class TestRun:
     def test_demo(self, call: Call, tmp_path: Path) -> None:
@@ -137,13 +127,6 @@ class TestRun:
         done = call("run", *TINY, "--rounds", 3, "--json", "--out", tmp_path / "run")
         assert done.err == ""
         assert object_of(done) == json.loads((tmp_path / "run" / "summary.json").read_text())
-
-    def test_default_folder(self, call: Call) -> None:
-        done = call("run", *TINY, "--rounds", 1, "-q")
-        assert done.code == 0
-        (folder,) = Path("runs").iterdir()
-        assert re.fullmatch(r"synthetic-\d{8}-\d{6}-\d+", folder.name)
-        assert done.out == f"{folder}\n"
 
     def test_csv_with_named_columns(self, call: Call, tmp_path: Path) -> None:
         file = tmp_path / "with space ☃ 😀.csv"
@@ -198,15 +181,6 @@ class TestResume:
         assert "continuing after round 2" in done.err
         assert timeless(object_of(done)) == timeless(whole)
         assert timeless(object_of(call("resume", folder, "--json"))) == timeless(whole)
-
-    def test_diverged(self, call: Call, tmp_path: Path) -> None:
-        settings = ["--set", "server.optimizer=sgd", "--set", "server.learning_rate=10"]
-        settings += ["--mechanism", "none", "--model", "factorization"]
-        done = call("run", *TINY, *settings, "--rounds", 30, "--json", "--out", tmp_path / "run")
-        assert (done.code, done.out) == (1, "")
-        assert done.err.startswith("error: training diverged in round ")
-        assert "server.learning_rate (now 10)" in done.err
-        assert not (tmp_path / "run" / "summary.json").exists()
 
 
 class TestTrouble:

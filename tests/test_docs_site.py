@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import ast
-import importlib
 import inspect
 import os
 import re
 import sys
 from html import unescape
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 DOCS = Path(__file__).parents[1] / "docs"
 sys.path.insert(0, str(DOCS))
 
-from writing import blocks, reference  # noqa: E402
+from writing import reference  # noqa: E402
 
 import bgtplanner  # noqa: E402
 from processes import Processes  # noqa: E402
@@ -29,18 +26,12 @@ NOTEBOOKS = {
 """With what each of them says in an output."""
 
 
-EXECUTED = "compare"
-"""The one that is executed by a kernel of its own; the others would each start another."""
-
-
 def built(processes: Processes, out: Path) -> Path:
-    """The pages, as `make docs` has them but for the output of all notebooks except one."""
+    """The pages, as `make docs` has them, with the notebooks executed."""
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]
-    others = [f"notebooks/{name}.md" for name in NOTEBOOKS if name != EXECUTED]
-    quick = {"PYTHONWARNINGS": "default"}
-    few = {"NOTEBOOKS_NOT_EXECUTED": " ".join(others)}
     done = processes.run(
-        [*command, "-d", out / "trees", DOCS, out / "html"], env=os.environ | quick | few
+        [*command, "-d", out / "trees", DOCS, out / "html"],
+        env=os.environ | {"PYTHONWARNINGS": "default"},
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return out / "html"
@@ -57,9 +48,8 @@ def test_the_site(processes: Processes, tmp_path: Path) -> None:
         source = (DOCS / "notebooks" / f"{name}.md").read_text(encoding="utf-8")
         html = (site / "notebooks" / f"{name}.html").read_text(encoding="utf-8")
         assert html.count("cell_input") == source.count("{code-cell}")
-        if name == EXECUTED:  # to its end
-            assert html.count("cell_output") >= 2
-            assert NOTEBOOKS[name] in unescape(re.sub(r"<[^>]+>", "", html))
+        assert html.count("cell_output") >= 2, "executed to its end"
+        assert NOTEBOOKS[name] in unescape(re.sub(r"<[^>]+>", "", html))
     assert (site / "_images" / "report-run.png").is_file()
     assert 'alt="The report of a run' in (site / "index.html").read_text(encoding="utf-8")
     html = (site / "reference" / "python.html").read_text(encoding="utf-8")
@@ -73,39 +63,7 @@ def test_the_site(processes: Processes, tmp_path: Path) -> None:
         ), page
 
 
-@pytest.mark.parametrize("name", sorted(set(NOTEBOOKS) - {EXECUTED}))
-def test_the_notebook(
-    name: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Its cells work from top to bottom, in a folder of its own, and say what they should."""
-    monkeypatch.chdir(tmp_path)
-    pyplot = importlib.import_module("matplotlib.pyplot")
-    pyplot.switch_backend("agg")
-    page = DOCS / "notebooks" / f"{name}.md"
-    module = ModuleType(f"notebook_{name.replace('-', '_')}")
-    monkeypatch.setitem(sys.modules, module.__name__, module)  # where its classes are looked up
-    cells = [
-        block
-        for block in blocks.blocks_of(page.read_text(encoding="utf-8"))
-        if block.language == "{code-cell} ipython3"
-    ]
-    for block in cells:
-        code = ast.parse("\n" * block.line + block.text, str(page))
-        last = code.body.pop() if isinstance(code.body[-1], ast.Expr) else None
-        exec(compile(code, page, "exec", dont_inherit=True), vars(module))
-        if isinstance(last, ast.Expr):  # is shown
-            value = ast.Expression(last.value)
-            print(eval(compile(value, page, "eval", dont_inherit=True), vars(module)))
-    pyplot.close("all")
-    assert len(cells) > 2
-    assert NOTEBOOKS[name] in capsys.readouterr().out
-
-
-class TestReference:
-    @pytest.mark.parametrize("page", reference.PAGES)
-    def test_the_pages_are_those_of_the_code(self, page: str) -> None:
-        text = (DOCS / page).read_text(encoding="utf-8")
-        assert text == reference.written(page, text), "run `make docs-output`"
+@pytest.mark.parametrize("page", reference.PAGES)
+def test_the_pages_are_those_of_the_code(page: str) -> None:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    assert text == reference.written(page, text), "run `make docs-output`"

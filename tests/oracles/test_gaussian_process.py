@@ -7,7 +7,6 @@ kernel with nu = 1/2 and l = -2 / log(1 - alpha).
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -152,18 +151,6 @@ def test_standardised(number: int, shift: float) -> None:
 
 
 @pytest.mark.parametrize("standardize", [False, True])
-def test_hundreds_of_observations_one_at_a_time(standardize: bool) -> None:
-    generator = np.random.default_rng(11)
-    mirror = made(length=0.7, forgetting=0.005, noise=0.3, standardize=standardize)
-    where = generator.standard_normal((5, 3))
-    for time in range(600):
-        inputs = generator.standard_normal(3)
-        mirror.observe(inputs, time, reward_of(inputs, generator))
-        if time in (15, 16, 127, 128, 599):
-            mirror.check(where, time + 1.0)
-
-
-@pytest.mark.parametrize("standardize", [False, True])
 def test_the_window_drops_the_older_half(standardize: bool) -> None:
     generator = np.random.default_rng(5)
     mirror = made(length=0.7, forgetting=0.01, noise=0.3, standardize=standardize, window=48)
@@ -175,21 +162,6 @@ def test_the_window_drops_the_older_half(standardize: bool) -> None:
         if time in (46, 47, 48, 49, 71, 72, 95, 96, 149):
             mirror.check(where, time + 1.0)
     assert {len(mirror.rows)} <= set(range(24, 49))
-
-
-@pytest.mark.parametrize("number", [0, 50])
-def test_after_its_state_was_loaded(number: int) -> None:
-    generator = np.random.default_rng(13)
-    mirror = made(length=0.7, forgetting=0.01, noise=0.3, standardize=True, window=64)
-    for time in range(number + 40):
-        if time == number:
-            state = json.loads(json.dumps(mirror.predictor.state_dict()))
-            mirror.predictor = Predictor(length_scale=0.7, window=64)
-            mirror.predictor.load_state_dict(state)
-        inputs = generator.standard_normal(2)
-        mirror.observe(inputs, time, reward_of(inputs, generator), variance=1 + time % 3)
-        if time >= number:
-            mirror.check(generator.standard_normal((3, 2)), time + 1.0)
 
 
 def test_the_likelihood_that_scales_are_fitted_by() -> None:
