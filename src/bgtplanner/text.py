@@ -25,9 +25,6 @@ MOST_LABELS = 10_000_000
 LONGEST_NAME = 1000
 """The most characters in any other name, or in a note, in a file of a run."""
 
-MOST_BYTES_OF_A_CATALOGUE = 32 << 20
-"""Size limit of a file of item names, which is sent to every client and kept there."""
-
 MOST_BYTES_OF_SETTINGS = 32 << 20
 """Size limit of a file of settings, a summary, or a file of budgets with one epsilon per line."""
 

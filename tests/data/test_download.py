@@ -197,7 +197,7 @@ class TestHostile:
         [
             (zip_of({"u.data/": b""}), "has 0 files u.data"),
             (zip_of({"a/u.data": b"x", "b/u.data": b"y"}), "has 2 files u.data"),
-            (zip_of({"u.data": bytes(2_000_000)}), "unpacks to more than the 1000000 bytes"),
+            (zip_of({"u.data": bytes(2_000_000)}), "unpacks to more than 1,000,000 bytes"),
             (b"not a zip file at all", "not a valid zip file"),
             (GOOD_ZIP[:3000] + bytes(50) + GOOD_ZIP[3050:], "not a valid zip file"),
         ],
@@ -212,7 +212,8 @@ class TestHostile:
         problem: str,
     ) -> None:
         server.body = body
-        bind(monkeypatch, body, max_bytes=1_000_000)
+        bind(monkeypatch, body)
+        monkeypatch.setattr("bgtplanner.data.download._MOST_BYTES", 1_000_000)
         with pytest.raises(DownloadError, match=problem):
             fetch(server, tmp_path / "in")
         assert files_in(tmp_path / "in") == []

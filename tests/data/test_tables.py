@@ -34,13 +34,11 @@ def read(tmp_path: Path) -> Any:
 
 
 def users(table: Table) -> list[Any]:
-    labels = table.user_labels
-    return table.user.tolist() if labels is None else labels[table.user].tolist()
+    return table.user.rows().tolist()
 
 
 def items(table: Table) -> list[Any]:
-    labels = table.item_labels
-    return table.item.tolist() if labels is None else labels[table.item].tolist()
+    return table.item.rows().tolist()
 
 
 PLAIN = "1,10,3\n2,20,4.5\n"
@@ -132,7 +130,7 @@ def test_time_and_client(read: Any) -> None:
     assert table.time is not None
     assert table.time.tolist() == [100, 1_000_000_001]
     assert table.client is not None
-    assert table.client.tolist() == [1, 0]
+    assert table.client.rows().tolist() == ["b", "a"]
     assert read("1,2,3,2000-01-02\n", time=3).time.tolist() == [946_771_200]
 
 
@@ -203,8 +201,8 @@ SECRET = re.compile(r"777|888|4\.125|abc")
         ("7771\n", 1, "at least 3 columns"),
         ("", None, "empty"),
         ("\n \n", None, "empty"),
-        ("user,item,rating\n", None, "header and no ratings"),
-        ("user,item,rating\n\n\n", None, "header and no ratings"),
+        ("user,item,rating\n", None, "names of columns and no ratings"),
+        ("user,item,rating\n\n\n", None, "names of columns and no ratings"),
         (gzip.compress(GOOD.encode(), mtime=0)[:-12], None, "damaged or cut short"),
         (gzip.compress(GOOD.encode(), mtime=0)[:20] + b"\xff" * 30, None, "damaged or cut short"),
         (b"\x1f\x8b\xff\xff\xff\xff\xff\xff\xff\xff", None, "damaged or cut short"),
@@ -344,7 +342,7 @@ class TestParquet:
                 assert table.time.tolist() == [1_000_000_000.5] * 3
         table = parquet(user=[1], item=[2], rating=[3], date=[date(1970, 1, 2)], client=["x"])
         assert table.time is not None
-        assert (table.time.tolist(), table.client.tolist()) == ([86_400.0], [0])
+        assert (table.time.tolist(), table.client.rows().tolist()) == ([86_400.0], ["x"])
 
     @in_one_folder
     @given(
@@ -370,7 +368,7 @@ class TestParquet:
             pa.array([1, 3, 1], pa.int8()), ["ann", "7", "", "8", "x" * 300]
         )
         table = parquet(user=some, item=some.cast(pa.string()), rating=[1, 2, 3])
-        assert (users(table), table.user_labels) == ([7, 8, 7], None)
+        assert users(table) == [7, 8, 7]
         with pytest.raises(DataError, match="row 2: column 1 is empty"):
             parquet(user=some.take(pa.array([0, None])), item=["a", "b"], rating=[1, 2])
 
@@ -420,7 +418,7 @@ class TestParquet:
 
     def test_not_parquet(self, tmp_path: Path, parquet: Any) -> None:
         path, wanted = tmp_path / "table.parquet", TableFormat()
-        with pytest.raises(DataError, match="header and no ratings"):
+        with pytest.raises(DataError, match="names of columns and no ratings"):
             parquet(user=pa.array([], "str"), item=pa.array([], "str"), rating=pa.array([], "f8"))
         path.write_bytes(b"PAR1 and nothing else")
         with pytest.raises(DataError, match=r"table\.parquet: cannot be read as Parquet"):

@@ -219,9 +219,8 @@ def _table(model: Model, path: str, users: list[str]) -> dict[str, Any]:
     """Return the columns of a table of ratings, of all users or of some."""
     rating = "none" if model.implicit else None
     table = read_table(path, TableFormat(rating=rating))
-    user = table.user if table.user_labels is None else table.user_labels[table.user]
-    item = table.item if table.item_labels is None else table.item_labels[table.item]
-    frame = {"user": user, "item": item}
+    user = table.user.rows()
+    frame: dict[str, Any] = {"user": user, "item": table.item.rows()}
     if table.rating is None and not model.implicit:
         raise DataError("has no ratings, which the model is about", path=path)
     if not model.implicit:

@@ -20,16 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bgtplanner.data.columns import (
-    ITEM_NAMES,
-    columns_of_frame,
-    is_missing,
-    is_number,
-    usual_place,
-)
-from bgtplanner.data.files import DELIMITERS_OF_ITEMS, OpenTable, open_table
+from bgtplanner.data.columns import ITEM_NAMES, is_missing, is_number, usual_place
+from bgtplanner.data.files import DELIMITERS_OF_ITEMS, OpenTable, open_frame, open_table
 from bgtplanner.errors import ConfigError, DataError
-from bgtplanner.text import LONGEST_LABEL, MOST_BYTES_OF_A_CATALOGUE, MOST_LABELS, read_bytes
+from bgtplanner.text import LONGEST_LABEL, MOST_LABELS
 
 _IDS = ("id", *ITEM_NAMES, "isbn", "sku")
 _TITLES = (
@@ -125,7 +119,22 @@ class Catalogue:
             >>> made.names, made.features.tolist()
             (('genre: Drama', 'genre: War'), [[1.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
         """
-        wanted, columns = items_format or ItemsFormat(), _columns(frame)
+        table = open_frame(frame)
+        return cls._from_table(table, table.first, items_format or ItemsFormat(), where=where)
+
+    @classmethod
+    def _from_table(
+        cls,
+        table: OpenTable,
+        names: Sequence[str],
+        wanted: ItemsFormat,
+        *,
+        header: bool = True,
+        where: str,
+    ) -> Catalogue:
+        """Return the catalogue in an open table whose columns have these names."""
+        cells = table.columns(range(len(names)), header=header)
+        columns = {name: column.to_pylist() for name, column in zip(names, cells, strict=True)}
         item = _named(columns, wanted.item, _IDS, "item") or next(iter(columns), None)
         if item is None or not columns[item]:
             raise DataError(f"{where} has no items; expected a row for each")
@@ -303,7 +312,8 @@ def read_items(path: Path | str, items_format: ItemsFormat | None = None) -> Cat
 
     Args:
         path: The file.
-        items_format: Which column is what; the rest is detected.
+        items_format: Which column is what; the rest is detected. With one column, every line is
+            a label, whatever signs are in it.
 
     Raises:
         DataError: If it cannot be read as items; names the file.
@@ -311,33 +321,13 @@ def read_items(path: Path | str, items_format: ItemsFormat | None = None) -> Cat
     """
     path, wanted = Path(path), items_format or ItemsFormat()
     least = len(wanted.columns or ("item", "title"))
-    table = open_table(path, columns=least, among=DELIMITERS_OF_ITEMS, older=True)
+    whole_lines = "::" if least == 1 else None  # between cells; quotes do not count beside it
+    table = open_table(path, whole_lines, columns=least, among=DELIMITERS_OF_ITEMS, older=True)
     names, header = (table.first, True) if table.delimiter is None else _header(table, wanted)
     if len(table.first) != len(names):
         problem = f"expected {len(names)} columns, found {len(table.first)}"
         raise DataError(problem, path=path, line=table.line)
-    cells = table.columns(range(len(names)), header=header)
-    if len(cells[0]) > MOST_LABELS:
-        raise DataError(f"has more than {MOST_LABELS:,} items", path=path)
-    columns = {name: column.to_pylist() for name, column in zip(names, cells, strict=True)}
-    return Catalogue.from_frame(columns, wanted, where=str(path))
-
-
-def item_names(path: Path) -> tuple[str, ...]:
-    """Return the items of a public catalogue that is a list: a different name on every line.
-
-    Raises:
-        DataError: If it cannot be read, is too long, or a line holds no name, one that is too
-            long, or one that another line has.
-    """
-    try:
-        text = read_bytes(path, MOST_BYTES_OF_A_CATALOGUE).decode("utf-8-sig")
-    except (OSError, ValueError) as error:
-        problem = f"cannot be read: {error}; expected a different item name on every line"
-        raise DataError(problem, path=path) from error
-    if not text.strip():
-        raise DataError("is empty; expected a different item name on every line", path=path)
-    return tuple(_labels([line.strip() for line in text.splitlines()], str(path)))
+    return Catalogue._from_table(table, names, wanted, header=header, where=str(path))
 
 
 def _labels(labels: list[str], where: str) -> list[str]:
@@ -375,18 +365,6 @@ def _header(table: OpenTable, wanted: ItemsFormat) -> tuple[Sequence[str], bool]
     if len(set(first)) < len(first):
         raise DataError("has two columns of the same name", path=table.path, line=table.line)
     return first, True
-
-
-def _columns(frame: Any) -> dict[str, list[Any]]:
-    """Return the columns of a table of whatever kind, as lists."""
-    columns = {}
-    for name, cells in columns_of_frame(frame).items():
-        as_list = ("to_pylist", "to_list", "tolist")  # of Arrow, of Polars and pandas, of NumPy
-        method = next((getattr(cells, m) for m in as_list if hasattr(cells, m)), None)
-        columns[name] = list(cells) if method is None else method()
-    if len({len(cells) for cells in columns.values()}) > 1:
-        raise DataError("the columns of the catalogue are not of the same length")
-    return columns
 
 
 def _named(

@@ -18,23 +18,10 @@ ROLES = ("user", "item", "rating", "time", "client")
 """What the columns of a table of ratings are for, in the usual order."""
 
 ITEM_NAMES = (
-    *(
-        "item",
-        "itemid",
-        "iid",
-        "movie",
-        "movieid",
-        "product",
-        "productid",
-        "asin",
-        "book",
-        "bookid",
-    ),
-    *("film", "filmid", "track", "trackid", "song", "songid", "artist", "artistid", "album"),
-    *("albumid", "game", "gameid", "app", "appid", "business", "businessid", "article"),
-    *("articleid", "recipe", "recipeid", "anime", "animeid", "video", "videoid", "newsid"),
+    *("item", "i", "movie", "product", "asin", "book", "film", "track", "song", "artist", "album"),
+    *("game", "app", "business", "article", "recipe", "anime", "video", "news"),
 )
-"""What columns of items are usually called, without case, blanks and signs."""
+"""What columns of items are usually called, as :func:`usual_place` compares them."""
 
 COUNT_NAMES = (
     *("weight", "count", "counts", "plays", "playcount", "nplays", "listens", "hours"),
@@ -44,37 +31,36 @@ COUNT_NAMES = (
 
 _NEEDED = ("user", "item", "rating")
 _USUAL_NAMES = {
-    "user": (
-        *("user", "userid", "uid", "reviewerid", "customer", "customerid", "person", "personid"),
-        *("username", "reviewer", "member", "memberid", "visitorid", "accountid"),
-    ),
+    "user": ("user", "u", "reviewer", "customer", "person", "username", "member", "visitor",
+             "account"),
     "item": ITEM_NAMES,
-    "rating": (
-        *("rating", "ratings", "value", "score", "stars", "overall", "userrating"),
-        *COUNT_NAMES,
-    ),
-    "time": (
-        *("timestamp", "time", "date", "datetime", "unixreviewtime", "ratedat", "createdat"),
-        *("unixtime", "reviewtime", "reviewdate"),
-    ),
-    "client": ("client", "clientid"),
-}
+    "rating": ("rating", "ratings", "value", "score", "stars", "overall", "userrating",
+               *COUNT_NAMES),
+    "time": ("timestamp", "time", "date", "datetime", "unixreviewtime", "ratedat", "createdat",
+             "unixtime", "reviewtime", "reviewdate"),
+    "client": ("client",),
+}  # fmt: skip
 
 
 def usual_place(names: Sequence[str], usual: Sequence[str]) -> int | None:
     """Return the position of the column that is called by the first of these usual names.
 
-    Case, blanks, signs and a type behind a colon do not count.
+    Case, blanks, signs, a type behind a colon, and "id" at the end do not count.
+
+    Example:
+        >>> usual_place(["User ID", "artist_id:token"], ITEM_NAMES)
+        1
     """
     plain = [re.sub(r"[\W_]", "", name.partition(":")[0]).lower() for name in names]
+    plain = [name.removesuffix("id") or name for name in plain]
     return next((plain.index(name) for name in usual if name in plain), None)
 
 
 def has_header(first: Sequence[str], given: Mapping[str, Column], where: object) -> bool:
     """Return whether the first row of a text table holds names, as far as nobody has said."""
-    clicks = _without_ratings(first, given)
+    clicks = _is_absent("rating", first, given)
     if any(
-        isinstance(of, str) and not (clicks and role == "rating") for role, of in given.items()
+        isinstance(of, str) and not _is_absent(role, first, given) for role, of in given.items()
     ):
         return True
     if any(usual_place(first, _USUAL_NAMES[role]) is not None for role in _NEEDED):
@@ -109,12 +95,11 @@ def find_columns(
     usual = {role: usual_place(first, _USUAL_NAMES[role]) if header else None for role in ROLES}
     known = any(usual[role] is not None for role in _NEEDED)
     spare = len(first) - sum(at is not None for at in usual.values())  # columns of no known use
-    clicks = _without_ratings(first, given)
     optional = len(first) == 2 or (known and spare <= 0)  # nothing is left for the rating
     place, missing = dict[str, int](), list[str]()
     for position, role in enumerate(ROLES):
         wanted, found = given[role], usual[role]
-        if role == "rating" and clicks:
+        if _is_absent(role, first, given):
             continue
         if isinstance(wanted, str) and wanted not in first:
             problem = f"no such column; the header has {names}: choose one of these"
@@ -156,9 +141,9 @@ def is_count(name: str) -> bool:
     return usual_place([name], COUNT_NAMES) is not None
 
 
-def _without_ratings(first: Sequence[str], given: Mapping[str, Column]) -> bool:
-    """Return whether it was said that there is no rating, and not that its column is so called."""
-    return given["rating"] == "none" and "none" not in first
+def _is_absent(role: str, first: Sequence[str], given: Mapping[str, Column]) -> bool:
+    """Return whether it was said that there is no such column, and not that it is so called."""
+    return given[role] == "none" and "none" not in first
 
 
 def is_number(cell: str) -> bool:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bgtplanner.arguments import as_path, as_whole, refuse_unless
 from bgtplanner.caches import user_cache, with_home
@@ -413,8 +412,8 @@ def _read(
     users = None
     for network in paths[1:]:  # keep its users, with or without ratings, and no others
         pairs = read_table(network, info.table)
-        users = np.union1d(pairs.user, pairs.item)
-        table = table.take(np.isin(table.user, users))
+        users = np.union1d(pairs.user.names, pairs.item.names)
+        table = table.take(np.isin(table.user.rows(), users))
     columns: dict[str, Any] = {"users": users, "time": table.time, "client": table.client}
     how: dict[str, Any] = {"duplicates": duplicates, "name": info.name, "count_cap": count_cap}
     how["feedback"] = "clicks" if table.counts and info.feedback == "auto" else info.feedback
@@ -422,19 +421,9 @@ def _read(
         if info.scale is None and table.rating is not None and how["feedback"] != "clicks":
             ask_for_a_scale(table.rating)
         how["scale"] = info.scale if table.rating is None else info.scale or "max"
-        ratings = Ratings.from_arrays(table.user, table.item, table.rating, **columns, **how)
+        return Ratings.from_arrays(table.user, table.item, table.rating, **columns, **how)
     except DataError as error:
         raise DataError(str(error), path=paths[0]) from error
-    return replace(
-        ratings,
-        user_labels=_named(ratings.user_labels, table.user_labels),
-        item_labels=_named(ratings.item_labels, table.item_labels),
-    )
-
-
-def _named(labels: NDArray[Any], names: NDArray[np.str_] | None) -> NDArray[Any]:
-    """The names of ids in a table, or the ids if they have none, in the width of any number."""
-    return labels.astype(np.int64) if names is None else names[labels]
 
 
 def data_folders(data_dir: Path | str | None = None) -> list[Path]:

@@ -21,6 +21,7 @@ from bgtplanner.data.datasets import Archive, data_folders, dataset_info, existi
 from bgtplanner.errors import ConfigError, DownloadError
 
 _RETRIES = 2
+_MOST_BYTES = 64 << 20  # of an unpacked file; stops zip bombs
 _TIMEOUT = 30.0  # seconds without a byte after which a transfer counts as broken
 
 
@@ -58,7 +59,7 @@ def fetch_dataset(
         if missing.keys() & {*info.files, info.catalogue}:
             with tempfile.TemporaryDirectory(dir=folder, prefix=".fetched-") as beside:
                 zipped = _downloaded(address, archive, Path(beside))
-                _unpack(zipped, missing, Path(beside), archive.max_bytes)
+                _unpack(zipped, missing, Path(beside))
                 for file in missing:
                     (Path(beside) / file).replace(folder / file)
     except (DownloadError, OSError) as error:
@@ -93,18 +94,17 @@ def _downloaded(url: str, archive: Archive, folder: Path) -> Path:
     raise DownloadError(f"{url}: {said}")
 
 
-def _unpack(zipped: Path, files: Mapping[str, str | None], folder: Path, most: int) -> None:
-    """Take the files out of an archive, without trusting the paths and sizes that it states."""
+def _unpack(zipped: Path, files: Mapping[str, str | None], folder: Path) -> None:
+    """Take the files out of an archive, wherever in it they are, if they are what they must be."""
     try:
         with zipfile.ZipFile(zipped) as opened:
             for file, checksum in files.items():
-                named = [of for of in opened.namelist() if of.rpartition("/")[2] == file]
+                named = [of for of in opened.infolist() if of.filename.rpartition("/")[2] == file]
                 if len(named) != 1:
                     raise DownloadError(f"the archive has {len(named)} files {file}; expected one")
-                with opened.open(named[0]) as source:
-                    content = source.read(most + 1)
-                if len(content) > most:
-                    raise DownloadError(f"{file}: unpacks to more than the {most} bytes allowed")
+                if named[0].file_size > _MOST_BYTES:  # no more than what it states is unpacked
+                    raise DownloadError(f"{file}: unpacks to more than {_MOST_BYTES:,} bytes")
+                content = opened.read(named[0])
                 if checksum not in (None, hashlib.sha256(content).hexdigest()):
                     raise DownloadError(f"{file}: wrong checksum; the download was deleted")
                 (folder / file).write_bytes(content)

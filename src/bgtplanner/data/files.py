@@ -1,4 +1,4 @@
-"""A file opened as a table of text, plain or gzipped, or of Parquet, which Arrow reads strictly.
+"""A table opened: text, plain or gzipped, Parquet, or a frame, with its columns as Arrow has them.
 
 What Arrow cannot handle in text is normalised first: byte order marks, line ends of Windows,
 ``::`` between cells, runs of blanks. Arrow's errors quote cells and name no line, so if it fails,
@@ -14,12 +14,13 @@ import io
 import itertools
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bgtplanner.data.columns import columns_of_frame, is_missing
 from bgtplanner.errors import ConfigError, DataError
 
 DELIMITERS = ("\t", "::", ";", ",", "|", " ")
@@ -28,6 +29,7 @@ DELIMITERS = ("\t", "::", ";", ",", "|", " ")
 DELIMITERS_OF_ITEMS = ("\t", "::", "|", ";", ",")
 """The same for tables of items: titles have blanks and commas."""
 
+_MOST_BYTES = 1 << 36  # of a file, which is read as a whole
 _BLOCK_BYTES = 1 << 24  # a longer row has an open quote, or this is not a text table
 _SNIFFED_BYTES = 1 << 16
 _SNIFFED_ROWS = 20
@@ -40,81 +42,118 @@ class OpenTable:
     """A table whose first row has been looked at.
 
     Attributes:
+        first: The cells of the first row of text that is not blank, or the names of the columns.
+        content: The text of all rows as Arrow reads it, or columns by name.
         path: The file.
-        first: The cells of the first row that is not blank, or the names of a Parquet file.
-        line: The line of that row; a Parquet file has none.
-        delimiter: What stands between two cells; None in a Parquet file.
-        content: The text of all rows as Arrow reads it, or the whole Parquet file.
+        line: The line of the first row of text.
+        delimiter: What stands between two cells of text; None if this is not text.
     """
 
-    path: Path
     first: tuple[str, ...]
-    line: int | None
-    delimiter: str | None
-    content: bytes
+    content: bytes | Mapping[str, Any]
+    path: Path | None = None
+    line: int | None = None
+    delimiter: str | None = None
 
     def columns(self, wanted: Sequence[int], *, header: bool) -> list[Any]:
-        """Return the cells of some columns, by position, as Arrow arrays; from text, as text.
+        """Return the cells of some columns, by position, as Arrow arrays; text as a dictionary.
 
-        A `header` in the first row of a text table is left out.
+        A `header` in the first row of text is left out.
 
         Raises:
             DataError: If a row has another number of cells than the first; names the line.
         """
         import pyarrow as pa
         from pyarrow import csv as arrow
-        from pyarrow import parquet
 
-        if self.delimiter is None:
-            chosen, source = [self.first[at] for at in wanted], pa.BufferReader(self.content)
-            try:
-                table = parquet.ParquetFile(source).read(columns=list(dict.fromkeys(chosen)))
-            except (pa.ArrowException, OSError):
-                raise _not_parquet(self.path) from None
-            return [table[name].combine_chunks() for name in chosen]
-        names = [str(column) for column in range(len(self.first))]
-        chosen, double = [names[column] for column in wanted], self.delimiter == "::"
+        if isinstance(self.content, Mapping):
+            return [
+                _as_arrow(name, self.content[name]) for name in map(self.first.__getitem__, wanted)
+            ]
+        names, double = [str(column) for column in range(len(self.first))], self.delimiter == "::"
+        chosen = dict.fromkeys(
+            (names[at] for at in wanted), pa.dictionary(pa.int32(), pa.string())
+        )
+        above = self.line if header else 0  # blank lines count
         try:
             table = arrow.read_csv(
                 pa.BufferReader(self.content),
-                arrow.ReadOptions(column_names=names, block_size=_BLOCK_BYTES),
+                arrow.ReadOptions(
+                    column_names=names, block_size=_BLOCK_BYTES, skip_rows_after_names=above
+                ),
                 arrow.ParseOptions(
                     delimiter=_UNIT if double else self.delimiter,
                     quote_char=False if double else '"',
                     newlines_in_values=not double,
                 ),
                 arrow.ConvertOptions(
-                    include_columns=list(dict.fromkeys(chosen)),
-                    column_types=dict.fromkeys(chosen, pa.string()),
+                    include_columns=list(chosen),
+                    column_types=chosen,
                     check_utf8=False,  # it has been checked
                 ),
-            )
+            ).unify_dictionaries()
         except pa.ArrowInvalid:
-            raise self._uneven(self.delimiter) from None
-        return [table[name].combine_chunks().slice(int(header)) for name in chosen]
+            raise self._uneven() from None
+        return [table[names[at]].combine_chunks() for at in wanted]
 
     def fault(self, row: int, column: int, problem: str) -> DataError:
         """Return the error about a cell, which says where it is and never what it holds.
 
-        Rows and columns count from 0, and a header in a text table counts as a row.
+        Rows and columns count from 0, and a header in text counts as a row.
         """
         problem = f"column {column + 1} {problem}"
         if self.delimiter is None:
             return DataError(f"row {row + 1}: {problem}", path=self.path)
-        rows = _rows(self.content, self.delimiter)
-        line = next((at for at, _ in itertools.islice(rows, row, None)), None)
+        line = next((at for at, _ in itertools.islice(self._rows(), row, None)), None)
         return DataError(problem, path=self.path, line=line)
 
-    def _uneven(self, delimiter: str) -> DataError:
+    def _rows(self) -> Iterator[tuple[int, tuple[str, ...]]]:
+        """Yield the cells of every row of text that is not blank, with its first line."""
+        text = self.content if isinstance(self.content, bytes) else b""
+        return _rows(text, str(self.delimiter))
+
+    def _uneven(self) -> DataError:
         """Return the error about the first row of another width."""
         width, line = len(self.first), self.line
         problem = "a row after this one cannot be read; is a quote opened and never closed?"
-        for at, cells in _rows(self.content, delimiter):
+        for at, cells in self._rows():
             line = at
             if len(cells) != width:
                 problem = f"expected {width} columns, found {len(cells)}"
                 break
         return DataError(problem, path=self.path, line=line)
+
+
+def open_frame(frame: Any) -> OpenTable:
+    """Return a frame of pandas, Polars or Arrow, or a mapping of columns, as a table.
+
+    Raises:
+        DataError: If it has no columns with names, or they differ in length.
+    """
+    columns = columns_of_frame(frame)
+    for name, column in columns.items():
+        if isinstance(column, str | bytes | Mapping | set) or not hasattr(column, "__len__"):
+            raise DataError(f"the column {name!r} has no order; expected an entry for each row")
+    if len({len(column) for column in columns.values()}) > 1:
+        raise DataError("the columns are not of the same length")
+    return OpenTable(tuple(columns), columns)
+
+
+def _as_arrow(name: str, column: Any) -> Any:
+    """Return a column as an Arrow array without a dictionary; cells of mixed kinds become text."""
+    import pyarrow as pa
+
+    try:
+        if hasattr(column, "to_arrow"):  # of Polars
+            column = column.to_arrow()
+        if isinstance(column, pa.ChunkedArray):
+            column = column.combine_chunks()
+        found = pa.array(column, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        if getattr(column, "ndim", 1) != 1:
+            raise DataError(f"the column {name!r} has a shape; expected a list") from None
+        found = pa.array([None if is_missing(cell) else str(cell) for cell in column])
+    return found.dictionary_decode() if pa.types.is_dictionary(found.type) else found
 
 
 def open_table(
@@ -141,7 +180,7 @@ def open_table(
     given = None if delimiter is None else _checked(delimiter)
     content = _bytes_of(path)
     if content.startswith(b"PAR1"):
-        return OpenTable(path, _parquet_names(content, path), None, None, content)
+        return _parquet(content, path)
     content = _checked_text(content, path, older)
     sample = content[:_SNIFFED_BYTES]
     if len(content) > _SNIFFED_BYTES:
@@ -151,7 +190,7 @@ def open_table(
         raise DataError("is empty; expected a table with a row for each entry", path=path)
     found = given or max(among, key=lambda one: _fitness(text, one, columns))
     line, first = next(_rows(_plain(text.encode(), found), found))
-    return OpenTable(path, first, line, found, _plain(content, found))
+    return OpenTable(first, _plain(content, found), path, line, found)
 
 
 def _bytes_of(path: Path) -> bytes:
@@ -160,11 +199,11 @@ def _bytes_of(path: Path) -> bytes:
         if path.exists() and not path.is_file():  # opening a pipe may wait forever
             what = "a folder" if path.is_dir() else "not a plain file"
             raise DataError(f"is {what}; expected a table", path=path)
+        if path.stat().st_size > _MOST_BYTES:
+            raise DataError(f"is longer than {_MOST_BYTES:,} bytes; divide it", path=path)
         content = path.read_bytes()
     except FileNotFoundError:
         raise DataError("no such file; expected a table", path=path) from None
-    except PermissionError:
-        raise DataError("permission to read it was denied", path=path) from None
     except OSError as error:
         problem = error.strerror or "bad file"
         raise DataError(f"cannot be read: {problem}; choose another", path=path) from error
@@ -178,22 +217,19 @@ def _bytes_of(path: Path) -> bytes:
         raise DataError(problem, path=path) from error
 
 
-def _parquet_names(content: bytes, path: Path) -> tuple[str, ...]:
-    """Return the names of the columns of a Parquet file."""
+def _parquet(content: bytes, path: Path) -> OpenTable:
+    """Return a Parquet file as a table, read as a whole."""
     import pyarrow as pa
     from pyarrow import parquet
 
     try:
-        names = tuple(parquet.read_schema(pa.BufferReader(content)).names)
+        table = parquet.read_table(pa.BufferReader(content))
     except (pa.ArrowException, OSError):
-        raise _not_parquet(path) from None
+        raise DataError("cannot be read as Parquet; get the file again", path=path) from None
+    names = tuple(table.column_names)
     if len(set(names)) < len(names):
         raise DataError("has two columns of the same name", path=path)
-    return names
-
-
-def _not_parquet(path: Path) -> DataError:
-    return DataError("cannot be read as Parquet; get the file again", path=path)
+    return OpenTable(names, dict(zip(names, table.columns, strict=True)), path)
 
 
 def _checked_text(content: bytes, path: Path, older: bool) -> bytes:

@@ -17,13 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.arguments import in_words, refuse_unless
 from bgtplanner.data.catalogue import Catalogue, as_label
-from bgtplanner.data.columns import (
-    Column,
-    columns_of_frame,
-    find_columns,
-    is_count,
-    is_missing,
-)
+from bgtplanner.data.columns import Column, is_missing
 from bgtplanner.data.scales import (
     COUNT_CAP,
     Feedback,
@@ -32,6 +26,7 @@ from bgtplanner.data.scales import (
     scaled_values,
     weights,
 )
+from bgtplanner.data.tables import Labels, TableFormat, read_table
 from bgtplanner.errors import ConfigError, DataError
 
 IntArray = NDArray[np.int32]
@@ -206,12 +201,12 @@ class Ratings:
     @classmethod
     def from_arrays(
         cls,
-        user: ArrayLike,
-        item: ArrayLike,
+        user: ArrayLike | Labels,
+        item: ArrayLike | Labels,
         value: ArrayLike | None = None,
         *,
         time: ArrayLike | None = None,
-        client: ArrayLike | None = None,
+        client: ArrayLike | Labels | None = None,
         users: ArrayLike | None = None,
         items: ArrayLike | None = None,
         scale: Scale | None = None,
@@ -243,7 +238,8 @@ class Ratings:
             DataError: If a column or a value cannot be used; names the column and the row.
         """
         refuse_unless(isinstance(name, str), "name", name, "text")
-        length = len(_column(user, "user") if value is None else _column(value, "value"))
+        first = user if isinstance(user, Labels) else _column(user, "user")
+        length = len(first if value is None else _column(value, "value"))
         raw = None if value is None else _as_float(value, "value", length)
         possible = get_args(Feedback)
         ConfigError.unless(feedback in possible, "feedback", feedback, " or ".join(possible))
@@ -253,16 +249,16 @@ class Ratings:
             if raw is not None and scale is None:
                 ask_for_a_scale(raw)
             scaled, known = scaled_values(raw, length, "minmax" if scale is None else scale)
-        user_labels, user_index = _index_labels(user, users, "user", length)
-        item_labels, item_index = _index_labels(item, items, "item", length)
+        by_user = _index_labels(user, users, "user", length)
+        by_item = _index_labels(item, items, "item", length)
         when = None if time is None else _as_float(time, "time", length)
-        client_of_user = np.arange(len(user_labels), dtype=np.int32)
+        client_of_user = np.arange(len(by_user.names), dtype=np.int32)
         if client is not None:
-            _, client_index = _index_labels(client, None, "client", length)
-            client_of_user = _clients_of_users(client_index, user_index, len(user_labels))
+            by_client = _index_labels(client, None, "client", length)
+            client_of_user = _clients_of_users(by_client, by_user)
         place = np.empty_like(client_of_user)  # of each user, in the order of clients
         place[np.argsort(client_of_user, kind="stable")] = np.arange(len(place))
-        pair = place[user_index].astype(np.int64) * len(item_labels) + item_index
+        pair = place[by_user.index].astype(np.int64) * len(by_item.names) + by_item.index
         rows, scaled = _without_duplicates(pair, scaled, when, duplicates)
         if len(rows) < length:
             kept = "their mean" if duplicates == "mean" else f"the {duplicates}"
@@ -271,14 +267,14 @@ class Ratings:
         if items is not None:
             known["public"] |= {"catalogue"}
         return cls(
-            user=user_index[rows],
-            item=item_index[rows],
+            user=by_user.index[rows],
+            item=by_item.index[rows],
             value=scaled.astype(np.float32),
             time=None if when is None else when[rows],
             client_of_user=client_of_user,
-            n_items=len(item_labels),
-            user_labels=user_labels,
-            item_labels=item_labels,
+            n_items=len(by_item.names),
+            user_labels=by_user.names,
+            item_labels=by_item.names,
             name=name,
             **known,
         )
@@ -288,11 +284,11 @@ class Ratings:
         cls,
         frame: Any,
         *,
-        user: str = "user",
-        item: str = "item",
-        value: str | None = "rating",
-        time: str | None = "time",
-        client: str | None = "client",
+        user: Column = "user",
+        item: Column = "item",
+        value: Column = "rating",
+        time: Column = "time",
+        client: Column = "client",
         **options: Any,
     ) -> Self:
         """Build ratings from anything with named columns: pandas, polars, Arrow, a dict of lists.
@@ -308,23 +304,16 @@ class Ratings:
             >>> Ratings.from_frame({"userId": [1, 2], "movieId": [5, 5], "rating": [0.5, 4.0]})
             Ratings(ratings: 2 ratings, 2 users, 1 items, 2 clients)
         """
-        columns = columns_of_frame(frame)
         asked = {"user": user, "item": item, "rating": value, "time": time, "client": client}
-        given: dict[str, Column] = {
-            role: None if name == role and name not in columns else name
-            for role, name in asked.items()
+        given: dict[str, Any] = {
+            role: "none" if name is None else name for role, name in asked.items() if name != role
         }
-        names = list(columns)
-        given["rating"] = given["rating"] if value is not None else "none"
-        place = find_columns(names, given, header=True, where="frame")
-        found = {
-            "value" if role == "rating" else role: columns[names[at]]
-            for role, at in place.items()
-            if asked[role] is not None
-        }
-        if "rating" in place and is_count(names[place["rating"]]) and "scale" not in options:
+        table = read_table(frame, TableFormat(**given))
+        if table.counts and "scale" not in options:
             options = {"feedback": "clicks"} | options
-        return cls.from_arrays(**found, **options)
+        return cls.from_arrays(
+            table.user, table.item, table.rating, time=table.time, client=table.client, **options
+        )
 
 
 def _column(column: ArrayLike, name: str, length: int | None = None) -> NDArray[Any]:
@@ -364,18 +353,20 @@ def _as_float(column: ArrayLike, name: str, length: int) -> NDArray[np.float64]:
 
 
 def _index_labels(
-    column: ArrayLike, known: ArrayLike | None, name: str, length: int
-) -> tuple[NDArray[Any], IntArray]:
-    """Return the labels, each once and in order, and which of them each entry is."""
-    array = _labels(column, name, length)
+    column: ArrayLike | Labels, known: ArrayLike | None, name: str, length: int
+) -> Labels:
+    """Return a column as labels, by default those that occur in it."""
+    if isinstance(column, Labels):
+        by_name = column
+    else:
+        by_name = Labels.from_column(_labels(column, name, length))
     if known is None:
-        labels, index = np.unique(array, return_inverse=True)
-        return labels, index.astype(np.int32)
-    labels = np.unique(_labels(known, f"{name}s"))
-    index = np.minimum(np.searchsorted(labels, array), max(len(labels) - 1, 0))
-    if len(array) and not (len(labels) and np.array_equal(labels[index], array)):
+        return by_name
+    names = np.unique(_labels(known, f"{name}s"))
+    place = np.searchsorted(names, by_name.names)
+    if not np.array_equal(names[place[place < len(names)]], by_name.names):
         raise DataError(f"{name} holds labels that are not among the given {name}s")
-    return labels, index.astype(np.int32)
+    return Labels(names, place[by_name.index].astype(np.int32))
 
 
 def _labels(column: ArrayLike, name: str, length: int | None = None) -> NDArray[Any]:
@@ -417,11 +408,12 @@ def _without_duplicates(
     return rows, value[rows]
 
 
-def _clients_of_users(client: IntArray, user: IntArray, n_users: int) -> IntArray:
-    client_of_user = np.full(n_users, -1, dtype=np.int32)
-    client_of_user[user] = client
-    if (client_of_user[user] != client).any():
+def _clients_of_users(client: Labels, user: Labels) -> IntArray:
+    """Return the client of each user; one without a rating is a client of its own."""
+    client_of_user = np.full(len(user.names), -1, dtype=np.int32)
+    client_of_user[user.index] = client.index
+    if (client_of_user[user.index] != client.index).any():
         raise DataError("a user's ratings name more than one client")
-    silent = np.flatnonzero(client_of_user < 0)  # users without a rating: one client per user
-    client_of_user[silent] = client.max(initial=-1) + 1 + np.arange(len(silent))
+    silent = np.flatnonzero(client_of_user < 0)
+    client_of_user[silent] = len(client.names) + np.arange(len(silent))
     return client_of_user

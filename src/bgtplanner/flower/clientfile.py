@@ -193,13 +193,13 @@ class ClientFile(_File):
         """Return the ratings of a catalogue, and the number of others, which never leaves here."""
         table = self.table()
         place = {name: index for index, name in enumerate(catalogue)}
-        labels = table.item if table.item_labels is None else table.item_labels[table.item]
-        index = np.array([place.get(str(label), -1) for label in labels.tolist()], dtype=np.int64)
+        names = table.item.names.tolist()
+        index = np.array([place.get(str(name), -1) for name in names])[table.item.index]
         rating = np.asarray(table.rating)
         known = (index >= 0) & (rating >= low) & (rating <= high)
-        users = np.unique(table.user)
+        users = table.user.names
         ratings = Ratings.from_arrays(
-            table.user[known], index[known], rating[known], users=users,
+            table.user.take(known), index[known], rating[known], users=users,
             time=None if table.time is None else table.time[known],
             items=np.arange(len(catalogue)), scale=(low, high), name="own",
         )  # fmt: skip
@@ -207,7 +207,6 @@ class ClientFile(_File):
             ratings,
             # All users in this file are one client: one ledger, one clip, one charge.
             client_of_user=np.zeros(len(users), dtype=np.int32),
-            user_labels=users if table.user_labels is None else table.user_labels[users],
             item_labels=np.array(catalogue),
         )
         return own, int((~known).sum())

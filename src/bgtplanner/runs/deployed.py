@@ -19,11 +19,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from bgtplanner.data.catalogue import item_names, read_items
+from bgtplanner.data.catalogue import ItemsFormat, read_items
 from bgtplanner.data.scales import as_scale
 from bgtplanner.errors import BGTPlannerError, ConfigError, DataError, MessageError, RunFolderError
 from bgtplanner.federation.aggregation.neighbourhood import degree_and_threshold
@@ -302,11 +301,8 @@ def catalogue_of(config: Config, home: Path) -> SentCatalogue:
         problem = "such as 1:5, because the largest rating that occurs is not public"
         raise ConfigError(f"data.scale = {scale!r}: expected LOW:HIGH, {problem}")
     path = home / items
-    if path.suffix == ".txt":
-        names = item_names(path)
-        none = np.zeros((len(names), 0), dtype=np.float32)
-        return SentCatalogue(items=names, low=ends[0], high=ends[1], features=none)
+    names_only = ItemsFormat(columns=("item",)) if path.suffix == ".txt" else None
     try:
-        return SentCatalogue.read(SentCatalogue.of(read_items(path), *ends).record())
+        return SentCatalogue.read(SentCatalogue.of(read_items(path, names_only), *ends).record())
     except MessageError as error:
         raise DataError(f"cannot be sent to clients: {error}", path=path) from error
