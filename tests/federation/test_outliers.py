@@ -48,7 +48,7 @@ def rejected(mechanism: str, rows: Floats, epsilon: float = 10.0) -> list[int]:
     return [n for n, row in enumerate(rows) if not is_possible(mechanism, row, scale, limits)]
 
 
-@pytest.mark.parametrize("epsilon", [0.5, 1000.0])
+@pytest.mark.parametrize("epsilon", [0.5, 20.0])
 @pytest.mark.parametrize("size", [1, 8, 2000])
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_honest_uploads_are_accepted(mechanism: str, size: int, epsilon: float) -> None:
@@ -73,19 +73,19 @@ def test_honest_uploads_are_rejected_no_more_often_than_stated(size: int, reach:
     assert high + each >= 0.001 * FALSE_ALARM  # and it is not for nothing
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 10.0, 100.0])
+@pytest.mark.parametrize("epsilon", [0.1, 10.0])
 def test_privunit_is_at_most_so_many_times_as_likely_as_noise(epsilon: float) -> None:
     """The density of the part along an upload over the normal one, by counting draws."""
     cap = cap_of(epsilon)
     ratio = float(cap.chance) / stats.norm.sf(float(cap.threshold))
-    rows = np.zeros((200_000, 2))
+    rows = np.zeros((40_000, 2))
     rows[:, 0] = CLIP * (1 - 1e-9)
     along = randomise(rows, SeededNoise(1), bound=CLIP, epsilon=epsilon)[:, 0]
     along *= float(cap.strength) / CLIP
     for start in np.arange(-4.0, 6.0, 0.5):
         share = np.mean((along >= start) & (along < start + 0.5))
         likely = stats.norm.cdf(start + 0.5) - stats.norm.cdf(start)
-        assert share <= ratio * likely + 6 * (share / 200_000) ** 0.5 + 1e-4
+        assert share <= ratio * likely + 6 * (share / 40_000) ** 0.5 + 1e-4
     loose, tight = terms("privunit", SIZE, epsilon)[1], limits_of("gaussian", 0.0, 1.0, SIZE)
     assert loose.coordinate**2 - float(tight.coordinate) ** 2 == pytest.approx(
         2 * np.log(ratio), rel=1e-3, abs=1e-3

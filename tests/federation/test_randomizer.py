@@ -65,7 +65,7 @@ def test_nothing_is_computed_if_nobody_can_pay(monkeypatch: pytest.MonkeyPatch) 
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("something was computed for release")
 
-    for name in ("clip", "add_noise", "noise", "on_grid"):
+    for name in ("clip", "noise", "on_grid"):
         monkeypatch.setattr(type(guard.mechanism), name, never)
     with pytest.raises(BudgetExceeded, match=r"3 of 3 clients cannot pay 0\.5"):
         release(guard)

@@ -25,9 +25,9 @@ from bgtplanner.flower.client import Client, NoiseFor
 from bgtplanner.flower.clientfile import ClientFile, load_client
 from bgtplanner.flower.messages import HelloRequest, Request, SentCatalogue, SentModel
 from bgtplanner.models.interactions import Shared
+from bgtplanner.privacy import privunit
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.mechanisms import Additive, Mechanism
-from bgtplanner.privacy.privunit import _turned
 from bgtplanner.runs.config import load_config, to_toml
 from bgtplanner.runs.deployed import catalogue_of
 from bgtplanner.runs.prepared import split_of
@@ -147,6 +147,24 @@ class SimulatedNoise(KeyedNoise):
     def uniform(self, shape: tuple[int, ...]) -> Any:
         return np.asarray(super().uniform(shape), dtype=np.float64)
 
+    def normal_steps(self, scale: int, shape: tuple[int, ...]) -> Any:
+        return np.rint(scale * self.normal(shape)).astype(np.int64)
+
+    def laplace_steps(self, scale: int, shape: tuple[int, ...]) -> Any:
+        return np.rint(scale * self.laplace(shape)).astype(np.int64)
+
+
+def turned(source: Any, toward: Any, share: Any, threshold: Any, chance: Any) -> Any:
+    """What PrivUnit releases of directions, over its scale, in floats."""
+    of_noise, of_direction, of_along = source.split(3)
+    normal, anywhere = of_noise.normal(toward.shape), of_direction.normal(toward.shape)
+    xp = toward.__array_namespace__()
+    direction = xp.where(share[:, None] > 0, toward, anywhere)
+    length = xp.maximum(xp.sqrt((direction**2).sum(axis=1)), 1e-30)
+    direction = direction / length[:, None]
+    along = privunit._along(of_along, threshold, chance, share)
+    return normal + (along - (normal * direction).sum(axis=1))[:, None] * direction
+
 
 def draw_one_by_one(patch: pytest.MonkeyPatch) -> None:
     """Have simulations draw every client's own noise, on every coordinate of its upload."""
@@ -162,7 +180,12 @@ def draw_one_by_one(patch: pytest.MonkeyPatch) -> None:
             total = total + parameters.granted[client] * drawn
         return as_shared(total, known.n_items, rows.shape[1])
 
+    def as_simulated(direction: Any, share: Any, cap: privunit.Cap, source: Any) -> Any:
+        return turned(source, direction, share, cap.threshold, cap.chance)
+
     patch.setattr(protection, "_noised", noised)
+    patch.setattr(privunit, "_turned_exactly", as_simulated)
+    patch.setattr(privunit, "_ROUNDED", np.inf)  # floats are not cut at any epsilon
     patch.setattr(Protection, "adds_up", False)
     compiled.cache_clear()
 
@@ -175,7 +198,7 @@ def released_alone(
     if isinstance(kind, Additive):
         return vector + scale * kind.draw(source, vector[None].shape)[0]
     share, cap = jnp.sqrt((vector**2).sum())[None] / clip, parameters.parameters[of_class]
-    return scale * _turned(source, vector[None], share, cap[0], cap[1])[0]
+    return scale * turned(source, vector[None], share, cap[0], cap[1])[0]
 
 
 def noise_of_simulation(seed: int) -> NoiseFor:
@@ -209,7 +232,7 @@ class SimulatedSum(SimulatedNoise):
         return np.sqrt(self.clients) * flat  # a share is smaller than the sum's noise by this
 
 
-class NoNoise(KeyedNoise):
+class NoNoise(SimulatedNoise):
     """Zeros, for the clients whose shares another one adds."""
 
     def normal(self, shape: tuple[int, ...]) -> Any:

@@ -305,7 +305,7 @@ class PaysAfterwards(Client):
         known = self._answered(request.digest)
         if known is not None:
             return known
-        values = SeededNoise([request.round, id(self)]).normal((SIZE,))
+        values = np.random.default_rng([request.round, id(self)]).normal(size=SIZE)
         self._keep_answer(request.digest, values)
         with contextlib.suppress(Stop), self.open_ledger() as ledger:
             Randomizer(ledger).reserve(request.charge, run=request.run, round=request.round)
@@ -319,7 +319,8 @@ class MakesLostAnswersAgain(Client):
         try:
             return super().answer(request)
         except BGTPlannerError:
-            return self._noise(self.file, request).normal((SIZE,))  # type: ignore[misc]
+            noise = self._noise(self.file, request)  # type: ignore[misc]
+            return noise.normal_steps(2**20, (SIZE,)) / 2.0**20
 
 
 class KeepsNothing(Client):

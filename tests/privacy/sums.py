@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.privacy.randomness import NoiseSource
+from bgtplanner.privacy.randomness import ExactNoise
 from bgtplanner.privacy.shares import Shares
 
 
 def sum_of_shares(
     shares: Shares,
     uploads: ArrayLike,
-    sources: Sequence[NoiseSource],
+    sources: Sequence[ExactNoise],
     *,
     clips: ArrayLike | None = None,
 ) -> NDArray[np.uint64]:

@@ -20,7 +20,7 @@ from bgtplanner.privacy.privunit import (
     cap_of,
     randomise,
 )
-from bgtplanner.privacy.randomness import FINE_BITS, ExactNoise, NoiseSource, SeededNoise
+from bgtplanner.privacy.randomness import FINE_BITS, ExactNoise, SeededNoise
 from privacy.ledgers import exact
 
 EPSILONS = [1e-6, 0.01, 0.6, 1.0, 5.0, 10.0, 12.5, 20.0, 300.0]
@@ -56,12 +56,9 @@ def test_the_strength_is_the_mean_along_the_upload(epsilon: float) -> None:
     assert chance * above + (1 - chance) * below == pytest.approx(strength, rel=1e-6)
 
 
-@pytest.mark.parametrize(("source", "number"), [(SeededNoise(1), 40_000), (exact(1), 8_000)])
 @pytest.mark.parametrize("epsilon", [0.5, 8.0])
-def test_the_mean_is_the_upload_and_the_deviation_the_scale(
-    source: Any, number: int, epsilon: float
-) -> None:
-    size, bound = 6, 0.3
+def test_the_mean_is_the_upload_and_the_deviation_the_scale(epsilon: float) -> None:
+    size, bound, number, source = 6, 0.3, 8_000, SeededNoise(1)
     direction = np.arange(1.0, size + 1) / np.linalg.norm(np.arange(1.0, size + 1))
     scale = bound / float(cap_of(epsilon).strength)
     for length in (bound, 0.4 * bound, 0.0):
@@ -76,14 +73,14 @@ def test_the_mean_is_the_upload_and_the_deviation_the_scale(
 
 def test_every_upload_is_as_likely_as_its_epsilon_allows() -> None:
     """Counting releases in caps: no cap is e^epsilon more likely for one upload than another."""
-    epsilon, number = 2.0, 200_000
+    epsilon, number = 2.0, 40_000
     uploads = {"there": [1.0, 0.0], "back": [-1.0, 0.0], "aside": [0.0, 1.0], "short": [0.3, 0.0]}
     threshold = float(cap_of(epsilon).threshold / cap_of(epsilon).strength)
     shares = {}
     for name, upload in uploads.items():
         seen = randomise(np.tile(upload, (number, 1)), SeededNoise(3), bound=1.0, epsilon=epsilon)
         shares[name] = float((seen[:, 0] >= threshold).mean())
-    assert shares["there"] / shares["back"] == pytest.approx(math.exp(epsilon), rel=0.03)
+    assert shares["there"] / shares["back"] == pytest.approx(math.exp(epsilon), rel=0.08)
     for name in ("aside", "short"):
         assert shares["back"] < shares[name] < shares["there"]
 
@@ -108,13 +105,12 @@ def test_the_part_along_the_upload_is_exactly_distributed(epsilon: float) -> Non
 def test_a_real_release_is_on_its_grid_and_of_any_length_of_upload() -> None:
     for size in (1.0, 1e-9, 1e-161, 5e-324):
         upload = np.array([[0.6, -0.8, 0.0]]) * size
-        for source, epsilon in ((exact(1), 28.0), (SeededNoise(1), 1e6)):  # the direction shows
-            scale = 1.0 / float(cap_of(epsilon).strength)
-            seen = randomise(upload, source, bound=1.0, epsilon=epsilon)[0]
-            wanted = upload[0] / np.abs(upload[0]).max()
-            wanted = wanted / np.linalg.norm(wanted)
-            assert abs(seen @ wanted) == pytest.approx(1.0, abs=4 * scale)
-            assert np.abs(seen - (seen @ wanted) * wanted).max() < 7 * scale
+        scale = 1.0 / float(cap_of(28.0).strength)
+        seen = randomise(upload, SeededNoise(1), bound=1.0, epsilon=28.0)[0]
+        wanted = upload[0] / np.abs(upload[0]).max()
+        wanted = wanted / np.linalg.norm(wanted)
+        assert abs(seen @ wanted) == pytest.approx(1.0, abs=4 * scale)  # the direction shows
+        assert np.abs(seen - (seen @ wanted) * wanted).max() < 7 * scale
     with pytest.raises(ConfigError, match=r"^epsilon = 28.1: expected at most 28.01"):
         randomise(upload, exact(1), bound=1.0, epsilon=28.1)
     seen = randomise(np.zeros((5, 3)), exact(2), bound=1.0, epsilon=1.0)
@@ -138,24 +134,11 @@ def test_an_upload_that_was_not_clipped_is_refused(upload: list[float]) -> None:
 ONE = 1 << FINE_BITS
 
 
-# ---- epsilon
-
-
-# ---- which uploads
-
-
-@pytest.mark.parametrize("source", [SeededNoise(1), exact(1)], ids=["seeded", "exact"])
-def test_no_upload_at_all_is_any_direction_with_equal_probability(source: NoiseSource) -> None:
-    seen = randomise(np.zeros((2_000, 2)), source, bound=3.0, epsilon=28.0)
+def test_no_upload_at_all_is_any_direction_with_equal_probability() -> None:
+    seen = randomise(np.zeros((2_000, 2)), SeededNoise(1), bound=3.0, epsilon=28.0)
     angles = np.arctan2(seen[:, 1], seen[:, 0])
     law = scipy.stats.uniform(-math.pi, 2 * math.pi)
     assert scipy.stats.kstest(angles, law.cdf).pvalue > 1e-9
-
-
-# ---- choices at their boundary
-
-
-# ---- whole numbers
 
 
 def test_a_real_release_is_the_formula_rounded_to_24_bits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from bgtplanner.models.interactions import Interactions
 from bgtplanner.models.metrics import Metrics
 from bgtplanner.planning.plan import Plan
 from bgtplanner.privacy.mechanisms import clip_factor, mechanism_named
-from bgtplanner.privacy.randomness import NoiseSource, SystemNoise
+from bgtplanner.privacy.randomness import ExactNoise, SystemNoise
 
 Floats = NDArray[np.float64]
 
@@ -41,7 +41,7 @@ class CentralTraining(Simulation):
     the operating system's is for tests, and for models that are marked as not private.
     """
 
-    noise: NoiseSource = SystemNoise()
+    noise: ExactNoise = SystemNoise()
 
     def step(
         self, parameters: RoundParameters | None = None, plan: Plan | None = None

@@ -18,7 +18,7 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.privacy.compatibility import Choice, check
 from bgtplanner.privacy.ledger import Ledger, Reservation
 from bgtplanner.privacy.mechanisms import Mechanism, mechanism_named
-from bgtplanner.privacy.randomness import NoiseSource, SystemNoise
+from bgtplanner.privacy.randomness import ExactNoise, SystemNoise
 from bgtplanner.privacy.shares import Shares
 
 Floats = NDArray[np.float64]
@@ -46,7 +46,7 @@ class Randomizer:
     """
 
     def __init__(
-        self, ledger: Ledger, *, trust: str = "local", noise: NoiseSource | None = None
+        self, ledger: Ledger, *, trust: str = "local", noise: ExactNoise | None = None
     ) -> None:
         self.neighbours = ledger.neighbours
         check(Choice(ledger.accountant.mechanism, trust, neighbours=self.neighbours))

@@ -45,14 +45,14 @@ from bgtplanner.flower.identity import identity_in, proof_of
 from bgtplanner.flower.messages import Request, SentCatalogue, SentModel, SumStep, unless
 from bgtplanner.flower.state import ClientState, RoundStore
 from bgtplanner.privacy.ledger import Ledger, Reservation
-from bgtplanner.privacy.randomness import NoiseSource
+from bgtplanner.privacy.randomness import ExactNoise
 from bgtplanner.privacy.shares import Shares
 
 if TYPE_CHECKING:  # JAX comes with it, and most messages do without: see its head
     from bgtplanner.flower.training import Trainer
     from bgtplanner.models.ranking import Recommender
 
-NoiseFor = Callable[[ClientFile, Request], NoiseSource]
+NoiseFor = Callable[[ClientFile, Request], ExactNoise]
 _Kind = TypeVar("_Kind", bound=messages.Sent)
 
 _LARGEST_PARAMETER = 1e6  # no model of ours comes near: a larger one only overflows

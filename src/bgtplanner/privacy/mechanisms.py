@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.privacy.randomness import ExactNoise, NoiseSource
+from bgtplanner.privacy.randomness import ExactNoise
 from bgtplanner.registry import Registry
 
 Floats = NDArray[np.float64]
@@ -160,24 +160,19 @@ class Mechanism:
         return self.std_of_scale * scales.__array_namespace__().sqrt((counts * scales**2).sum())
 
     def randomise(
-        self, clipped: ArrayLike, source: NoiseSource, *, scale: float, bound: float, charge: float
+        self, clipped: ArrayLike, source: ExactNoise, *, scale: float, bound: float, charge: float
     ) -> Floats:
         """Return the releases of clipped uploads, one per row, or of sums of those on the grid."""
         raise NotImplementedError
 
     def on_grid(self, clipped: ArrayLike, scale: float) -> Floats:
         """Return clipped uploads, cut towards zero to the grid of noise of this scale."""
-        grid = _grid(scale)
+        grid = grid_of(scale)
         return np.asarray(np.trunc(np.asarray(clipped, dtype=np.float64) / grid) * grid)
-
-    def rounded(self, values: Floats, scale: float) -> Floats:
-        """Return values rounded to the grid of noise of this scale."""
-        grid = _grid(scale)
-        return np.asarray(np.rint(values / grid) * grid)
 
     def check_sums(self, clients: int, bound: float, scale: float) -> None:
         """Refuse sums of more uploads on the grid than doubles hold exactly, in 2^53 steps."""
-        most = 2**53 / (float(_positive("clip", bound)) / _grid(scale))
+        most = 2**53 / (float(_positive("clip", bound)) / grid_of(scale))
         expected = f"below {most:.3g}, or more noise: sums of these would not be exact"
         ConfigError.unless(clients < most * (1 - 1e-12), "clients", clients, expected)
 
@@ -230,22 +225,15 @@ class Additive(Mechanism):
         """Draw the sum of `counts` independent draws of each scale."""
         raise NotImplementedError
 
-    def noise(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> Floats:
-        """Draw independent noise of at least this scale for every coordinate."""
-        scale = float(_positive("scale", scale))
-        if isinstance(source, ExactNoise):
-            return np.asarray(self.draw_steps(source, _steps(scale), shape) * _grid(scale))
-        return np.asarray(scale * self.draw(source, shape))
-
-    def add_noise(self, clipped: ArrayLike, source: NoiseSource, scale: float) -> Floats:
-        """Return clipped uploads, or a sum of uploads on the grid, with noise of this scale."""
-        values = self.on_grid(clipped, scale)
-        return self.rounded(self.noise(source, scale, values.shape), scale) + values
+    def noise(self, source: ExactNoise, scale: float, shape: tuple[int, ...]) -> Floats:
+        """Draw independent noise of at least this scale, on its grid, for every coordinate."""
+        return np.asarray(self.draw_steps(source, _steps(scale), shape) * grid_of(scale))
 
     def randomise(
-        self, clipped: ArrayLike, source: NoiseSource, *, scale: float, **_: Any
+        self, clipped: ArrayLike, source: ExactNoise, *, scale: float, **_: Any
     ) -> Floats:
-        return self.add_noise(clipped, source, scale)
+        values = self.on_grid(clipped, scale)
+        return self.noise(source, scale, values.shape) + values
 
     def noise_of_sum(
         self, source: Any, shapes: Sequence[Any], scales: Array, counts: Array, common: bool
@@ -332,7 +320,8 @@ def mechanism_named(name: str) -> Mechanism:
     return MECHANISMS[name]
 
 
-def _grid(scale: float) -> float:
+def grid_of(scale: float) -> float:
+    """Return the grid of releases with noise of this scale: a power of two far below it."""
     _, exponent = math.frexp(float(_positive("scale", scale)))
     return math.ldexp(1.0, exponent - 1 - _GRID_BITS)
 
@@ -340,7 +329,7 @@ def _grid(scale: float) -> float:
 def _steps(scale: float) -> int:
     """Return the scale in whole steps of its grid, rounded up."""
     # A product of floats may be half a unit in the last place too small; the next double is not.
-    return int(np.ceil(np.nextafter(float(scale), np.inf) / _grid(scale)))
+    return int(np.ceil(np.nextafter(float(scale), np.inf) / grid_of(scale)))
 
 
 def _flat(uploads: ArrayLike) -> Floats:

@@ -35,8 +35,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import erf, erfcx, log_ndtr
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.privacy.mechanisms import Limits, Mechanism, special_of
-from bgtplanner.privacy.randomness import FINE_BITS, ExactNoise, NoiseSource, sure
+from bgtplanner.privacy.mechanisms import Limits, Mechanism, grid_of, special_of
+from bgtplanner.privacy.randomness import FINE_BITS, ExactNoise, sure
 
 Floats = NDArray[np.float64]
 Big = NDArray[np.object_]
@@ -116,7 +116,7 @@ def _best_epsilon(threshold: Floats) -> Floats:
     return np.asarray(np.where(threshold < _FAR, small, large))
 
 
-def randomise(clipped: ArrayLike, source: NoiseSource, *, bound: float, epsilon: float) -> Floats:
+def randomise(clipped: ArrayLike, source: ExactNoise, *, bound: float, epsilon: float) -> Floats:
     """Release uploads within the bound in L2, one per row, each for a pure epsilon."""
     uploads = np.asarray(clipped, dtype=np.float64)
     cap, bound = cap_of(float(epsilon)), float(bound)
@@ -124,25 +124,11 @@ def randomise(clipped: ArrayLike, source: NoiseSource, *, bound: float, epsilon:
     length = largest * norm
     short = bool((length <= bound * (1 + 1e-9)).all())  # false for NaN
     ConfigError.unless(short, "uploads", "longer", "uploads that were clipped to the bound")
-    share, scale = length / bound, bound / float(cap.strength)
-    if isinstance(source, ExactNoise):
-        most = math.log(_ROUNDED / max(uploads.shape[1], 1) - 1)
-        expected = f"at most {most:.4g} for a real upload of so many coordinates"
-        ConfigError.unless(float(epsilon) <= most, "epsilon", float(epsilon), expected)
-        return scale * _turned_exactly(direction, share, cap, source)
-    return np.asarray(scale * _turned(source, direction, share, cap.threshold, cap.chance))
-
-
-def _turned(source: Any, toward: Array, share: Array, threshold: Array, chance: Array) -> Array:
-    """Return releases over their scale, ``[n, size]``; one of length zero goes anywhere."""
-    xp = toward.__array_namespace__()
-    of_noise, of_direction, of_along = source.split(3)
-    normal, anywhere = of_noise.normal(toward.shape), of_direction.normal(toward.shape)
-    direction = xp.where(share[:, None] > 0, toward, anywhere)
-    length = xp.maximum(xp.sqrt((direction**2).sum(axis=1)), 1e-30)
-    direction = direction / length[:, None]
-    part = _along(of_along, threshold, chance, share) - (normal * direction).sum(axis=1)
-    return normal + part[:, None] * direction
+    most = math.log(_ROUNDED / max(uploads.shape[1], 1) - 1)
+    expected = f"at most {most:.4g} for an upload of so many coordinates"
+    ConfigError.unless(float(epsilon) <= most, "epsilon", float(epsilon), expected)
+    scale = bound / float(cap.strength)
+    return np.asarray(scale * _turned_exactly(direction, length / bound, cap, source))
 
 
 def _along(source: Any, threshold: Array, chance: Array, share: Array) -> Array:
@@ -265,9 +251,10 @@ class PrivUnit(Mechanism):
         return np.stack([cap.threshold, cap.chance], axis=1)
 
     def randomise(
-        self, clipped: ArrayLike, source: NoiseSource, *, scale: float, bound: float, charge: float
+        self, clipped: ArrayLike, source: ExactNoise, *, scale: float, bound: float, charge: float
     ) -> Floats:
-        return self.rounded(randomise(clipped, source, bound=bound, epsilon=charge), scale)
+        released, grid = randomise(clipped, source, bound=bound, epsilon=charge), grid_of(scale)
+        return np.asarray(np.rint(released / grid) * grid)
 
     def released_sum(self, source: Any, uploads: Any, terms: Any, **_: Any) -> Sequence[Array]:
         """Return the sum of what all clients release.

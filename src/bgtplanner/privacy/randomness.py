@@ -1,11 +1,12 @@
 """Where random numbers for noise come from, and how noise is drawn from them.
 
 Anyone who can predict the noise can remove it. A real client therefore draws from the operating
-system (:class:`SystemNoise`). Seeds (:class:`SeededNoise`) are for simulations only: the same
-noise on changed data would cancel in the difference.
+system (:class:`SystemNoise`). Seeds (:class:`SeededNoise`) are for tests, and for what is marked
+as not private: the same noise on changed data would cancel in the difference. A simulation has
+noise of its own, in arrays (:class:`bgtplanner.federation.protection.KeyedNoise`).
 
-Noise from the operating system is drawn *exactly* (:class:`ExactNoise`): in whole steps of a grid,
-by integer arithmetic, with exactly the probabilities that the proofs use. The samplers are those
+Noise is drawn *exactly* (:class:`ExactNoise`): in whole steps of a grid, by integer arithmetic,
+with exactly the probabilities that the proofs use. The samplers are those
 of Canonne, Kamath and Steinke (2020) for Laplace noise and of Karney (2016) for Gaussian noise,
 for many coordinates at once. A draw that is still undecided takes further random words; none is
 cut short. The proofs are in ``docs/proofs``.
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
@@ -23,7 +24,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError
 
-Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Steps = NDArray[np.int64]
 Words = NDArray[np.uint64]
@@ -35,28 +35,6 @@ _FINE = 2**48  # steps per unit of fine variates, before a word is added to each
 
 FINE_BITS = 112
 """Bits of a fine variate below the point: those of its digit, and one word."""
-
-
-class SeededNoise:
-    """Standard variates from a seed: fast and repeatable, for simulations only.
-
-    What draws from it splits it first, so that sources with a key for one draw can take its place.
-    """
-
-    def __init__(self, seed: int | list[int]) -> None:
-        self._generator = np.random.default_rng(seed)
-
-    def split(self, number: int) -> Sequence[SeededNoise]:
-        return [self] * number
-
-    def normal(self, shape: Shape) -> Floats:
-        return self._generator.standard_normal(shape)
-
-    def laplace(self, shape: Shape) -> Floats:
-        return self._generator.laplace(size=shape)
-
-    def uniform(self, shape: Shape) -> Floats:
-        return self._generator.uniform(size=shape)
 
 
 class ExactNoise:
@@ -274,7 +252,11 @@ class SystemNoise(ExactNoise):
         super().__init__(lambda number: os.urandom(number))
 
 
-NoiseSource = SeededNoise | ExactNoise
+class SeededNoise(ExactNoise):
+    """Exact noise from a seed, which everyone who knows the seed can repeat."""
+
+    def __init__(self, seed: int | list[int]) -> None:
+        super().__init__(np.random.default_rng(seed).bytes)
 
 
 def sure(at: Steps) -> Bools:

@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.privacy.mechanisms import mechanism_named
-from bgtplanner.privacy.randomness import ExactNoise, NoiseSource
+from bgtplanner.privacy.randomness import ExactNoise
 
 Floats = NDArray[np.float64]
 Steps = NDArray[np.int64]
@@ -148,9 +148,7 @@ class Shares:
         """Return 2^bits - 1: sums are taken modulo 2^bits."""
         return np.uint64(2 ** self.bits(size) - 1)
 
-    def encode(
-        self, upload: ArrayLike, source: NoiseSource, *, clip: float | None = None
-    ) -> Words:
+    def encode(self, upload: ArrayLike, source: ExactNoise, *, clip: float | None = None) -> Words:
         """Return what one client sends, before it is masked: whole numbers below 2^bits.
 
         An upload that is not finite counts as zero; a client may have a bound of its own, below
@@ -166,11 +164,9 @@ class Shares:
         sent = (whole + self.draw(source, len(flat))).astype(np.uint64)  # modulo 2^64
         return np.asarray(sent & self.mask(len(flat)))
 
-    def draw(self, source: NoiseSource, size: int) -> Steps:
+    def draw(self, source: ExactNoise, size: int) -> Steps:
         """Draw one client's share of the noise, in whole steps."""
-        if isinstance(source, ExactNoise):
-            return source.normal_steps(self.share, (size,))
-        return np.asarray(np.rint(self.share * source.normal((size,))), dtype=np.int64)
+        return source.normal_steps(self.share, (size,))
 
     def decode(self, total: ArrayLike, answered: int) -> Floats:
         """Return the sum of uploads, with its noise, from the sum of `answered` clients."""

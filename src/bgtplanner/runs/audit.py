@@ -43,7 +43,7 @@ from bgtplanner.privacy.compatibility import neighbours_of
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.mechanisms import Neighbours
 from bgtplanner.privacy.privunit import Cap, cap_of
-from bgtplanner.privacy.randomness import NoiseSource, SeededNoise
+from bgtplanner.privacy.randomness import ExactNoise, SeededNoise
 
 Floats = NDArray[np.float64]
 
@@ -128,7 +128,7 @@ def audit(
 
 
 def _attacked(
-    setting: Setting, path: str, number: int, site: Path, noise: NoiseSource | None
+    setting: Setting, path: str, number: int, site: Path, noise: ExactNoise | None
 ) -> tuple[Trials, list[Check]]:
     """Return trials of both inputs, and how well other attacks on the same code did."""
     if path == "guard":
@@ -298,7 +298,7 @@ def _unit(vectors: Floats) -> Floats:
     return np.asarray(vectors / np.linalg.norm(vectors, axis=2, keepdims=True))
 
 
-def guard_trials(setting: Setting, number: int, noise: NoiseSource | None) -> Trials:
+def guard_trials(setting: Setting, number: int, noise: ExactNoise | None) -> Trials:
     """Pass trials of either input through a client's randomizer, with its ledger.
 
     An upload points along half of the coordinates, drawn anew for every trial and block, or along

@@ -21,7 +21,7 @@ from bgtplanner.errors import BGTPlannerError, MissingExtraError
 from bgtplanner.privacy.accountants import to_ticks
 from bgtplanner.privacy.audit import Check, fair_coins
 from bgtplanner.privacy.mechanisms import mechanism_named
-from bgtplanner.privacy.randomness import NoiseSource, SeededNoise
+from bgtplanner.privacy.randomness import ExactNoise, SeededNoise
 from bgtplanner.privacy.shares import Shares
 from bgtplanner.runs.audit import COLLUDERS, DROPOUTS, MEMBERS, Setting, Trials
 
@@ -61,7 +61,7 @@ _NO_RATINGS = "user,item,rating\n"
 class _Folder:
     """One client's folder, and what the client has answered."""
 
-    def __init__(self, home: Path, noise: NoiseSource | None) -> None:
+    def __init__(self, home: Path, noise: ExactNoise | None) -> None:
         self.home, self.noise, self.answers = home, noise, set[bytes]()
 
     def client(self) -> Client:
@@ -94,7 +94,7 @@ class _Folders:
     The audited client has one rating, the highest or the lowest; for ``replace-special``, or none.
     """
 
-    def __init__(self, setting: Setting, site: Path, noise: NoiseSource | None) -> None:
+    def __init__(self, setting: Setting, site: Path, noise: ExactNoise | None) -> None:
         self.setting, self.noise = setting, noise
         self.site, self.folders = Path(tempfile.mkdtemp(dir=site)), list[_Folder]()
         self._rounds = itertools.count(1)
@@ -238,7 +238,7 @@ class GroupTarget(_Folders):
     left is the upload of the audited client, and noise that must be the full noise nevertheless.
     """
 
-    def __init__(self, setting: Setting, site: Path, noise: NoiseSource | None) -> None:
+    def __init__(self, setting: Setting, site: Path, noise: ExactNoise | None) -> None:
         super().__init__(setting, site, noise)
         self._alike: dict[str, list[Bools]] = {}
         files = [folder.client().file for folder in self.folders]
