@@ -20,9 +20,10 @@ from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.learner import Learner
 from bgtplanner.models.optimizers import Server
 from bgtplanner.models.posterior import COUNT_WEIGHT
+from models.people import N_USERS, some_ratings
 
 Float = NDArray[np.float64]
-N_USERS, N_ITEMS = 5, 6
+N_ITEMS = 6
 MODEL = Biases(
     mean=0.6,
     level_shrinkage=2.0,
@@ -39,23 +40,6 @@ train = jax.jit(Biases.train, static_argnums=0, compiler_options=QUICK)
 predict = jax.jit(Biases.predict, static_argnums=0, compiler_options=QUICK)
 
 find_pair = jax.jit(Interactions.find_pair, compiler_options=QUICK)
-
-
-def some_ratings(several: bool) -> Ratings:
-    """Five users, behind three clients or a client each; user 4 rated nothing, user 0 all."""
-    user = [0] * 6 + [1] * 2 + [2] * 4 + [3] * 3
-    item = [0, 1, 2, 3, 4, 5, 1, 4, 0, 2, 3, 5, 1, 3, 4]
-    client = [0] * 6 + [1] * 2 + [0] * 4 + [1] * 3
-    value = np.random.default_rng(1).integers(1, 6, len(user))
-    return Ratings.from_arrays(
-        user,
-        item,
-        value,
-        client=client if several else None,
-        users=range(N_USERS),
-        items=range(N_ITEMS),
-        scale=(0, 5),
-    )
 
 
 def some_shared(spread: float = 0.5) -> Shared:

@@ -15,9 +15,10 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.interactions import Interactions, Shared, Upload, laid_out
 from bgtplanner.models.learner import client_gradients
+from models.people import N_USERS, some_ratings
 
 Float = NDArray[np.float64]
-N_USERS, N_ITEMS = 5, 6
+N_ITEMS = 6
 
 # These programs run once: most of the time would go into optimising them.
 QUICK = {"xla_backend_optimization_level": 0}
@@ -25,23 +26,6 @@ personalise = jax.jit(Factorization.personalise, static_argnums=0, compiler_opti
 gradients_of = jax.jit(client_gradients, static_argnums=0, compiler_options=QUICK)
 train = jax.jit(Factorization.train, static_argnums=0, compiler_options=QUICK)
 predict = jax.jit(Factorization.predict, static_argnums=0, compiler_options=QUICK)
-
-
-def some_ratings() -> Ratings:
-    """Five users behind three clients; user 4 rated nothing, user 0 everything."""
-    user = [0] * 6 + [1] * 2 + [2] * 4 + [3] * 1
-    item = [0, 1, 2, 3, 4, 5, 1, 4, 0, 2, 3, 5, 3]
-    client = [0] * 6 + [1] * 2 + [0] * 4 + [1] * 1
-    value = np.random.default_rng(1).integers(1, 6, len(user))
-    return Ratings.from_arrays(
-        user,
-        item,
-        value,
-        client=client,
-        users=range(N_USERS),
-        items=range(N_ITEMS),
-        scale=(0, 5),
-    )
 
 
 def some_items(width: int, dtype: Any = np.float32) -> jax.Array:
@@ -64,7 +48,7 @@ class TestUsersPart:
     @pytest.mark.parametrize("dim", [0, 1, 3])
     def test_ridge_of_every_user(self, dim: int) -> None:
         model = Factorization(dim=dim, mean=0.6, bias_shrinkage=2.0, factor_shrinkage=0.5)
-        ratings = some_ratings()
+        ratings = some_ratings(several=True)
         items = some_items(1 + dim)
         solved = personalise(model, Shared(items, jnp.zeros(0)), None, Interactions.of(ratings))
         assert solved.shape == (N_USERS, 1 + dim)
@@ -80,7 +64,10 @@ class TestGradient:
             def loss(self, copies: Upload, local: Any, interactions: Interactions) -> Array:
                 return 2.0 * super().loss(copies, local, interactions)
 
-        interactions, shared = Interactions.of(some_ratings()), Shared(some_items(4), jnp.zeros(0))
+        interactions, shared = (
+            Interactions.of(some_ratings(several=True)),
+            Shared(some_items(4), jnp.zeros(0)),
+        )
         local = personalise(Factorization(dim=3), shared, None, interactions)
         once, twice = (
             model.train(shared, local, interactions).upload.rows
@@ -91,7 +78,7 @@ class TestGradient:
     @pytest.mark.parametrize(("block", "dim"), [(None, 3), (4, 3), (4, 9)])
     def test_is_that_of_the_loss(self, block: int | None, dim: int) -> None:
         """Derived by hand, and by JAX; one rating has not arrived yet."""
-        model, ratings = Factorization(dim=dim), some_ratings()
+        model, ratings = Factorization(dim=dim), some_ratings(several=True)
         late = (np.arange(len(ratings)) == 4).astype(np.int32)
         if block is None:
             interactions = Interactions.of(ratings, late)
@@ -118,7 +105,7 @@ class TestPredictions:
         items = some_items(3)
         users = jnp.asarray(np.random.default_rng(3).normal(0, 0.7, (N_USERS, 3)), jnp.float32)
         user, item = np.divmod(np.arange(N_USERS * N_ITEMS), N_ITEMS)
-        interactions = Interactions.of(some_ratings())
+        interactions = Interactions.of(some_ratings(several=True))
         got = np.asarray(
             predict(model, Shared(items, jnp.zeros(0)), users, interactions, user, item)
         )

@@ -22,10 +22,11 @@ from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
 from bgtplanner.models.tastes import TasteMemory, Tastes
 from bgtplanner.testing import LearnerContract
+from models.people import N_USERS, some_ratings
 
 Float = NDArray[np.float64]
 SERVER = Server(optimizer="posterior", aggregation="clients")
-N_USERS, N_ITEMS, N_AXES, N_FEATURES = 5, 9, 2, 3
+N_ITEMS, N_AXES, N_FEATURES = 9, 2, 3
 OWN = 5  # columns of an item before its axes and features
 MODEL = Tastes(
     axes=N_AXES,
@@ -62,22 +63,6 @@ def update(
 
 def single(values: Any) -> jax.Array:
     return jnp.asarray(values, jnp.float32)
-
-
-def some_ratings(several: bool) -> Ratings:
-    """Five users, behind three clients or a client each; user 4 rated nothing, user 0 all."""
-    user = [0] * 9 + [1] * 2 + [2] * 4 + [3] * 5
-    item = [*range(9), 1, 4, 0, 2, 3, 5, 1, 3, 4, 7, 8]
-    client = [0] * 9 + [1] * 2 + [0] * 4 + [1] * 5
-    return Ratings.from_arrays(
-        user,
-        item,
-        np.random.default_rng(1).integers(1, 6, len(user)),
-        client=client if several else None,
-        users=range(N_USERS),
-        items=range(N_ITEMS),
-        scale=(0, 5),
-    )
 
 
 def some_shared(axes: int = N_AXES, features: int = N_FEATURES) -> Shared:
@@ -156,7 +141,7 @@ def test_many_columns_are_solved_far_below_the_error_of_ratings() -> None:
 @pytest.mark.parametrize("several", [False, True])
 def test_leanings_of_every_user(several: bool) -> None:
     """The whole model: what is left of a rating, by the columns that were written down."""
-    ratings, shared = some_ratings(several), some_shared()
+    ratings, shared = some_ratings(several, N_ITEMS), some_shared()
     interactions = Interactions.of(ratings)
     local = personalise(MODEL, shared, None, interactions)
     items, known = np.asarray(shared.items, float), Known.of(shared)
@@ -236,7 +221,11 @@ class TestRanking:
     def test_popularity_a_newton_step_and_what_would_be_liked(
         self, changed: dict[str, Any], several: bool
     ) -> None:
-        model, shared, ratings = replace(MODEL, **changed), some_shared(), some_ratings(several)
+        model, shared, ratings = (
+            replace(MODEL, **changed),
+            some_shared(),
+            some_ratings(several, N_ITEMS),
+        )
         interactions = Interactions.of(ratings)
         local = personalise(model, shared, None, interactions)
         user, item = np.divmod(np.arange(N_USERS * N_ITEMS), N_ITEMS)
@@ -254,7 +243,7 @@ class TestRanking:
     @pytest.mark.parametrize("changed", [{}, {"implicit": True}, {"boldness": 0.0}], ids=str)
     def test_an_explanation_adds_up_to_the_ranking(self, changed: dict[str, Any]) -> None:
         model, shared = replace(MODEL, **changed), some_shared()
-        interactions = Interactions.of(some_ratings(False))
+        interactions = Interactions.of(some_ratings(False, N_ITEMS))
         local = personalise(model, shared, None, interactions)
         users = np.array([2, 0, 4])
         said = explain(model, shared, local, interactions, users)
@@ -296,7 +285,7 @@ def whole_uploads(shared: Shared, interactions: Interactions, model: Tastes = MO
 class TestUploads:
     def test_what_a_client_tells_about_tastes(self, several: bool) -> None:
         """``x_u (Q' x_u)'``, user by user, and then of length 1."""
-        ratings, shared = some_ratings(several), some_shared()
+        ratings, shared = some_ratings(several, N_ITEMS), some_shared()
         found = whole_uploads(shared, Interactions.of(ratings))
         axes = np.asarray(shared.items, float)[:, OWN : OWN + N_AXES]
         weight = picked(Known.of(shared).share)
@@ -318,7 +307,7 @@ class TestUploads:
         """Nothing is paid for tastes before they can be told, and none after they stopped."""
         shared = some_shared()
         silent = Shared(shared.items.at[:, OWN : OWN + N_AXES].set(0.0), shared.dense)
-        found = whole_uploads(silent, Interactions.of(some_ratings(several)))
+        found = whole_uploads(silent, Interactions.of(some_ratings(several, N_ITEMS)))
         assert not found[:, :, 2:].any()
         lengths = np.linalg.norm(found.reshape(len(found), -1), axis=1)
         np.testing.assert_allclose(lengths, found.any(axis=(1, 2)), atol=1e-5)
