@@ -106,9 +106,9 @@ class MadeForecast:
     def pooled(self, after: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.ones(len(after))
 
-    def gain(self, precision: NDArray[np.float64]) -> NDArray[np.float64]:
+    def gain(self, precision: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
         paid = float(np.mean(1.0 - left(self._policy) / self._whole))
-        return np.asarray(0.12 * (1.0 - np.exp(-1.8 * (paid + precision))))
+        return {"ratings": np.asarray(0.12 * (1.0 - np.exp(-1.8 * (paid + precision))))}
 
 
 def planned(plan: Plan | None, policy: LedgerPolicy, luck: float) -> dict[str, Any]:

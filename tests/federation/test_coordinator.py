@@ -477,7 +477,7 @@ def said(forecast: Any) -> dict[str, Any]:
     return {
         "left": left.tolist(),
         "precision": [forecast.precision(share * left) for share in (0.01, 1 / 3, 1.0)],
-        "gain": forecast.gain(SUMS).tolist(),
+        "gain": {name: of.tolist() for name, of in forecast.gain(SUMS).items()},
         "pooled": forecast.pooled(np.array([0.0, 1.0, 5.0])).tolist(),
         "steps": forecast.steps,
     }
@@ -700,30 +700,3 @@ def test_the_planner_as_a_whole(split: Split, joining: Split, timed: bool, objec
         if not timed:
             assert sum(charges) > 0.95 * policy.accountant.capacity(Budget(2000.0, 1e-5))
     assert found[0] == found[1]
-
-
-def test_who_abstains_gets_back_what_was_sent_at_first(split: Split) -> None:
-    """What a probe found is not worth having."""
-
-    class Abstaining(Scripted):
-        abstained = False
-
-        def choose(self, context: NDArray[np.float64], left: NDArray[np.float64]) -> Choice | None:
-            if self.round == 1:
-                self.abstained = True
-                return None
-            return super().choose(context, left)
-
-    federation = Federation(
-        model=Biases(),
-        server=Server(optimizer="posterior"),
-        protection=Protection(mechanism="laplace"),
-    )
-    simulation = Simulation(federation, split, seed=5, device="cpu")
-    policy = Abstaining(Budgets.same(Budget(1e5, 1e-5), CLIENTS), script=[5e4], accounting=RULE)
-    rounds = Coordinator(simulation, policy, policy.ledger, run="run", mark=b"", trust="local")
-    played(rounds, 1)
-    assert shared(rounds).any()
-    played(rounds, 1)
-    assert not shared(rounds).any()
-    assert rounds.over

@@ -526,14 +526,19 @@ class TestSubspaceIteration:
             assert each.axes(FREE).any() == (float(each.memory.stopped) == 0)
         left = known[-1].memory
         more = np.array([0.0, 100.0])
+        posterior, going = left.posterior, left._replace(stopped=jnp.zeros(()))
         promised = FREE.forecast(left, more, 1.0, "l2")
-        assert 0 < promised[0] < promised[1]
-        assert promised.tolist() == left.posterior.forecast(more, 1.0, "l2", 0.2).tolist()
-        going = FREE.forecast(left._replace(stopped=jnp.zeros(())), more, 1.0, "l2")
-        assert going.tolist() == left.posterior.forecast(0.6 * more, 1.0, "l2", 0.2).tolist()
+        assert 0 < promised["ratings"][0] < promised["ratings"][1]
+        assert promised["ratings"].tolist() == posterior.forecast(more, 1.0, "l2", 0.2).tolist()
+        assert (
+            promised["lists"].tolist() == posterior.forecast_lists(more, 1.0, "l2", 0.2).tolist()
+        )
+        divided = FREE.forecast(going, more, 1.0, "l2")["ratings"]
+        assert divided.tolist() == posterior.forecast(0.6 * more, 1.0, "l2", 0.2).tolist()
         none = replace(FREE, axes=0)
-        still = none.forecast(left._replace(stopped=jnp.zeros(())), more, 1.0, "l2")
-        assert still.tolist() == promised.tolist()
+        still = none.forecast(going, more, 1.0, "l2")
+        assert still["ratings"].tolist() == promised["ratings"].tolist()
+        assert list(replace(none, implicit=True).forecast(going, more, 1.0, "l2")) == ["lists"]
         assert (none.steps, FREE.steps) == (3, 4)  # axes turn a little further with each
 
 

@@ -32,6 +32,7 @@ class Made:
         unit: The precision of a charge of 1.
         joining: By how much the precision of a payment grows with each round that it waits.
         can_pay: The most that anybody has left, per class; None: any amount.
+        lists: The precision that makes lists half as useful as the best; None: there are none.
         learned: The precision that was bought so far.
         asked: How often it was asked for anything.
     """
@@ -43,6 +44,7 @@ class Made:
     unit: float = 1.0
     joining: float = 0.0
     can_pay: Floats | None = None
+    lists: float | None = None
     learned: float = 0.0
     curve: Callable[[Floats], Floats] | None = None
     asked: list[str] = field(default_factory=list)
@@ -59,9 +61,11 @@ class Made:
         self.asked.append("pooled")
         return np.asarray(1.0 + self.joining * after)
 
-    def gain(self, precision: Floats) -> Floats:
+    def gain(self, precision: Floats) -> dict[str, Floats]:
         self.asked.append("gain")
         total = self.learned + np.asarray(precision, dtype=np.float64)
-        if self.curve is not None:
-            return self.curve(total)
-        return np.asarray(self.most * total / (total + self.half))
+        curve = (
+            (lambda of: self.most * of / (of + self.half)) if self.curve is None else self.curve
+        )
+        gains = {"ratings": np.asarray(curve(total))}
+        return gains if self.lists is None else gains | {"lists": total / (total + self.lists)}

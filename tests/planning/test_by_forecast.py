@@ -11,6 +11,7 @@ import pytest
 from forecasts import Made, left
 
 from bgtplanner.planning.bgt import BGTPlanner
+from bgtplanner.planning.forecasting import Agenda
 from bgtplanner.planning.plan import Plan
 from bgtplanner.planning.schedules import Uniform
 from bgtplanner.privacy.budget import Budget, Budgets
@@ -75,12 +76,25 @@ def paid_in(plans: list[Plan]) -> list[int]:
 
 
 def test_early_where_all_rounds_count_and_late_where_only_the_last_does() -> None:
-    served, last = planner(), planner(objective="last")
-    assert paid_in(played(served, made(served)))[0] == 0
-    rounds = paid_in(played(last, made(last)))
-    assert rounds[0] == 0  # a probe
-    assert min(rounds[1:]) > 0.75 * ROUNDS
-    assert rounds[-1] == ROUNDS - 1
+    soon = {}
+    for objective in ("served", "last"):
+        policy = planner(objective=objective)
+        plans = played(policy, made(policy))
+        charges = np.array([plan.charge_by_class.max() for plan in plans])
+        soon[objective] = charges[: ROUNDS // 4].sum() / charges.sum()
+    assert soon["served"] > 0.4
+    assert soon["last"] < 0.2
+
+
+def test_what_is_good_for_ratings_must_not_be_bad_for_lists() -> None:
+    """Ratings need much precision, and so early payments; for lists, only convergence counts."""
+    policy, both = planner(), planner()
+    alone = played(policy, made(policy, half=10.0))
+    lists = played(both, made(both, half=10.0, lists=1e-5))
+    assert len(paid_in(alone)) < 12
+    assert len(paid_in(lists)) > 2 * len(paid_in(alone))
+    assert "lists" in (both.note or "")
+    assert "lists" not in (policy.note or "")
 
 
 @pytest.mark.parametrize("accountant", RULES)
@@ -101,25 +115,31 @@ def test_all_is_spent_in_the_end_and_never_more(
 # ---- is it worth it?
 
 
-@pytest.mark.parametrize("most", [0.0, 0.003])
+@pytest.mark.parametrize("most", [0.0, 0.0004])
 @pytest.mark.parametrize("objective", ["served", "last"])
 def test_it_abstains_says_so_and_keeps_the_budget(most: float, objective: Any) -> None:
     policy = planner(objective=objective)
-    forecast = made(policy, most=most)
-    (probe,) = played(policy, forecast)
-    assert probe.why.note == "a probe"
-    assert policy.abstained
-    assert policy.note is not None
-    assert policy.note.startswith("abstained: ")
-    assert policy.note.endswith(", less than the 0.25% that is worth it")
-    assert policy.share_left() == pytest.approx(0.94, abs=0.001)
-    forecast.most = 0.5
-    assert policy.ask() is None  # for good
-    again = BGTPlanner.from_state(json.loads(json.dumps(policy.state_dict())))
-    again.forecast = forecast
-    assert again.abstained
-    assert again.note == policy.note
-    assert again.ask() is None
+    plans = played(policy, made(policy, most=most), restore=True)
+    assert len(plans) == ROUNDS
+    assert not paid_in(plans)
+    assert plans[0].why.note.startswith("abstained: ")
+
+
+def test_it_reconsiders_where_more_clients_join() -> None:
+    policy = planner()
+    forecast = made(policy, most=0.0)
+    assert not paid_in(played(policy, forecast, 3))
+    assert (policy.note or "").startswith("abstained: ")
+    forecast.most = 0.1
+    assert paid_in(played(policy, forecast))
+    assert (policy.note or "").startswith("aimed at ")
+
+
+@pytest.mark.parametrize("more", [{"most": 0.002}, {"most": 0.0, "lists": 1.0}])
+def test_it_does_not_abstain_where_ratings_or_lists_may_gain(more: dict[str, float]) -> None:
+    policy = planner()
+    played(policy, made(policy, **more))
+    assert policy.share_left() < 0.05
 
 
 # ---- clients that join later, or are asked in turn
@@ -177,32 +197,22 @@ def test_where_a_quarter_is_invited_a_payment_takes_four_rounds(rewards: bool) -
 
 @pytest.mark.parametrize("reward", [None, as_forecast], ids=["no rewards", "rewards"])
 def test_it_draws_only_once_rewards_were_told(reward: Reward | None) -> None:
-    """Without rewards nothing can be learned from other levels, so the best is taken."""
+    """Without rewards nothing can be learned from other levels, so the safest is taken."""
     policy = planner(gamma=0.0, rounds=100)
     forecast = made(policy)
-    drawn = kept = 0
+    drawn = 0
     for _ in range(100):
-        knows, plan = len(policy.process) > 0, policy._agenda.plan[:1]
+        knows = len(policy.process) > 0
         plans = played(policy, forecast, 1, reward=reward)
         if not plans:
             break
-        why, level = plans[0].why, plans[0].level
-        if not why.probability:
+        if not (chance := plans[0].why.probability):
             continue
-        chance = np.array(why.probability)
         if knows:
             assert chance == pytest.approx([1 / len(chance)] * len(chance))
-            drawn += 1
+            drawn += len(chance) > 1
         else:
-            assert sorted(chance)[-2:] == [0.0, 1.0]
-            assert chance[level] == 1.0
-            paid = why.charges[level] / why.charges[-1]
-            as_planned = [paid] == pytest.approx([share for _, share in plan])
-            assert as_planned or level == int(np.argmax(why.score))
-            lost = max(why.score) - why.score[level]
-            assert lost <= 0.02 * why.forecast[0]  # a plan that is kept is still good
-            kept += as_planned
-    assert (kept > 1) == (reward is None)
+            assert chance[plans[0].level or 0] == 1.0
     assert (drawn > 0) == (reward is not None)
 
 
@@ -220,15 +230,14 @@ def test_the_process_learns_by_which_factor_a_forecast_is_wrong() -> None:
         return expected[1] * (0.5 if 2 ** expected[0] > 0.3 else 1.0)
 
     while len(policy.process) < 70:
-        forecast.learned = 0.0  # the same situation, again and again
+        forecast.learned, policy._agenda = 0.0, Agenda()  # the same situation, again and again
         assert played(policy, forecast, 1, reward=reward, context=context)
     row = np.array(context)
     places = np.log2([0.125, 0.2, 0.5, 1.0])
     factors = policy.process.expect(places, row[None], time=policy.round)[0]
     assert factors == pytest.approx([1.0, 1.0, 0.5, 0.5], abs=0.15)
     assert 0.5 < policy.process.reward_scale()[0] < 0.7  # over all, by what they brought
-    policy._agenda.next = policy._agenda.until = policy.round
-    forecast.learned = 0.0
+    forecast.learned, policy._agenda = 0.0, Agenda()
     (plan,) = played(policy, forecast, 1, context=context)
     charges, predicted = np.array(plan.why.charges), np.array(plan.why.predicted)
     said = predicted[-1] / predicted[np.abs(charges / charges[-1] - 0.2).argmin()]

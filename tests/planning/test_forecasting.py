@@ -14,6 +14,7 @@ from bgtplanner.planning.forecasting import UNNOTICED, Agenda, Hypothesis, Outlo
 from bgtplanner.planning.objective import Objective
 
 Floats = NDArray[np.float64]
+WORTH = {"ratings": 1.0, "lists": 1 / 8}
 SERVED, LAST = Objective("served"), Objective("last")
 
 
@@ -65,7 +66,8 @@ def worth(
         number = total**2 / sum(precision**2 for precision, _ in buys)
         known = sum(precision * seen for precision, seen in buys) / total / ratings(at)
         lost, power = hypothesis.convergence
-        now_known, more = made.gain(np.array([0.0, (total - before) / hypothesis.needs]))
+        added = np.array([0.0, (total - before) / hypothesis.needs])
+        now_known, more = made.gain(added)[hypothesis.measure] * WORTH[hypothesis.measure]
         kept = (1 - lost * max(number, 1) ** -power) * (1 - 0.5 * (1 - known) ** 2)
         value += float(weights[at]) * max(now_known, more) * kept
     return value
@@ -75,6 +77,7 @@ MADE = [
     (Made(), {}),
     (Made(steps=6, power=2.0, unit=50.0), {}),
     (Made(steps=3, joining=0.2), {"left": 4.0}),
+    (Made(steps=3, half=0.1, lists=3.0), {}),
     (Made(steps=3, learned=0.5), {"now": 3, "paid": ([0, 0.3], [2, 0.2])}),
 ]
 
@@ -107,7 +110,10 @@ def test_each_schedule_is_worth_what_it_is_worth_round_by_round(
 
 @pytest.mark.parametrize("objective", [SERVED, LAST, Objective(traffic=[0] * 30 + [1] * 70)])
 @pytest.mark.parametrize("half", [0.01, 0.3, 10.0])
-@pytest.mark.parametrize("more", [{}, {"power": 2.0}, {"steps": 3}, {"steps": 3, "joining": 0.1}])
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"power": 2.0}, {"steps": 3}, {"steps": 3, "joining": 0.1}, {"steps": 3, "lists": 0.1}],
+)
 def test_what_is_played_is_nowhere_worse_than_even_charges(
     objective: Objective, half: float, more: dict[str, Any]
 ) -> None:
@@ -170,12 +176,14 @@ def test_what_is_due_is_a_share_of_what_is_left() -> None:
     assert [agenda.next(now) for now in (0, 3, 8)] == [1, 8, None]
 
 
-def test_negligible_is_what_brings_nothing_whatever_is_true() -> None:
-    assert outlook(Made(most=0.0)).negligible
-    assert outlook(Made(half=1e6)).negligible
-    assert not outlook(Made(most=0.002)).negligible
+def test_worthless_is_what_brings_nothing_whatever_is_true() -> None:
+    assert outlook(Made(most=0.0)).worthless
+    assert outlook(Made(half=1e6)).worthless
+    assert not outlook(Made(most=0.002)).worthless
+    assert not outlook(Made(most=0.0, lists=1.0)).worthless
     wrong = Made(most=0.1, half=400.0)  # .02 % by forecast; sixteen times too pessimistic
-    assert not outlook(wrong).negligible
+    assert not outlook(wrong).worthless
+    assert not outlook(Made(most=0.1, half=0.01, learned=100.0)).worthless, "it is known already"
 
 
 # ---- extremes

@@ -53,4 +53,4 @@ def test_not_worth_sharing(features: bool) -> None:
         summary = result.summary
         assert summary["rmse_final"] < 1.005 * summary["rmse_features_alone"]
         assert summary["rmse_features_alone"] < 0.995 * summary["rmse_client_alone"]
-    assert result.summary["rounds_paid"] == 1
+    assert result.summary["rounds_paid"] <= 1

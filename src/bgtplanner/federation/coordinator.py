@@ -46,7 +46,7 @@ class Engine(Protocol):
     """What carries rounds out once they are paid for: a simulation, or real machines.
 
     `step` plays a round under terms that a plan paid for, `rest` one without uploads; `present`
-    are the clients within reach, which is public; `withdraw` goes back to the first parameters.
+    are the clients within reach, which is public.
     """
 
     federation: Federation
@@ -61,7 +61,6 @@ class Engine(Protocol):
     def rest(self) -> RoundResult: ...
     def present(self) -> Mask: ...
     def divide(self, split: Mapping[str, float]) -> None: ...
-    def withdraw(self) -> None: ...
     def evaluate(self) -> Metrics: ...
     def arrays(self) -> dict[str, NDArray[Any]]: ...
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None: ...
@@ -150,8 +149,6 @@ class Coordinator:
         invited, forecast = self._invited(index), _Forecast(self)
         plan = None if self.over else self._planned(invited, forecast)
         if plan is None:
-            if self.policy.abstained and not self.over:
-                engine.withdraw()
             self.over = True
             return None if self.stops else engine.rest().planned(None, engine.seen)
         plan = reserved(plan, self.ledger, self.run, self._inputs(index, invited))
@@ -367,20 +364,15 @@ class _Forecast:
         )
         return np.asarray(1.0 + np.minimum(rate * after, missing) / max(float(there), 1e-9))
 
-    def gain(self, precision: Floats) -> Floats:
-        """Return the expected relative fall of the error; zeros if nothing is known."""
-        found = self._asked(precision)
-        return np.zeros(len(precision)) if found is None else found
+    def gain(self, precision: Floats) -> dict[str, Floats]:
+        """Return what the learner expects of some precisions, by measure; empty: not known."""
+        memory, clip, norm = self._known
+        return self._learner.forecast(memory, precision, clip, norm)
 
     @property
     def known(self) -> bool:
         """Whether the learner makes forecasts."""
-        return self._asked(np.zeros(1)) is not None
-
-    def _asked(self, precision: Floats) -> Floats | None:
-        """Return the learner's forecast for some precisions; None if it makes none."""
-        memory, clip, norm = self._known
-        return self._learner.forecast(memory, precision, clip, norm)
+        return bool(self.gain(np.zeros(1)))
 
     def split(self) -> dict[str, float]:
         """Return how what was left is best divided between the parts of an upload."""

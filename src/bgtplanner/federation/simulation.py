@@ -216,10 +216,6 @@ class Simulation:
         shared = self._run(_of_model, self.state.shared, dict(split), method="asking")
         self.state = self.state._replace(shared=shared)
 
-    def withdraw(self) -> None:
-        """Return to the initial parameters: those learned since are not worth using."""
-        self.state = self.state._replace(shared=self._begun()[1].shared)
-
     @cached_property
     def _pairs(self) -> NamedPairs:
         """The pairs of client and item that training names, with their first rounds."""

@@ -102,7 +102,7 @@ class Deployment:
         self._began = -np.inf
         learner, key = federation.model, jax.random.split(jax.random.key(seed))[0]
         features = jnp.asarray(catalogue.features)
-        self._first = shared = first_parameters(learner, key, 1, features)[0]
+        shared = first_parameters(learner, key, 1, features)[0]
         self.state = State(shared, (), learner.server_initial(shared, federation.server))
         self._coordinates = coordinates_of(federation.model, shared)
         self._fewest = max(pace.least_clients, 0 if group is None else group.fewest)
@@ -303,10 +303,6 @@ class Deployment:
         """Ask clients to divide their next uploads so; it is sent out with the parameters."""
         shared = self.federation.model.asking(self.state.shared, split)
         self.state = self.state._replace(shared=shared)
-
-    def withdraw(self) -> None:
-        """Return to the initial parameters: those learned since are not worth using."""
-        self.state = self.state._replace(shared=self._first)
 
     def evaluate(self) -> NoReturn:
         """Refuse: the server has no ratings."""

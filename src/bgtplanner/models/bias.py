@@ -133,9 +133,9 @@ class Biases(Learner):
 
     def forecast(
         self, memory: Posterior, precision: Floats, clip: float, norm: Literal["l1", "l2"]
-    ) -> Floats:
-        """Return the improvement that the posterior expects from more precision."""
-        return memory.forecast(precision, clip, norm, self.count_weight)
+    ) -> dict[str, Floats]:
+        """Return the improvement of ratings that the posterior expects from more precision."""
+        return {"ratings": memory.forecast(precision, clip, norm, self.count_weight)}
 
     def publishes(self, shared: Shared, memory: Any) -> Published:
         """Return qualities and popularities, and which share of popularity is known for sure."""

@@ -153,14 +153,15 @@ class Learner(Protocol):
         precision: NDArray[np.float64],
         clip: float,
         norm: Literal["l1", "l2"],
-    ) -> NDArray[np.float64] | None:
-        """Return by which share added precision would lower the error below a client's own.
+    ) -> dict[str, NDArray[np.float64]]:
+        """Return what added precision would bring, by measure; empty: it is not known.
 
-        `precision` has sums of 1 / noise variance over rounds to come, for uploads of length
-        `clip`. It is computed from released numbers and public constants only; None: not known.
+        ``ratings``: by which share the error would be below a client's own; ``lists``: the share
+        of the best lists' usefulness. `precision` has sums of 1 / noise variance over rounds to
+        come, for uploads of length `clip`. Only released numbers and public constants are used.
         """
         del memory, precision, clip, norm
-        return None
+        return {}
 
     def split(
         self, memory: Memory, precision: float, clip: float, norm: Literal["l1", "l2"]

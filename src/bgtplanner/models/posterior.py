@@ -18,6 +18,7 @@ can do much harm.
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
@@ -26,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from bgtplanner.models.interactions import Shared
 from bgtplanner.models.optimizers import Noise
@@ -191,6 +193,20 @@ class Posterior(NamedTuple):
         relative = 0.5 * np.maximum(of_clear, expected) / (_RESIDUAL**2 + _SPREAD**2 / 2)
         return np.asarray(np.where(total[:, 0, 0] > 0, relative, 0.0))
 
+    def forecast_lists(
+        self, precision: Floats, clip: float, norm: Literal["l1", "l2"], count_weight: float
+    ) -> Floats:
+        """Return what a list of the items with the ten highest noisy counts would be worth.
+
+        It is 0 for items drawn at random, and 1 for the ten most popular ones, in a typical
+        catalogue.
+        """
+        total = float(self.precision) + np.asarray(precision, dtype=np.float64)[:, None]
+        sums, chances = self._sums_of_counts(clip, norm, count_weight)
+        clearness, found = _typical_lists(len(self.weight))
+        clear = np.log(np.maximum(sums * count_weight * total**0.5, 1e-300))
+        return np.asarray(np.interp(clear, clearness, found) @ chances)
+
     def _sums_of_counts(
         self, clip: float, norm: Literal["l1", "l2"], count_weight: float
     ) -> tuple[Floats, Floats]:
@@ -222,6 +238,30 @@ def _typical(items: int) -> tuple[Floats, Floats]:
     number = np.diff(edges).astype(np.float64)
     share = 1.0 / ((edges[:-1] + edges[1:] - 1) / 2 + 0.02 * items)
     return share / (share @ number), number
+
+
+@cache
+def _typical_lists(items: int) -> tuple[Floats, Floats]:
+    """Return what ten items with the highest noisy counts are worth, by how clear counts are.
+
+    Clearness is the logarithm of the sum of all counts over the noise of one. The worth is the
+    mass of popularity, 0 for items drawn at random and 1 for the ten most popular ones; an item is
+    on the list with the chance that its noisy count exceeds what ten are expected to exceed.
+    """
+    share, number = _typical(items)
+    places = min(10.0, items / 2)
+    clearness = np.linspace(-3.0, math.log(1e4 * items), 64)
+    steep = np.exp(clearness)[:, None]
+    low, high = -8.0 / steep, 1.0 + 8.0 / steep
+    for _ in range(50):
+        middle = (low + high) / 2
+        many = ndtr((share - middle) * steep) @ number > places
+        low = np.where(many[:, None], middle, low)
+        high = np.where(many[:, None], high, middle)
+    mass = (ndtr((share - low) * steep) * share) @ number
+    best = np.minimum(np.append(number.cumsum(), np.inf), places)
+    best_mass, random_mass = np.diff(np.append(0.0, best[:-1])) @ share, places / items
+    return clearness, np.maximum((mass - random_mass) / (best_mass - random_mass), 0.0)
 
 
 def _weights(counts: Array, std: Array, scale: Array | None = None) -> tuple[Array, Array]:

@@ -39,7 +39,6 @@ from bgtplanner.planning.schedules import fitted
 _REPLAYED, _REFRESH = 32, 8  # contexts that the price is updated by; rounds between predictions
 _LARGEST = 1e90  # larger rewards count as this much: their squares must be finite
 _GROWS = 4.0  # by which factor charges grow where only the last round counts
-_PROBE = 0.06  # share of the budget that is paid to learn whether the rest is worth anything
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -74,7 +73,7 @@ class BGTPlanner(LevelPolicy):
 
     forecasts: ClassVar[bool] = True
     remembers = (
-        *LevelPolicy.remembers, "process", "constrainer", "abstained", "note", "_agenda",
+        *LevelPolicy.remembers, "process", "constrainer", "note", "_agenda",
         "_promised", "_latest", "_replayed",
     )  # fmt: skip
     _salt: ClassVar[int] = 0xB67
@@ -114,7 +113,7 @@ class BGTPlanner(LevelPolicy):
     def choose(self, context: Floats, left: Floats) -> Choice | None:
         """Decide by forecast, by rewards, or by a schedule where nothing is known."""
         if self.forecast is not None:
-            return None if self.abstained else self._by_forecast(self.forecast, context, left)
+            return self._by_forecast(self.forecast, context, left)
         return self._by_rewards(context, left) if len(context) else self._by_schedule()
 
     def learn(self, plan: Plan, reward: float | None) -> None:
@@ -209,7 +208,7 @@ class BGTPlanner(LevelPolicy):
         gamma = gamma_growing(len(score), self.round) if self.gamma is None else self.gamma
         return probabilities(score, gamma)
 
-    def _by_forecast(self, forecast: Forecast, context: Floats, left: Floats) -> Choice | None:
+    def _by_forecast(self, forecast: Forecast, context: Floats, left: Floats) -> Choice:
         """Pay what the schedule that is followed says, after a look whether to follow another."""
         agenda, now, nothing = self._agenda, self.round, np.zeros(len(self._even))
         left = np.minimum(left, forecast.left())
@@ -220,15 +219,15 @@ class BGTPlanner(LevelPolicy):
             return Choice(nothing, why=Explanation("no one who can be asked has any budget left"))
         level, outlook = None, None
         if now >= agenda.revised or (len(self.process) and agenda.due(now)):
-            outlook = self._outlook(forecast, left)
-            if outlook.negligible and agenda.probed:
-                self._abstain()
-                return None
-            agenda.probed, agenda.revised = outlook.negligible and not agenda.paid, 2 * now + 1
-            if outlook.negligible:
-                self._wait(now)
-            else:
-                level, why = self._revise(outlook, context, float(left.max()))
+            outlook = Outlook(
+                forecast, left, agenda, now=now, rounds=self.rounds, objective=self._goal,
+                growth=self.growth,
+            )  # fmt: skip
+            agenda.revised = 2 * now + 1
+            if outlook.worthless:
+                self.note = f"abstained: nothing would change an error by {UNNOTICED:.2%}"
+                return Choice(nothing, why=Explanation(self.note))
+            level, why = self._revise(outlook, context, float(left.max()))
         share = agenda.due(now)
         if level is None:
             why = self._following(share)
@@ -241,30 +240,6 @@ class BGTPlanner(LevelPolicy):
             self._promised[now] = [float(np.log2(share)), fall, unsure]
         agenda.pay(now, forecast.precision(share * left), share)
         return Choice(share * left, level, why=why, proportional=True)
-
-    def _wait(self, now: int) -> None:
-        """Plan for a budget that seems to be worth nothing: a probe, or nothing for a while."""
-        agenda, last = self._agenda, self.rounds - 1
-        if agenda.probed:
-            agenda.revised = min(now + agenda.stride, last)
-        then = agenda.revised
-        agenda.plan = [[then, last, 1.0 - _PROBE]] if then <= last else []
-        if agenda.probed:
-            agenda.plan = [[now, now, _PROBE], *agenda.plan]
-
-    def _abstain(self) -> None:
-        """Stop for good, since what the probe released did not change the forecast."""
-        self.abstained = True
-        self.note = (
-            "abstained: under no hypothesis would the rest of the budget lower the error by "
-            f"more than {UNNOTICED:.2%}"
-        )
-
-    def _outlook(self, forecast: Forecast, left: Floats) -> Outlook:
-        return Outlook(
-            forecast, left, self._agenda, now=self.round, rounds=self.rounds,
-            objective=self._goal, growth=self.growth,
-        )  # fmt: skip
 
     def _revise(self, outlook: Outlook, context: Floats, left: float) -> tuple[int, Explanation]:
         """Choose a schedule; return the level that it pays now, and why.
@@ -288,21 +263,19 @@ class BGTPlanner(LevelPolicy):
         level = self.drawn(chance)
         row = int(offers.rows[level])
         agenda.plan, agenda.promised = outlook.plan(row), outlook.promised(row)
-        goal = "all rounds" if self.objective == "served" else "the last round"
-        fall = f"forecast of an error {agenda.promised:.1%} below a client's own"
-        self.note = f"aimed at {goal}: {fall}"
+        agenda.slack /= 2
+        self.note = agenda.in_words(self.round, self.rounds, self._goal)
         # The price of a level: what its charge would bring later, if nothing is paid now.
         return level, because(
             self._following(agenda.due(self.round)).note, charges=offers.levels * left,
             predicted=predicted, price=later[0] - later, score=score, probability=chance,
-            forecast=np.array([agenda.promised]),
+            forecast=np.array(agenda.fall),
         )  # fmt: skip
 
     def _following(self, share: float) -> Explanation:
         """Say what the schedule that is followed does in this round."""
-        promised, then = self._agenda.promised, self._agenda.next(self.round)
+        then = self._agenda.next(self.round)
         if share:
-            fall = f"forecast of an error {promised:.1%} lower"
-            return Explanation(f"{share:.0%} of what is left: {fall}", forecast=(promised,))
+            return Explanation(f"{share:.0%} of what is left", forecast=self._agenda.fall)
         nothing = "keeping what is left: it would bring next to nothing"
         return Explanation(nothing if then is None else f"saving for round {then + 1}")

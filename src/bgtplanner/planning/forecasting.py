@@ -7,8 +7,9 @@ arriving that an early upload does not know, an upload that is computed with par
 nothing yet is worth less, and with some mechanisms two charges of one half buy less precision than
 one whole.
 
-How much each of these weighs is not known, and forecasts have been wrong by a factor of seven. So
-every schedule is valued under every :class:`Hypothesis`. A schedule is *admissible* if it is worth
+How much each of these weighs is not known, forecasts have been wrong by a factor of seven, and
+what is good for ratings may be bad for lists. So every schedule is valued under every
+:class:`Hypothesis`, of which one part says what counts. A schedule is *admissible* if it is worth
 at least as much as the schedule that is followed so far, at first the even one, under every
 hypothesis. Of the admissible schedules the one with the least regret is played: it falls short of
 the best schedule of each hypothesis by as little as possible. By induction nobody is served worse
@@ -18,7 +19,7 @@ than by even charges, under any of the hypotheses, as far as the forecasts hold.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import ClassVar, NamedTuple, Protocol
@@ -29,18 +30,31 @@ from numpy.typing import NDArray
 from bgtplanner.planning.arguments import Floats
 from bgtplanner.planning.objective import Objective
 
-UNNOTICED = 0.0002
-"""A share of the error that nobody notices: .00004 of an error of .2. It counts as nothing."""
+UNNOTICED = 0.0005
+"""A share of the error that nobody notices: .0001 of an error of .2. It counts as nothing."""
 
-_NEEDS = (1.0, 1 / 16, 1 / 4, 4.0)  # times the precision that a gain takes by forecast
+_WORTH = {"ratings": 1.0, "lists": 1 / 8}
+"""What the gains of each measure are worth.
+
+A difference of .0015 of the error of ratings and one of .012 of the best lists' usefulness (.0003
+of .2, and .003 of .25) are noticed about as much.
+"""
+
+_IN_WORDS = {
+    "ratings": "an error {:.1%} below a client's own",
+    "lists": "{:.0%} of the use that the best lists have",
+}
+_LATE, _EARLY = 0.15, 0.4  # of the budget within a quarter of the rounds: not about even
+_NEEDS = (1.0, 1 / 8, 1 / 3, 3.0)  # times the precision that a gain takes by forecast
 _STALE = 0.5  # share of a gain that is lost where none of the ratings is known, by its square
 _FAST = 0.2, 1.0  # share lost after one payment of a learner of 3 steps, and its fall with them
 _SLOW = 0.12, 1 / 3  # the same where people have few ratings (54,000 ratings of 16,000 people)
+_TURN = 0.25, 1.0  # the same for lists, and for each step beyond 3: axes of taste have to turn
 _COUNTS = (2, 3, 4, 5, 6, 8)  # of single payments
 _DELAYS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7)  # of the first payment, as shares of the rounds
 _POINTS = 48  # moments at which a schedule is evaluated, about
 _SHARES = np.geomspace(1e-8, 1.0, 25)
-_GRID = 40  # values of the precision at which the forecast is asked for
+_GRID = 80  # values of the precision at which the forecast is asked for
 _TINY = 1e-300
 _FALLS = (1e-5, 1e5)  # that rewards can be compared with
 
@@ -66,8 +80,13 @@ class Forecast(Protocol):
     def pooled(self, after: Floats) -> Floats:
         """Return by which factor precision grows, as more clients join, so many rounds later."""
 
-    def gain(self, precision: Floats) -> Floats:
-        """Return the fall of the error below that of a client alone, for several added sums."""
+    def gain(self, precision: Floats) -> Mapping[str, Floats]:
+        """Return what several added sums bring, for each measure of what people are shown.
+
+        ``ratings``: the fall of the error below that of a client alone, as a share of it;
+        ``lists``: their usefulness beyond that of lists drawn at random, as a share of that of
+        the best lists.
+        """
 
     def split(self) -> dict[str, float]:
         """Return how what is left is best divided between the parts of an upload, by name."""
@@ -77,6 +96,7 @@ class Hypothesis(NamedTuple):
     """One way in which things may be.
 
     Attributes:
+        measure: What counts: ratings or lists.
         needs: How much precision a gain takes, over what it takes by forecast: how strong
             popularity, quality and tastes are, and how far the forecast is off.
         convergence: Share of a gain that is lost after one payment, and the power of the number
@@ -84,16 +104,24 @@ class Hypothesis(NamedTuple):
         growth: By which factor the ratings grow over all rounds.
     """
 
+    measure: str
     needs: float
     convergence: tuple[float, float]
     growth: float
 
 
-def hypotheses(steps: int, growth: float) -> list[Hypothesis]:
+def hypotheses(measures: Iterable[str], steps: int, growth: float) -> list[Hypothesis]:
     """Return what is not ruled out; the first is the forecast at its word."""
-    rates = dict.fromkeys([(_FAST[0] * steps / 3, _FAST[1]), _SLOW] if steps else [(0.0, 1.0)])
-    grows = dict.fromkeys([growth, 1.0, growth**2])
-    return [Hypothesis(*of) for of in itertools.product(_NEEDS, rates, grows)]
+    rates = {
+        "ratings": [(_FAST[0] * steps / 3, _FAST[1]), _SLOW] if steps else [(0.0, 1.0)],
+        "lists": [(_TURN[0] * max(steps - 3, 0), _TURN[1])],
+    }
+    grows = dict.fromkeys([growth, 1.0, growth**1.5])
+    return [
+        Hypothesis(measure, *of)
+        for measure in measures
+        for of in itertools.product(_NEEDS, rates[measure], grows)
+    ]
 
 
 @dataclass
@@ -106,33 +134,38 @@ class Agenda:
         share: The share of what was left that the last payment was.
         plan: The payments that are to come.
         revised: The round before which the plan is not looked at again.
-        promised: By how much the error was to fall by the plan.
+        promised: What the plan is to bring in the end, by measure.
         stride: The number of rounds that a payment takes.
-        probed: Whether the last payment was a probe, since hardly anything was forecast.
+        slack: By how much another plan may be worth less than this one; halved with each new plan,
+            so that all of them together lose little.
     """
 
     remembers: ClassVar = (
-        "paid", "until", "share", "plan", "revised", "promised", "stride", "probed"
+        "paid", "until", "share", "plan", "revised", "promised", "stride", "slack"
     )  # fmt: skip
     paid: Plan = field(default_factory=list)
     until: int = 0
     share: float = 1.0
     plan: Plan = field(default_factory=list)
     revised: int = 0
-    promised: float = 0.0
+    promised: dict[str, float] = field(default_factory=dict)
     stride: int = 1
-    probed: bool = False
+    slack: float = UNNOTICED
 
     def due(self, now: int) -> float:
         """Return the share of what is left that the plan pays in a round."""
-        rest, now_due = 0.0, 0.0
+        return self.within(now, now + 1)
+
+    def within(self, now: int, end: int) -> float:
+        """Return the share of what is left that the plan pays from a round to before another."""
+        left, soon = 0.0, 0.0
         for first, last, weight in self.plan:
             whole = (last - first) // self.stride + 1
-            left = whole - max(0, -(-(now - first) // self.stride))
-            rest += weight * max(left, 0) / whole
-            if first <= now <= last:
-                now_due = weight / whole
-        return min(now_due / rest, 1.0) if rest > 0 else 0.0
+            before, then = (
+                min(max(-(-(at - first) // self.stride), 0), whole) / whole for at in (now, end)
+            )
+            left, soon = left + weight * (1.0 - before), soon + weight * (then - before)
+        return min(soon / left, 1.0) if soon > 0 else 0.0
 
     def next(self, now: int) -> int | None:
         """Return the next round, after this one, with a payment; None if there is none."""
@@ -143,6 +176,25 @@ class Agenda:
         """Note a payment."""
         self.paid.append([now, precision])
         self.share, self.until = share, now + self.stride
+
+    @property
+    def fall(self) -> tuple[float, ...]:
+        """By which share the error of ratings is to fall in the end; empty without ratings."""
+        return tuple(gain for name, gain in self.promised.items() if name == "ratings")
+
+    def in_words(self, now: int, rounds: int, objective: Objective) -> str:
+        """Say in a sentence what is planned, why, and what is expected of it."""
+        soon, served = -(-(rounds - now) // 4), objective.kind == "served"
+        share = self.within(now, now + soon)
+        plan = "spends about evenly, since nothing else is sure to be as good"
+        if share > _EARLY:
+            why = "since what is known soon serves people longer"
+            plan = f"spends {share:.0%} of what is left within {soon} rounds, {why}"
+        elif share < _LATE:
+            why = "for ratings and people still to come" if served else "as only the end counts"
+            plan = f"keeps {1 - share:.0%} of what is left for later, {why}"
+        gains = " and ".join(_IN_WORDS[name].format(of) for name, of in self.promised.items())
+        return f"aimed at {'all rounds' if served else 'the last round'}: {plan}; expects {gains}"
 
 
 class Schedules(NamedTuple):
@@ -192,7 +244,7 @@ class Outlook:
         nothing: What it is worth to pay nothing more.
         regret: By how much each schedule falls short of the best, at most.
         admissible: Which of them are nowhere worse than the first.
-        negligible: Whether no schedule is worth more than nothing, whatever is true.
+        worthless: Whether no schedule brings anything that is noticed, whatever is true.
     """
 
     def __init__(
@@ -223,7 +275,6 @@ class Outlook:
                 np.vstack([followed[1], found.payments]),
             )
         self.schedules = found
-        self.hypotheses = hypotheses(forecast.steps, growth)
 
         bought = np.array([forecast.precision(share * left) for share in _SHARES])
         before = np.array([precision for _, precision in agenda.paid])
@@ -231,8 +282,11 @@ class Outlook:
         unit = max(float(bought[-1]), float(before.sum()), _TINY)
         bought, before = np.maximum(bought / unit, 1e-150), before / unit
         grid = np.geomspace(bought[0], bought[-1] * 1600.0, _GRID)
-        gains = np.maximum.accumulate(forecast.gain(np.append(0.0, grid * unit)))
-        self.known, self._gains = float(gains[0]), gains[1:]
+        self._gains = {
+            measure: np.maximum.accumulate(_WORTH[measure] * gains)
+            for measure, gains in forecast.gain(np.append(0.0, grid * unit)).items()
+        }
+        self.hypotheses = hypotheses(self._gains, forecast.steps, growth)
         self._grid, self._bought = np.log(grid), np.log(bought)
         self._pooled = forecast.pooled(self._moments)
         self._paid = before, np.array([float(at) for at, _ in agenda.paid])
@@ -243,8 +297,9 @@ class Outlook:
         best = self.values.max(axis=1, keepdims=True)
         self.regret = (best - self.values).max(axis=0)
         unnoticed = UNNOTICED * self._weights.sum()
-        self.admissible = (self.values >= self.values[:, :1] - unnoticed).all(axis=0)
-        self.negligible = bool((best[:, 0] - self.nothing <= unnoticed).all())
+        slack = agenda.slack * self._weights.sum()
+        self.admissible = (self.values >= self.values[:, :1] - slack).all(axis=0)
+        self.worthless = bool((best[:, 0] <= unnoticed).all())
 
     def value(self, shares: Floats, payments: Floats) -> Floats:
         """Return what schedules are worth under each hypothesis, ``[hypotheses, schedules]``."""
@@ -265,14 +320,17 @@ class Outlook:
         total = self.values[:, rows].mean(axis=0)
         return Offers(levels, rows, now - self.nothing.mean(), total - now, self.regret[rows])
 
-    def promised(self, row: int) -> float:
-        """Return the fall of the error in the end, if a schedule is followed, by forecast."""
+    def promised(self, row: int) -> dict[str, float]:
+        """Return what a schedule brings in the end by forecast, for each measure."""
         only = slice(row, row + 1)
         shares, payments = self.schedules.shares[only], self.schedules.payments[only]
-        return float(next(self._gains_of(shares, payments, self.hypotheses[:1]))[0, -1])
+        at_its_word = {of.measure: of for of in reversed(self.hypotheses)}
+        found = self._gains_of(shares, payments, list(at_its_word.values()))
+        worth = zip(at_its_word, found, strict=True)
+        return {measure: float(gains[0, -1]) / _WORTH[measure] for measure, gains in worth}
 
     def fall(self, share: float) -> float:
-        """Return by how much the error falls at once if this share is paid now; above 0."""
+        """Return what it brings at once, by the first measure, to pay this share now; above 0."""
         shares = np.zeros((2, len(self._moments)))
         shares[1, 0] = share
         gains = next(self._gains_of(shares, np.ones_like(shares), self.hypotheses[:1]))[:, 0]
@@ -314,11 +372,12 @@ class Outlook:
         whole = np.maximum(total, _TINY)
         number = np.maximum(whole**2 / np.maximum(squares, _TINY), 1.0)
         logs, found, kept = np.log(np.maximum(new, _TINY)), {}, {}
-        for needs, convergence, growth in under:
-            if needs not in found:
-                gains = np.interp(logs - np.log(needs), self._grid, self._gains)
-                gains = np.where(new > 0, np.maximum(gains, self.known), self.known)
-                found[needs] = np.where(total > 0, gains, 0.0)
+        for measure, needs, convergence, growth in under:
+            if (measure, needs) not in found:
+                known, *more = self._gains[measure]
+                gains = np.interp(logs - np.log(needs), self._grid, more)
+                gains = np.where(new > 0, np.maximum(gains, known), known)
+                found[measure, needs] = np.where(total > 0, gains, 0.0)
             if (convergence, growth) not in kept:
                 rate = (growth - 1.0) / max(self._rounds - 1, 1)
                 ratings = 1.0 + rate * (self._now + self._moments)
@@ -326,7 +385,7 @@ class Outlook:
                 stale = 1.0 - seen / whole / ratings
                 lost = convergence[0] * number ** -convergence[1]
                 kept[convergence, growth] = (1.0 - lost) * (1.0 - _STALE * stale**2)
-            yield found[needs] * kept[convergence, growth]
+            yield found[measure, needs] * kept[convergence, growth]
 
 
 @lru_cache(maxsize=512)

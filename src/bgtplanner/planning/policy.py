@@ -64,8 +64,6 @@ class Policy(ABC):
         learns: Whether it uses contexts and rewards; if not, none are computed for it.
         follows_norms: Whether it is to be given the norms of what was released; see `saw`.
         forecasts: Whether it is to be given a `forecast` before each round.
-        abstained: Whether it has stopped because continuing is not worth the budget; what was
-            learned is then withdrawn.
         note: What it has decided, in a sentence, for the summary.
         run: Set by the caller: the name of the run in the ledger.
         replays: Set by callers that reserve with fingerprints: after a crash, rounds are played
@@ -80,7 +78,6 @@ class Policy(ABC):
     follows_norms: bool = False
     forecasts: ClassVar[bool] = False
     forecast: Forecast | None = None
-    abstained: bool = False
     note: str | None = None
     ledger: Ledger | None = None
     run: str = "run"
