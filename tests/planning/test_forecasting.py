@@ -23,11 +23,6 @@ def outlook(made: Made, left: float = 1.0, **options: Any) -> Outlook:
     return Outlook(made, np.array([left]), **given)
 
 
-def best(found: Outlook) -> int:
-    """The admissible schedule of least regret."""
-    return int(np.where(found.admissible, found.regret, np.inf).argmin())
-
-
 def each_round(found: Outlook, row: int, rounds: int, now: int = 0) -> Floats:
     """The shares of what is left that a schedule pays, round by round."""
     shares = np.zeros(rounds)
@@ -119,39 +114,39 @@ def test_what_is_played_is_nowhere_worse_than_even_charges(
 ) -> None:
     made = Made(half=half, **more)
     found = outlook(made, objective=objective)
-    shares, even = each_round(found, best(found), 100), np.full(100, 0.01)
+    shares, even = each_round(found, found.safest(), 100), np.full(100, 0.01)
     assert shares.sum() == pytest.approx(1.0)
     for hypothesis in found.hypotheses:
         ours, theirs = (worth(made, of, hypothesis, objective=objective) for of in (shares, even))
         assert ours >= theirs - UNNOTICED - 0.01 * theirs  # the forecast is interpolated
-    assert found.regret[best(found)] <= found.regret[0]
+    assert found.regret[found.safest()] <= found.regret[0]
 
 
 def test_least_regret_alone_is_not_enough() -> None:
     """The schedule with the least regret of all may be worse than even under some hypothesis."""
     found = outlook(Made(steps=3, half=0.1))
-    assert found.regret.min() < found.regret[best(found)]
+    assert found.regret.min() < found.regret[found.safest()]
     assert not found.admissible[found.regret.argmin()]
 
 
 def test_early_payments_where_they_cannot_do_harm_and_none_where_noise_does_not_matter() -> None:
     scarce, plenty = outlook(Made(half=10.0, steps=3)), outlook(Made(half=1e-6, steps=3))
-    assert each_round(scarce, best(scarce), 100)[:25].sum() > 0.9
-    assert each_round(plenty, best(plenty), 100)[:25].sum() < 0.5
+    assert each_round(scarce, scarce.safest(), 100)[:25].sum() > 0.9
+    assert each_round(plenty, plenty.safest(), 100)[:25].sum() < 0.5
 
 
 @pytest.mark.parametrize("steps", [0, 6])
 def test_one_payment_where_splitting_costs_precision(steps: int) -> None:
     found = outlook(Made(power=2.0, steps=steps, half=3.0), rounds=50)
-    assert (each_round(found, best(found), 50) > 0).sum() == 1
+    assert (each_round(found, found.safest(), 50) > 0).sum() == 1
 
 
 def test_a_plan_is_left_only_for_one_that_is_nowhere_worse() -> None:
     """From then on it is the first schedule, and it is worth what it was."""
     made = Made(steps=3, half=0.3)
     first = outlook(made, rounds=40)
-    agenda = Agenda(plan=first.plan(best(first)))
-    planned = each_round(first, best(first), 40)
+    agenda = Agenda(plan=first.plan(first.safest()))
+    planned = each_round(first, first.safest(), 40)
     assert agenda.due(0) == pytest.approx(planned[0])
     share = planned[0]
     made.learned = made.precision(np.array([share]))
@@ -160,7 +155,7 @@ def test_a_plan_is_left_only_for_one_that_is_nowhere_worse() -> None:
     rest = planned[1:] / planned[1:].sum()
     np.testing.assert_allclose(each_round(later, 0, 39, 1), rest, atol=1e-12)
     assert later.admissible[0]
-    worst = (later.values[:, best(later)] - later.values[:, 0]).min()
+    worst = (later.values[:, later.safest()] - later.values[:, 0]).min()
     assert worst >= -UNNOTICED
 
 

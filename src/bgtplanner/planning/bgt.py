@@ -2,13 +2,13 @@
 
 A round has levels that it may cost. The predictor says what each of them would bring, the
 constrainer what its charge would bring in other rounds, and the allocator draws one by its score,
-the difference. Where the learner makes forecasts, the predictor is the forecast, times a factor
-that a Gaussian process learns from rewards, the price is what a schedule brings with the rest of
-the budget, and only schedules are played that are worth at least as much as an even one whatever
-is true (:mod:`bgtplanner.planning.forecasting`). Where there are only contexts and rewards, the
-process learns which rounds are worth more, and the price is kept up to date by replaying the
-latest contexts. Where nothing is known, there is one level: an even share, or one that grows if
-the last round counts (noise in the last rounds of a training run remains).
+the difference. Where the learner makes forecasts, these are the predictor; whole schedules are
+compared, so that the price of a charge is what it would bring later; and nothing can be learned by
+drawing, so that the safest of the schedules is followed that are worth at least as much as an even
+one whatever is true (:mod:`bgtplanner.planning.forecasting`). Where there are only contexts and
+rewards, a Gaussian process learns which rounds are worth more, and the price is kept up to date by
+replaying the latest contexts. Where nothing is known, there is one level: an even share, or one
+that grows if the last round counts (noise in the last rounds of a training run remains).
 
 The sign of the penalty that the paper prints rewards spending; the sign here penalises it (Han et
 al. 2023): score = predicted reward + price * (allowance - cost).
@@ -26,10 +26,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.allocator import LevelPolicy, because, gamma_growing, probabilities
+from bgtplanner.planning.allocator import LevelPolicy, gamma_growing, probabilities
 from bgtplanner.planning.arguments import Floats, number, whole
 from bgtplanner.planning.constrainer import Constrainer
-from bgtplanner.planning.forecasting import UNNOTICED, Agenda, Forecast, Outlook
+from bgtplanner.planning.forecasting import Agenda, Forecast, Outlook
 from bgtplanner.planning.objective import Kind, Objective
 from bgtplanner.planning.plan import Explanation, Plan
 from bgtplanner.planning.policy import Choice
@@ -74,7 +74,7 @@ class BGTPlanner(LevelPolicy):
     forecasts: ClassVar[bool] = True
     remembers = (
         *LevelPolicy.remembers, "process", "constrainer", "note", "_agenda",
-        "_promised", "_latest", "_replayed",
+        "_latest", "_replayed",
     )  # fmt: skip
     _salt: ClassVar[int] = 0xB67
     _fewest: ClassVar[float] = 1 / 8
@@ -96,7 +96,6 @@ class BGTPlanner(LevelPolicy):
         stride = math.ceil(min(1.0 / self.participation - 1e-9, self.rounds))
         self._agenda = Agenda(stride=stride)
         self.process = Predictor(**(self._process if self.predictor is None else self.predictor))
-        self._promised: dict[int, list[float]] = {}  # of plans not told: what was expected of them
         self._position, self._usual = self._positions()
         self._usual[:first] = 0.0  # a skipped round brings nothing
         self._tried = int((self.charges[0, first:] <= self._tries * self._even[0]).sum())
@@ -113,22 +112,18 @@ class BGTPlanner(LevelPolicy):
     def choose(self, context: Floats, left: Floats) -> Choice | None:
         """Decide by forecast, by rewards, or by a schedule where nothing is known."""
         if self.forecast is not None:
-            return self._by_forecast(self.forecast, context, left)
+            return self._by_forecast(self.forecast, left)
         return self._by_rewards(context, left) if len(context) else self._by_schedule()
 
     def learn(self, plan: Plan, reward: float | None) -> None:
         """Teach the predictor what the round brought."""
         context = self._contexts.pop(plan.round, None)
-        expected = self._promised.pop(plan.round, None)
         if reward is None or plan.skip or context is None:  # by schedule there is none to keep
             return
-        if expected is None:
-            usual = float(self._usual[plan.level or 0])
-            expected = [float(self._position[plan.level or 0]), usual, 1 / usual]
-        position, usual, unsure = expected
+        usual, position = (float(of[plan.level or 0]) for of in (self._usual, self._position))
         reward = min(max(reward, -_LARGEST), _LARGEST) / usual
         inputs = [position, *context.tolist()]
-        self.process.observe(inputs, time=plan.round, reward=reward, variance=unsure**2)
+        self.process.observe(inputs, time=plan.round, reward=reward, variance=usual**-2)
 
     def _by_schedule(self) -> Choice:
         """Charge an even share, or one that grows if the last round is what counts."""
@@ -208,7 +203,7 @@ class BGTPlanner(LevelPolicy):
         gamma = gamma_growing(len(score), self.round) if self.gamma is None else self.gamma
         return probabilities(score, gamma)
 
-    def _by_forecast(self, forecast: Forecast, context: Floats, left: Floats) -> Choice:
+    def _by_forecast(self, forecast: Forecast, left: Floats) -> Choice:
         """Pay what the schedule that is followed says, after a look whether to follow another."""
         agenda, now, nothing = self._agenda, self.round, np.zeros(len(self._even))
         left = np.minimum(left, forecast.left())
@@ -217,65 +212,17 @@ class BGTPlanner(LevelPolicy):
             return Choice(agenda.share * left, why=why, proportional=True)
         if not left.any():
             return Choice(nothing, why=Explanation("no one who can be asked has any budget left"))
-        level, outlook = None, None
-        if now >= agenda.revised or (len(self.process) and agenda.due(now)):
+        if now >= agenda.revised:
             outlook = Outlook(
                 forecast, left, agenda, now=now, rounds=self.rounds, objective=self._goal,
                 growth=self.growth,
             )  # fmt: skip
-            agenda.revised = 2 * now + 1
-            if outlook.worthless:
-                self.note = f"abstained: nothing would change an error by {UNNOTICED:.2%}"
-                return Choice(nothing, why=Explanation(self.note))
-            level, why = self._revise(outlook, context, float(left.max()))
-        share = agenda.due(now)
-        if level is None:
-            why = self._following(share)
+            agenda.follow(outlook)
+            self.note = agenda.in_words(now, self.rounds, self._goal)
+        share, then = agenda.due(now), agenda.next(now)
         if not share:
-            return Choice(nothing, level, why=why)
-        if outlook is not None:  # the smaller a fall beside that of paying all, the less it says
-            fall = outlook.fall(share)
-            unsure = float(np.clip(outlook.fall(1.0) / fall, 1.0, 1e5))
-            self.keep(context)
-            self._promised[now] = [float(np.log2(share)), fall, unsure]
+            saving = "it would bring next to nothing" if then is None else f"for round {then + 1}"
+            return Choice(nothing, why=Explanation(f"keeping what is left: {saving}"))
         agenda.pay(now, forecast.precision(share * left), share)
-        return Choice(share * left, level, why=why, proportional=True)
-
-    def _revise(self, outlook: Outlook, context: Floats, left: float) -> tuple[int, Explanation]:
-        """Choose a schedule; return the level that it pays now, and why.
-
-        Without rewards nothing can be learned by paying other levels than the best, so the
-        admissible schedule with the least regret is followed. With rewards, the first payments of
-        admissible schedules are levels, of which one is drawn by its score.
-        """
-        agenda, offers = self._agenda, outlook.offers()
-        predicted, later = offers.now, offers.later
-        if len(self.process):  # by which factor rewards differ from the forecast, and usually do
-            places = np.log2(np.maximum(offers.levels, 1e-9))
-            factors = self.process.expect(places, context[None], time=self.round)[0]
-            predicted = np.maximum(factors, 0.0) * offers.now
-            later = max(self.process.reward_scale()[0], 1e-12) * offers.later
-        score = predicted + later
-        if len(self.process):
-            chance = self._chance(score / max(abs(float(score.max())), 1e-12))
-        else:
-            chance = np.eye(len(score))[offers.regret.argmin()]
-        level = self.drawn(chance)
-        row = int(offers.rows[level])
-        agenda.plan, agenda.promised = outlook.plan(row), outlook.promised(row)
-        agenda.slack /= 2
-        self.note = agenda.in_words(self.round, self.rounds, self._goal)
-        # The price of a level: what its charge would bring later, if nothing is paid now.
-        return level, because(
-            self._following(agenda.due(self.round)).note, charges=offers.levels * left,
-            predicted=predicted, price=later[0] - later, score=score, probability=chance,
-            forecast=np.array(agenda.fall),
-        )  # fmt: skip
-
-    def _following(self, share: float) -> Explanation:
-        """Say what the schedule that is followed does in this round."""
-        then = self._agenda.next(self.round)
-        if share:
-            return Explanation(f"{share:.0%} of what is left", forecast=self._agenda.fall)
-        nothing = "keeping what is left: it would bring next to nothing"
-        return Explanation(nothing if then is None else f"saving for round {then + 1}")
+        why = Explanation(f"{share:.0%} of what is left", forecast=agenda.fall)
+        return Choice(share * left, why=why, proportional=True)

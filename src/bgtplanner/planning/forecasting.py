@@ -25,7 +25,6 @@ from functools import lru_cache
 from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bgtplanner.planning.arguments import Floats
 from bgtplanner.planning.objective import Objective
@@ -56,7 +55,6 @@ _POINTS = 48  # moments at which a schedule is evaluated, about
 _SHARES = np.geomspace(1e-8, 1.0, 25)
 _GRID = 80  # values of the precision at which the forecast is asked for
 _TINY = 1e-300
-_FALLS = (1e-5, 1e5)  # that rewards can be compared with
 
 Plan = list[list[float]]
 """Stretches of rounds with equal payments: the first, the last, and their weight in all."""
@@ -172,6 +170,13 @@ class Agenda:
         rounds = [max(first, now + 1) for first, last, _ in self.plan if last > now]
         return int(min(rounds)) if rounds else None
 
+    def follow(self, outlook: Outlook) -> None:
+        """Follow the safest schedule; none if nothing brings anything that is noticed."""
+        row = outlook.safest()
+        self.plan = [] if outlook.worthless else outlook.plan(row)
+        self.promised = {} if outlook.worthless else outlook.promised(row)
+        self.slack, self.revised = self.slack / 2, 2 * outlook.now + 1
+
     def pay(self, now: int, precision: float, share: float) -> None:
         """Note a payment."""
         self.paid.append([now, precision])
@@ -184,6 +189,8 @@ class Agenda:
 
     def in_words(self, now: int, rounds: int, objective: Objective) -> str:
         """Say in a sentence what is planned, why, and what is expected of it."""
+        if not self.plan:
+            return f"abstained: nothing would change an error by {UNNOTICED:.2%}"
         soon, served = -(-(rounds - now) // 4), objective.kind == "served"
         share = self.within(now, now + soon)
         plan = "spends about evenly, since nothing else is sure to be as good"
@@ -211,24 +218,6 @@ class Schedules(NamedTuple):
     payments: Floats
 
 
-class Offers(NamedTuple):
-    """What can be paid now, by admissible schedules.
-
-    Attributes:
-        levels: Shares of what is left.
-        rows: The schedule of least regret that begins with each.
-        now: What each level is worth if nothing is paid later, on average over hypotheses.
-        later: What the rest of its schedule adds.
-        regret: By how much its schedule falls short of the best, at most.
-    """
-
-    levels: Floats
-    rows: NDArray[np.int64]
-    now: Floats
-    later: Floats
-    regret: Floats
-
-
 class Outlook:
     """What schedules for the rest of the budget are worth, under every hypothesis.
 
@@ -241,7 +230,6 @@ class Outlook:
         schedules: Those that were compared. The first is what is followed so far, or even.
         values: What each is worth under each hypothesis, ``[hypotheses, schedules]``: the mean
             gain over what is to come, by the objective.
-        nothing: What it is worth to pay nothing more.
         regret: By how much each schedule falls short of the best, at most.
         admissible: Which of them are nowhere worse than the first.
         worthless: Whether no schedule brings anything that is noticed, whatever is true.
@@ -259,7 +247,7 @@ class Outlook:
         growth: float = 2.0,
     ) -> None:
         weights = objective.weights(rounds)[now:]
-        self._now, self._stride = now, agenda.stride
+        self.now, self._stride = now, agenda.stride
         begins = int((weights > 0).argmax()) // self._stride  # people are served from then on
         slots = max(1, -(-(rounds - now) // self._stride))
         found = schedules(slots, begins)
@@ -292,8 +280,8 @@ class Outlook:
         self._paid = before, np.array([float(at) for at, _ in agenda.paid])
         self._rounds = rounds
 
-        self.values = self.value(found.shares, found.payments)
-        self.nothing = self.value(*np.zeros((2, 1, len(self._moments))))[:, 0]
+        gained = self._gains_of(found.shares, found.payments, self.hypotheses)
+        self.values = np.stack([gains @ self._weights for gains in gained])
         best = self.values.max(axis=1, keepdims=True)
         self.regret = (best - self.values).max(axis=0)
         unnoticed = UNNOTICED * self._weights.sum()
@@ -301,24 +289,9 @@ class Outlook:
         self.admissible = (self.values >= self.values[:, :1] - slack).all(axis=0)
         self.worthless = bool((best[:, 0] <= unnoticed).all())
 
-    def value(self, shares: Floats, payments: Floats) -> Floats:
-        """Return what schedules are worth under each hypothesis, ``[hypotheses, schedules]``."""
-        return np.stack(
-            [gains @ self._weights for gains in self._gains_of(shares, payments, self.hypotheses)]
-        )
-
-    def offers(self) -> Offers:
-        """Return what admissible schedules begin with."""
-        allowed = np.flatnonzero(self.admissible)
-        order = allowed[np.argsort(self.regret[allowed], kind="stable")]
-        first = self.schedules.shares[order, 0] / np.maximum(self.schedules.payments[order, 0], 1)
-        levels, index = np.unique(first.round(12), return_index=True)
-        rows = order[index]
-        only = np.zeros((len(levels), len(self._moments)))
-        only[:, 0] = levels
-        now = self.value(only, np.ones_like(only)).mean(axis=0)
-        total = self.values[:, rows].mean(axis=0)
-        return Offers(levels, rows, now - self.nothing.mean(), total - now, self.regret[rows])
+    def safest(self) -> int:
+        """Return the admissible schedule that falls short of the best by as little as possible."""
+        return int(np.where(self.admissible, self.regret, np.inf).argmin())
 
     def promised(self, row: int) -> dict[str, float]:
         """Return what a schedule brings in the end by forecast, for each measure."""
@@ -329,17 +302,10 @@ class Outlook:
         worth = zip(at_its_word, found, strict=True)
         return {measure: float(gains[0, -1]) / _WORTH[measure] for measure, gains in worth}
 
-    def fall(self, share: float) -> float:
-        """Return what it brings at once, by the first measure, to pay this share now; above 0."""
-        shares = np.zeros((2, len(self._moments)))
-        shares[1, 0] = share
-        gains = next(self._gains_of(shares, np.ones_like(shares), self.hypotheses[:1]))[:, 0]
-        return float(np.clip(gains[1] - gains[0], *_FALLS))
-
     def plan(self, row: int) -> Plan:
         """Return the payments of a schedule."""
         shares, payments = self.schedules.shares[row], self.schedules.payments[row]
-        firsts = self._now + self._moments
+        firsts = self.now + self._moments
         return [
             [int(firsts[at]), int(firsts[at] + (max(payments[at], 1) - 1) * self._stride), share]
             for at, share in enumerate(shares.tolist())
@@ -351,7 +317,7 @@ class Outlook:
         ends = np.append(self._moments[1:], (self._moments[-1] + self._sizes[-1] * self._stride))
         shares, payments = np.zeros((2, len(self._moments)))
         for first, last, weight in agenda.plan:
-            at = np.arange(first, last + 1, agenda.stride) - self._now
+            at = np.arange(first, last + 1, agenda.stride) - self.now
             number, _ = np.histogram(at[at >= 0], np.append(self._moments, ends[-1]))
             shares += weight * number / len(at)
             payments += number
@@ -380,7 +346,7 @@ class Outlook:
                 found[measure, needs] = np.where(total > 0, gains, 0.0)
             if (convergence, growth) not in kept:
                 rate = (growth - 1.0) / max(self._rounds - 1, 1)
-                ratings = 1.0 + rate * (self._now + self._moments)
+                ratings = 1.0 + rate * (self.now + self._moments)
                 seen = (before * (1.0 + rate * at)).sum() + (added * ratings).cumsum(axis=1)
                 stale = 1.0 - seen / whole / ratings
                 lost = convergence[0] * number ** -convergence[1]
