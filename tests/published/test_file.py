@@ -43,11 +43,11 @@ def test_other_software_reads_the_layout(tmp_path: Path) -> None:
 def test_every_damage_is_refused(tmp_path: Path) -> None:
     tastes(6).save(path := tmp_path / "a.model")
     content = path.read_bytes()
+    damaged = [content + b"x", content.replace(b'"F32", "shape"', b'"F32",  "shape"')]
     for at in range(0, len(content), 7):
-        path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
-        with pytest.raises(ModelFileError):
-            load_model(path)
-        path.write_bytes(content[:at])
+        damaged += [content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :], content[:at]]
+    for other in damaged:
+        path.write_bytes(other)
         with pytest.raises(ModelFileError):
             load_model(path)
     with pytest.raises(ModelFileError):

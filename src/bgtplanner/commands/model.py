@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bgtplanner.commands.options import Json, Quiet, answer, need_path, need_simulator, say
-from bgtplanner.data.catalogue import read_items
 from bgtplanner.data.columns import is_number
 from bgtplanner.data.tables import TableFormat, read_table
 from bgtplanner.durable import replacing
@@ -151,9 +150,7 @@ def recommend_from(
     """Make lists from a model file, for people in a table, for one history, or for a pipe."""
     model = load_model(path)
     if items is not None:
-        newer = read_items(items)
-        titles = None if newer.titles is None else newer.titles.tolist()
-        model = model.with_items(newer.labels.tolist(), titles, newer.names, newer.features)
+        model = model.with_items(items)
     how: dict[str, Any] = {"top": top, "exclude": _named(exclude)}
     how["only"] = None if only is None else _named(only)
     if history is not None and ratings is not None:

@@ -1,16 +1,14 @@
 """The model file: one JSON header and plain arrays, in the safetensors layout, never code.
 
 Eight bytes hold the length of the header, the header is JSON, and the rest is arrays, one after
-the other. All that is text is in one entry of the header's ``__metadata__``. The digest covers
-that text and all arrays: a file that was damaged or altered is refused. It proves who made the
-file only together with a signature. The format is described in docs/reference/model-file.md.
+the other. The digest covers every byte: a file that was damaged or altered is refused. It proves
+who made the file only together with a signature. docs/reference/model-file.md has the format.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,8 +25,6 @@ VERSION = 1
 
 _FORMAT = "bgtplanner-model"
 _DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "U8": np.dtype("u1")}
-_MOST_BYTES = 1 << 31
-_Arrays = dict[str, NDArray[Any]]
 
 
 def write(
@@ -36,24 +32,36 @@ def write(
 ) -> None:
     """Write a model file; a `key` is the 32 bytes of an Ed25519 private key, which signs it."""
     text = json.dumps(facts, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-    parts = {name: _smallest(array) for name, array in sorted(arrays.items())}
-    digest, layout, begin = _digest(text, parts), dict[str, Any](), 0
-    for name, part in parts.items():
-        kind = next(code for code, dtype in _DTYPES.items() if dtype == part.dtype)
-        place = [begin, begin := begin + part.nbytes]
-        layout[name] = {"dtype": kind, "shape": list(part.shape), "data_offsets": place}
-    told = {"format": _FORMAT, "version": str(VERSION), "model": text, "digest": digest.hex()}
+    told = {"format": _FORMAT, "version": str(VERSION), "model": text, "digest": "0" * 64}
     if key is not None:
-        told |= _signed(digest, key)
-    header = json.dumps({"__metadata__": told, **layout}, ensure_ascii=False).encode()
-    content = b"".join(part.tobytes() for part in parts.values())
+        owner = _ed25519().Ed25519PrivateKey.from_private_bytes(key)
+        public = owner.public_key().public_bytes_raw().hex()
+        told |= {"signer": public, "signature": "0" * 128}
+    header, body = dict[str, Any]({"__metadata__": told}), b""
+    for name, array in sorted(arrays.items()):
+        kind = "U8" if np.isin(array, (0, 1)).all() else "F32"  # most features are yes or no
+        added = np.asarray(array, dtype=_DTYPES[kind]).tobytes()
+        place = [len(body), len(body) + len(added)]
+        header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": place}
+        body += added
+    head = json.dumps(header, ensure_ascii=False).encode()
+    content = struct.pack("<Q", len(head)) + head + body
+    digest = hashlib.sha256(content).digest()
+    values = {"digest": digest.hex()}
+    if key is not None:
+        values["signature"] = owner.sign(digest).hex()
+    for name, value in values.items():
+        zeros = f'"{name}": "{"0" * len(value)}"'
+        content = content.replace(zeros.encode(), f'"{name}": "{value}"'.encode(), 1)
     try:
-        replace_file(path, struct.pack("<Q", len(header)) + header + content)
+        replace_file(path, content)
     except OSError as error:
         raise StorageError.of(str(path), error, "choose another path") from error
 
 
-def read(path: Path, signer: bytes | None = None) -> tuple[dict[str, Any], _Arrays]:
+def read(
+    path: Path, signer: bytes | None = None
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Return the facts and the arrays of a model file, after checking all of it.
 
     Given the 32 bytes of a `signer`'s public key, a file that they did not sign is refused.
@@ -61,97 +69,52 @@ def read(path: Path, signer: bytes | None = None) -> tuple[dict[str, Any], _Arra
     Raises:
         ModelFileError: If it is none, or damaged, altered, or of a later release.
     """
+    version = VERSION
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise ModelFileError(f"{path}: larger than any model file")
         content = path.read_bytes()
+        (length,) = struct.unpack_from("<Q", content)
+        header, body = json.loads(content[8 : 8 + length]), content[8 + length :]
+        told = header.pop("__metadata__")
+        version = int(told["version"]) if told["format"] == _FORMAT else 0
+        blank = content
+        for name in ("signature", "digest"):
+            written = told.get(name, "")
+            blank = blank.replace(f'"{written}"'.encode(), b'"%s"' % (b"0" * len(written)), 1)
+        digest, facts = hashlib.sha256(blank).digest(), json.loads(told["model"])
+        if digest.hex() != told["digest"] or not isinstance(facts, dict):
+            raise ValueError("digest")
+        arrays = {name: _array(of, body) for name, of in header.items()}
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read ({error.strerror})") from error
-    try:
-        told, layout, body = _parts(content)
-        version = int(told["version"])
-        if told["format"] != _FORMAT or version < 1:
-            raise ValueError(told["format"])
-    except (KeyError, TypeError, ValueError, RecursionError, struct.error) as error:
-        raise ModelFileError(f"{path}: not a model file; `train` writes one") from error
-    if version > VERSION:
-        raise ModelFileError(f"{path}: of a later release (format {version}); update bgtplanner")
-    damaged = "damaged or altered; get it again from whoever published it"
-    try:
-        arrays = {name: _array(of, body) for name, of in sorted(layout.items())}
-        digest = _digest(told["model"], arrays)
-        same = digest.hex() == told["digest"]
-        facts = json.loads(told["model"])
-        fits = isinstance(facts, dict) and all(np.isfinite(of).all() for of in arrays.values())
-    except (KeyError, TypeError, ValueError, RecursionError, AttributeError) as error:
-        raise ModelFileError(f"{path}: {damaged}") from error
-    if not (same and fits):
-        raise ModelFileError(f"{path}: {damaged}")
-    if signer is not None and not _is_signed(digest, told, signer):
-        raise ModelFileError(f"{path}: not signed by the given key; do not use it")
+    except (LookupError, AttributeError, TypeError, ValueError, RecursionError, struct.error) as e:
+        problem = "not a model file, or damaged or altered; get it again from whoever published it"
+        if version > VERSION:
+            problem = f"of a later release (format {version}); update bgtplanner"
+        raise ModelFileError(f"{path}: {problem}") from e
+    if signer is not None:
+        public = _ed25519().Ed25519PublicKey
+        try:
+            signature = bytes.fromhex(told.get("signature", ""))
+            public.from_public_bytes(signer).verify(signature, digest)
+        except Exception as error:  # cryptography has errors of its own
+            problem = "not signed by the given key; do not use it"
+            raise ModelFileError(f"{path}: {problem}") from error
     return facts, arrays
 
 
-def _parts(content: bytes) -> tuple[dict[str, str], dict[str, Any], bytes]:
-    """Return what is told, the layout of the arrays, and their bytes."""
-    (length,) = struct.unpack_from("<Q", content)
-    if length > len(content) - 8:
-        raise ValueError(length)
-    header = json.loads(content[8 : 8 + length])
-    told = header.pop("__metadata__")
-    if not all(isinstance(value, str) for value in told.values()):
-        raise ValueError("__metadata__")
-    return told, header, content[8 + length :]
-
-
 def _array(of: Mapping[str, Any], body: bytes) -> NDArray[Any]:
-    """Return one array; its place must lie within the file and have the size of its shape."""
-    begin, end = map(int, of["data_offsets"])
-    shape, dtype = tuple(map(int, of["shape"])), _DTYPES[of["dtype"]]
-    if not 0 <= begin <= end <= len(body) or min(shape, default=0) < 0:
-        raise ValueError("data_offsets")
-    if math.prod(shape) * dtype.itemsize != end - begin:
-        raise ValueError("shape")
-    return np.frombuffer(body[begin:end], dtype).reshape(shape)
+    """Return one array, of finite numbers, which has to lie within the file."""
+    begin, end = of["data_offsets"]
+    found = np.frombuffer(body[begin:end], _DTYPES[of["dtype"]]).reshape(of["shape"])
+    if not np.isfinite(found).all():
+        raise ValueError("not finite")
+    return found
 
 
-def _smallest(array: Any) -> NDArray[Any]:
-    """Return the array in bytes if it has only 0 and 1, as features do, and else in floats."""
-    floats = np.ascontiguousarray(array, dtype="<f4")
-    flags = floats.size and bool(((floats == 0) | (floats == 1)).all())
-    return floats.astype("u1") if flags else floats
-
-
-def _digest(text: str, arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Return the hash of all that a file says."""
-    found = hashlib.sha256(f"{_FORMAT} {len(text.encode())}\n{text}".encode())
-    for name, array in arrays.items():
-        found.update(f"\n{name} {array.dtype.str} {array.shape}\n".encode())
-        found.update(array.tobytes())
-    return found.digest()
-
-
-def _signed(digest: bytes, key: bytes) -> dict[str, str]:
-    """Return the signature of a digest, and the public key that checks it."""
+def _ed25519() -> Any:
+    """Return what signs and checks signatures, which an extra brings."""
     try:
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        from cryptography.hazmat.primitives.asymmetric import ed25519
     except ModuleNotFoundError as error:
-        raise MissingExtraError("flower", "signing a model file") from error
-    owner = Ed25519PrivateKey.from_private_bytes(key)
-    public = owner.public_key().public_bytes_raw()
-    return {"signature": owner.sign(digest).hex(), "signer": public.hex()}
-
-
-def _is_signed(digest: bytes, told: Mapping[str, str], signer: bytes) -> bool:
-    """Return whether the holder of a key has signed a digest."""
-    try:
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("flower", "checking who signed a model file") from error
-    try:
-        signature = bytes.fromhex(told.get("signature", ""))
-        Ed25519PublicKey.from_public_bytes(signer).verify(signature, digest)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
+        raise MissingExtraError("flower", "signing a model file, or checking who did,") from error
+    return ed25519

@@ -6,8 +6,8 @@ leaves the process that it is given to.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,17 +15,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bgtplanner.data.catalogue import Catalogue, read_items
 from bgtplanner.data.columns import columns_of_frame
 from bgtplanner.errors import ConfigError, DataError, ModelFileError, NothingLearnedError
 from bgtplanner.published import file
 from bgtplanner.published.ranking import RANKERS, Histories, Ranked, Ranker
-from bgtplanner.published.reasons import Described, reasons_of
+from bgtplanner.published.reasons import Described, Explanation, reasons_of
 from bgtplanner.published.verdict import Verdict, verdict_of
 
 History = Mapping[Any, float] | Iterable[Any]
 """What a person has rated: ratings by item, on the scale of the data; or only the items."""
 
-_AT_ONCE = 1 << 18  # entries of histories, or a sixteenth of the scores, held in memory at a time
+_AT_ONCE = 1 << 19  # scores held in memory at a time
 _NEW_ITEMS = 3.0  # ridge weight, in items, of the features that a new item is placed by
 _GOOD = 0.7  # a rating from which on an item of the history can be named as one that was liked
 _SPEAKS = 0.05  # how much an item of the history must add to another one to be named for it
@@ -75,7 +76,7 @@ class Model:
     settings: dict[str, Any]
     items: list[Any]
     titles: list[str] | None
-    names: tuple[str, ...]
+    names: list[str]
     features: NDArray[np.float32]
     released: NDArray[np.float32]
     low: float
@@ -87,21 +88,21 @@ class Model:
     training: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        number, unless = len(self.items), ModelFileError
-        if self.ranker not in RANKERS or ":" in self.ranker:
+        number = len(self.items)
+        if self.ranker not in list(RANKERS):  # no address is looked up
             known = ", ".join(RANKERS)
-            raise unless(f"the model is of the kind {self.ranker!r}; this release reads {known}")
-        shapes = self.features.ndim == self.released.ndim == 2
-        shapes = shapes and len(self.features) == len(self.released) == number > 0
-        shapes = shapes and self.features.shape[1] == len(self.names)
-        if not shapes or (self.titles is not None and len(self.titles) != number):
-            raise unless("the model's items, titles, features and numbers do not fit together")
-        if len(self._place) != number or not self.low < self.high:
-            raise unless("the model names an item twice, or has no scale")
+            raise ModelFileError(f"the model is a {self.ranker!r}; this release reads {known}")
+        shapes = self.features.shape == (number, len(self.names))
+        shapes = shapes and self.released.ndim == 2 and len(self.released) == number > 0
+        shapes = shapes and (self.titles is None or len(self.titles) == number)
+        if not shapes or len(self._place) != number or not self.low < self.high:
+            raise ModelFileError(
+                "the model's items, titles, features, numbers and scale do not fit together"
+            )
         try:
             _ = self._ranker  # its settings and numbers fit the kind
-        except (ArithmeticError, KeyError, LookupError, TypeError, ValueError) as error:
-            raise unless(f"the model lacks what the kind {self.ranker} needs") from error
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            raise ModelFileError(f"the model lacks what the kind {self.ranker} needs") from error
 
     def __repr__(self) -> str:
         return f"Model({self.ranker}: {len(self.items):,} items; {self.verdict().headline})"
@@ -118,39 +119,24 @@ class Model:
 
     def save(self, path: Path | str, *, key: bytes | None = None) -> None:
         """Write the model file; `key` is an Ed25519 private key that signs it."""
-        facts = {
-            "ranker": self.ranker, "settings": self.settings, "items": self.items,
-            "titles": self.titles, "names": list(self.names), "scale": [self.low, self.high],
-            "implicit": self.implicit, "learned": self.learned, "guarantee": self.guarantee,
-            "evidence": self.evidence, "training": self.training,
-        }  # fmt: skip
-        arrays = {"features": self.features, "released": self.released}
+        facts = {of.name: getattr(self, of.name) for of in fields(self)}
+        arrays = {name: facts.pop(name) for name in ("features", "released")}
         file.write(Path(path), facts, arrays, key)
 
     # ---- lists
 
-    def recommend(
-        self,
-        history: History = (),
-        *,
-        top: int = 10,
-        exclude: Iterable[Any] = (),
-        only: Iterable[Any] | None = None,
-    ) -> list[Recommended]:
+    def recommend(self, history: History = (), **how: Any) -> list[Recommended]:
         """Return the best items for anybody's history; items in it are never on the list.
 
         Args:
             history: Ratings by item on the scale of the data, or only the items. Items that the
                 model does not know are left out.
-            top: The length of the list.
-            exclude: Items that must not be on it.
-            only: Items that may be on it; or features, such as ``genre: Drama``.
+            **how: `top`, `exclude`, `only` and `explain`, as in :meth:`recommend_many`.
 
         Raises:
             NothingLearnedError: If there is nothing to rank items by.
         """
-        people = {None: history}
-        ((_, lines),) = self.recommend_many(people, top=top, exclude=exclude, only=only)
+        ((_, lines),) = self.recommend_many({None: history}, **how)
         return lines
 
     def recommend_many(
@@ -160,73 +146,83 @@ class Model:
         top: int = 10,
         exclude: Iterable[Any] = (),
         only: Iterable[Any] | None = None,
-        reasons: bool = True,
+        explain: bool = True,
     ) -> Iterator[tuple[Any, list[Recommended]]]:
-        """Yield people with their lists; see :meth:`recommend`.
+        """Yield people with their lists.
 
-        The histories are a mapping from people to what each has rated; or a frame, a table with
-        the columns ``user``, ``item`` and, unless they are clicks, ``rating``.
+        Args:
+            histories: A mapping from people to what each has rated; or a frame, a table with the
+                columns ``user``, ``item`` and, unless they are clicks, ``rating``.
+            top: The length of a list.
+            exclude: Items that must not be on it.
+            only: Items that may be on it; or features, such as ``genre: Drama``.
+            explain: Whether to say why each item is on it.
         """
         ConfigError.unless(isinstance(top, int) and top >= 1, "top", top, "1 or more")
-        self._refuse_nothing()
-        allowed = np.ones(len(self.items), dtype=bool) if only is None else self._allowed(only)
-        allowed[[self._place[str(of)] for of in exclude if str(of) in self._place]] = False
-        framed = not isinstance(histories, Mapping) or {"user", "item"} <= set(histories)
-        for labels, people in (self._framed if framed else self._mapped)(histories):
-            yield from self._lists(labels, people, allowed, top, reasons)
-
-    def _mapped(self, histories: Mapping[Any, History]) -> Iterator[tuple[list[Any], Histories]]:
-        """Yield some people at a time, from what each has rated."""
-        most, left = max(1, 16 * _AT_ONCE // len(self.items)), list(histories)
-        while left:
-            parts, entries = list[tuple[list[int], NDArray[np.float64]]](), 0
-            while len(parts) < min(most, len(left)) and entries <= _AT_ONCE:
-                parts.append(self._entries(histories[left[len(parts)]]))
-                entries += len(parts[-1][0])
-            yield left[: len(parts)], self._people(parts)
-            left = left[len(parts) :]
-
-    def _framed(self, frame: Any) -> Iterator[tuple[list[Any], Histories]]:
-        """Yield some people at a time, from a table of all."""
-        columns = columns_of_frame(frame)
-        needed = ("user", "item") if self.implicit else ("user", "item", "rating")
-        if missing := [name for name in needed if name not in columns]:
-            problem = f"the frame has no column {' and '.join(missing)}"
-            raise DataError(f"{problem}; it has {', '.join(map(str, columns))}")
-        user, item = (np.asarray(columns[name]) for name in ("user", "item"))
-        labels, person = np.unique(user, return_inverse=True)
-        known, which = np.unique(item, return_inverse=True)
-        place = np.array([self._place.get(str(of), -1) for of in known.tolist()])[which]
-        value = np.full(len(user), np.nan)
-        if not self.implicit:
-            value = self._scaled(np.asarray(columns["rating"], dtype=np.float64))
-        order = np.argsort(person, kind="stable")
-        order = order[place[order] >= 0]
-        starts = np.searchsorted(person[order], np.arange(len(labels) + 1))
-        most, begin = max(1, 16 * _AT_ONCE // len(self.items)), 0
-        while begin < len(labels):
-            end = int(np.searchsorted(starts, starts[begin] + _AT_ONCE, side="right"))
-            end = max(begin + 1, min(end - 1, begin + most, len(labels)))
-            rows = order[starts[begin] : starts[end]]
-            part = Histories(starts[begin : end + 1] - starts[begin], place[rows], value[rows])
-            yield labels[begin:end].tolist(), part
-            begin = end
-
-    def _scaled(self, value: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return ratings from 0 to 1; refuse any outside the scale, without naming it."""
-        scaled = (value - self.low) / (self.high - self.low)
-        if not ((scaled >= -1e-9) & (scaled <= 1 + 1e-9)).all():
-            scale = f"{self.low:g} to {self.high:g}"
-            raise DataError(f"history: a rating lies outside the model's scale, {scale}")
-        return np.asarray(scaled)
-
-    def _refuse_nothing(self) -> None:
-        """Refuse to rank items if nothing is known about them."""
         if not self.learned and not self.features.size:
             raise NothingLearnedError(
                 "nothing was learned from others, and the items have no features to go by. Train "
                 "with more people, with a larger --epsilon, or with features of the items"
             )
+        barred = np.zeros(len(self.items), dtype=bool) if only is None else ~self._allowed(only)
+        barred[[self._place[str(of)] for of in exclude if str(of) in self._place]] = True
+        labels, everybody = self._histories(histories)
+        step = max(1, _AT_ONCE // len(self.items))
+        for begin in range(0, len(labels), step):
+            some = labels[begin : begin + step]
+            people = everybody.some(begin, begin + len(some))
+            yield from self._lists(some, people, barred, top, explain)
+
+    def newcomers(self, histories: Any) -> list[Any]:
+        """Return who has rated nothing that the model knows: their lists go by popularity."""
+        labels, people = self._histories(histories)
+        return [labels[at] for at in np.flatnonzero(np.diff(people.starts) == 0)]
+
+    def _histories(self, histories: Any) -> tuple[list[Any], Histories]:
+        """Return people and what they have rated; of several ratings of an item, the last."""
+        if isinstance(histories, Mapping) and not {"user", "item"} <= set(histories):
+            labels = list(histories)
+            parts = [of if isinstance(of, Mapping) else list(of) for of in histories.values()]
+            person = np.repeat(np.arange(len(labels)), [len(part) for part in parts])
+            item = np.array([str(of) for part in parts for of in part], dtype=str)
+            rated = (
+                self._scaled(list(part.values()))
+                if isinstance(part, Mapping)
+                else np.full(len(part), np.nan)
+                for part in parts
+            )
+            value = np.concatenate([np.zeros(0), *rated])
+        else:
+            columns = columns_of_frame(histories)
+            needed = ("user", "item") if self.implicit else ("user", "item", "rating")
+            if missing := [name for name in needed if name not in columns]:
+                problem = f"the frame has no column {' and '.join(missing)}"
+                raise DataError(f"{problem}; it has {', '.join(columns)}")
+            found, person = np.unique(np.asarray(columns["user"]), return_inverse=True)
+            labels, item = found.tolist(), np.asarray(columns["item"])
+            value = self._scaled(columns[needed[-1]])
+        known, which = np.unique(item, return_inverse=True)
+        places = [self._place.get(str(of), -1) for of in known.tolist()]
+        place = np.array(places, dtype=np.int64)[which]
+        pair = np.where(place < 0, -1, person * len(self.items) + place)
+        rows = np.argsort(pair, kind="stable")
+        last = np.append(np.diff(pair[rows]) > 0, True)[: len(rows)]
+        rows = rows[last & (place[rows] >= 0)]
+        starts = np.searchsorted(person[rows], np.arange(len(labels) + 1))
+        return labels, Histories(starts, place[rows], value[rows])
+
+    def _scaled(self, ratings: Any) -> NDArray[np.float64]:
+        """Return ratings from 0 to 1; refuse any outside the scale, without naming it."""
+        if self.implicit:
+            return np.full(len(ratings), np.nan)
+        try:
+            found = (np.asarray(ratings, dtype=np.float64) - self.low) / (self.high - self.low)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise DataError("history: expected a number for each item") from error
+        if not ((found >= -1e-9) & (found <= 1 + 1e-9)).all():
+            scale = f"{self.low:g} to {self.high:g}"
+            raise DataError(f"history: a rating lies outside the model's scale, {scale}")
+        return np.asarray(found)
 
     def _allowed(self, only: Iterable[Any]) -> NDArray[np.bool_]:
         """Return which items are named, or have a feature that is."""
@@ -240,60 +236,44 @@ class Model:
                 raise DataError("only: neither an item nor a feature of the model is called so")
         return allowed
 
-    def _entries(self, history: History) -> tuple[list[int], NDArray[np.float64]]:
-        """Return places and ratings from 0 to 1 of a history; NaN for what was only picked."""
-        rated = isinstance(history, Mapping)
-        known: dict[int, Any] = {}
-        for label, value in history.items() if rated else ((of, np.nan) for of in history):  # type: ignore[union-attr]
-            place = self._place.get(str(label))
-            if place is None:
-                continue
-            known[place] = value
-        try:
-            values = np.array(list(known.values()), dtype=np.float64)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise DataError("history: expected a number for each item") from error
-        if self.implicit or not rated:
-            values = np.full(len(known), np.nan)
-        return list(known), (self._scaled(values) if rated and not self.implicit else values)
-
-    def _people(self, parts: Sequence[tuple[list[int], NDArray[np.float64]]]) -> Histories:
-        starts = np.cumsum([0, *(len(items) for items, _ in parts)])
-        items = np.array([of for items, _ in parts for of in items], dtype=np.int64)
-        return Histories(starts, items, np.concatenate([values for _, values in parts]))
-
     def _lists(
         self,
         labels: list[Any],
         people: Histories,
-        allowed: NDArray[np.bool_],
+        barred: NDArray[np.bool_],
         top: int,
-        reasons: bool,
+        explain: bool,
     ) -> Iterator[tuple[Any, list[Recommended]]]:
         """Yield the lists of some people."""
-        ranked = self._ranker.ranked(people)
-        row = np.repeat(np.arange(len(labels)), np.diff(people.starts))
-        scores = np.where(allowed, ranked.scores, -np.inf)
-        scores[row, people.item] = -np.inf
-        size = min(top, scores.shape[1])
-        best = np.argpartition(-scores, size - 1, axis=1)[:, :size]
+        ranked = self._ranker.ranked(people, explain=explain)
+        scores = np.where(barred, np.float32(-np.inf), ranked.scores)
+        scores[np.repeat(np.arange(len(labels)), np.diff(people.starts)), people.item] = -np.inf
+        size = min(top, len(self.items))
+        best = np.argpartition(scores, -size, axis=1)[:, -size:]
         values = np.take_along_axis(scores, best, axis=1)
-        best = np.take_along_axis(best, np.lexsort((best, -values), axis=1), axis=1)
-        left = (np.take_along_axis(scores, best, axis=1) > -np.inf).sum(axis=1).tolist()
-        words = self._reasons(people, ranked, best) if reasons else None
-        wide = self.high - self.low
-        for at, label in enumerate(labels):
-            lines = []
-            for place, item in enumerate(best[at, : left[at]].tolist()):
-                rating = None
-                if ranked.predicted is not None:
-                    rating = float(self.low + wide * ranked.predicted[at, item])
-                title = None if self.titles is None else self.titles[item]
-                reason = None if words is None else words[at][place]
-                lines.append(
-                    Recommended(label, place + 1, self.items[item], title, rating, reason)
-                )
-            yield label, lines
+        order = np.lexsort((best, -values), axis=1)
+        best = np.take_along_axis(best, order, axis=1)
+        lengths = (values > -np.inf).sum(axis=1).tolist()
+        ratings: list[list[Any]] = [[None] * size] * len(labels)
+        if ranked.predicted is not None:
+            predicted = np.take_along_axis(ranked.predicted, best, axis=1).astype(np.float64)
+            ratings = (self.low + (self.high - self.low) * predicted).tolist()
+        words = self._reasons(people, ranked, best) if explain else [[None] * size] * len(labels)
+        for at, (label, places) in enumerate(zip(labels, best.tolist(), strict=True)):
+            yield (
+                label,
+                [
+                    self._line(label, to, of, ratings[at][to], words[at][to])
+                    for to, of in enumerate(places[: lengths[at]])
+                ],
+            )
+
+    def _line(
+        self, user: Any, at: int, item: int, predicted: float | None, reason: str | None
+    ) -> Recommended:
+        """Return the line of an item on a list."""
+        title = None if self.titles is None else self.titles[item]
+        return Recommended(user, at + 1, self.items[item], title, predicted, reason)
 
     def _reasons(
         self, people: Histories, ranked: Ranked, best: NDArray[np.int64]
@@ -302,21 +282,17 @@ class Model:
         because: list[list[str | None]] = [[None] * best.shape[1] for _ in best]
         if ranked.because is not None and self.titles is not None:
             table = self._ranker.places()
-            for at, items in enumerate(best):
+            for at in np.flatnonzero(np.diff(people.starts)).tolist():
                 mine = slice(*people.starts[at : at + 2])
-                if mine.stop == mine.start:
-                    continue
-                added = ranked.because[mine] @ table[items].T
-                value = people.value[mine]
+                value, added = people.value[mine], ranked.because[mine] @ table[best[at]].T
                 usual = max(_GOOD, float(np.nanmean(np.r_[value, 0.0])))
-                liked = np.isnan(value) | (value >= usual)
-                added[~liked] = -np.inf
+                added[value < usual] = -np.inf  # not what was picked without a rating
                 first = added.argmax(axis=0)
                 for place in np.flatnonzero(added.max(axis=0) >= _SPEAKS).tolist():
                     because[at][place] = self.titles[people.item[mine][first[place]]]
         about = Described(self.features, self.names, self.low, self.high)
         whom = "others" if self.learned else "chance would"
-        return reasons_of(about, ranked.why, best, whom, because)
+        return reasons_of(about, ranked.why or Explanation(), best, whom, because)
 
     # ---- single questions
 
@@ -325,14 +301,15 @@ class Model:
         if self.implicit:
             raise ConfigError("predict: the model is of clicks, which have no ratings to predict")
         places = [self._known(item) for item in items]
-        ranked = self._ranker.ranked(self._people([self._entries(history)]))
-        found = np.asarray(ranked.predicted)[0, places]
+        ranked = self._ranker.ranked(self._histories({None: history})[1])
+        found = np.asarray(ranked.predicted, dtype=np.float64)[0, places]
         return [float(of) for of in self.low + (self.high - self.low) * found]
 
     def explain(self, history: History, item: Any) -> str | None:
         """Return why an item suits a person, in words; None if nothing of note speaks for it."""
-        people, place = self._people([self._entries(history)]), self._known(item)
-        return self._reasons(people, self._ranker.ranked(people), np.array([[place]]))[0][0]
+        place, (_, people) = self._known(item), self._histories({None: history})
+        ranked = self._ranker.ranked(people, explain=True)
+        return self._reasons(people, ranked, np.array([[place]]))[0][0]
 
     def similar(self, item: Any, *, top: int = 10) -> list[Recommended]:
         """Return the items that the same people like, the most similar first."""
@@ -343,15 +320,10 @@ class Model:
         alike = table @ table[place] / np.maximum(length * length[place], 1e-12)
         alike[place] = -np.inf
         order = np.argsort(-alike, kind="stable")[: min(top, len(alike) - 1)].tolist()
-        titles = self.titles
-        return [
-            Recommended(
-                None, at + 1, self.items[of], None if titles is None else titles[of], None, None
-            )
-            for at, of in enumerate(order)
-        ]
+        return [self._line(None, at, of, None, None) for at, of in enumerate(order)]
 
     def _known(self, item: Any) -> int:
+        """Return the index of an item; refuse one that the model does not know."""
         place = self._place.get(str(item))
         if place is None:
             raise DataError("the model does not know this item; is it the label, not the title?")
@@ -361,46 +333,47 @@ class Model:
         """Return what lists from this model are worth, as far as the file itself can tell."""
         return verdict_of(self.evidence, self.guarantee, learned=self.learned)
 
-    # ---- newer items
+    def with_items(self, items: Catalogue | Path | str) -> Model:
+        """Return the model with the new items of a newer catalogue, or of a table, at its end.
 
-    def with_items(
-        self,
-        items: Sequence[Any],
-        titles: Sequence[str] | None,
-        names: Sequence[str],
-        features: NDArray[Any],
-    ) -> Model:
-        """Return the model with the items of a newer catalogue added at the end.
-
-        A new item gets its place from its features, by ridge regression of what was released on
-        the features of the items that are known. Features are matched by name.
+        A new item gets its place from its features, by ridge regression over the known items of
+        what was released. Features go by their names; those that the newer catalogue calls
+        otherwise, such as classes of a number, are found from those of the items in both.
         """
-        new = [at for at, label in enumerate(items) if str(label) not in self._place]
+        newer = items if isinstance(items, Catalogue) else read_items(items)
+        labels = newer.labels.tolist()
+        new = [at for at, label in enumerate(labels) if label not in self._place]
+        both = [at for at, label in enumerate(labels) if label in self._place]
         if not new:
             return self
-        own = np.zeros((len(new), len(self.names)), dtype=np.float32)
+        column = {name: at for at, name in enumerate(newer.names)}
+        own: NDArray[Any] = np.zeros((len(new), len(self.names)))
+        if both:
+            known = self.features[[self._place[labels[at]] for at in both]]
+            own = _regressed(newer.features[both], known, newer.features[new]) > 0.5
         for at, name in enumerate(self.names):
-            if name in names:
-                own[:, at] = np.asarray(features)[new, list(names).index(name)]
-        centre = self.features.mean(axis=0, dtype=np.float64)
-        known, ridge = self.features - centre, _NEW_ITEMS * np.eye(len(self.names))
-        middle = self.released.mean(axis=0, dtype=np.float64)
-        if self.ranker == "tastes":  # a share cannot be added up like the others
-            middle[3] = np.median(self.released[:, 3])
-        slopes = np.linalg.solve(known.T @ known + ridge, known.T @ (self.released - middle))
-        placed = middle + (own - centre) @ slopes
-        if self.ranker == "tastes":
-            placed[:, 3] = np.maximum(placed[:, 3], 0.0)
-        named = [str(label) for label in items] if titles is None else list(titles)
+            if name in column:
+                own[:, at] = newer.features[new, column[name]]
+        placed = _regressed(self.features, self.released, own)
         old = [str(label) for label in self.items] if self.titles is None else self.titles
-        any_titles = titles is not None or self.titles is not None
+        titles = (newer.labels if newer.titles is None else newer.titles)[new].tolist()
         return replace(
             self,
-            items=[*self.items, *(items[at] for at in new)],
-            titles=[*old, *(named[at] for at in new)] if any_titles else None,
-            features=np.concatenate([self.features, own]),
-            released=np.concatenate([self.released, placed.astype(np.float32)]),
+            items=[*self.items, *(labels[at] for at in new)],
+            titles=None if self.titles is None and newer.titles is None else [*old, *titles],
+            features=np.concatenate([self.features, own]).astype(np.float32),
+            released=np.concatenate([self.released, placed]).astype(np.float32),
         )
+
+
+def _regressed(known: NDArray[Any], target: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
+    """Return what rows are expected to have by their features, and no less than any known row."""
+    known, target = known.astype(np.float64), target.astype(np.float64)
+    centre = known.mean(axis=0)
+    normal = (known - centre).T @ (known - centre) + _NEW_ITEMS * np.eye(known.shape[1])
+    slopes = np.linalg.solve(normal, (known - centre).T @ (target - target.mean(axis=0)))
+    usual = np.median(target - (known - centre) @ slopes, axis=0)  # a few have most of all picks
+    return np.asarray(np.maximum(usual + (new - centre) @ slopes, target.min(axis=0)))
 
 
 def load_model(path: Path | str, *, signer: bytes | None = None) -> Model:
@@ -409,19 +382,15 @@ def load_model(path: Path | str, *, signer: bytes | None = None) -> Model:
     Raises:
         ModelFileError: If it is none, is damaged or altered, or was not signed by the `signer`.
     """
-    where = Path(path)
-    facts, arrays = file.read(where, signer)
+    facts, arrays = file.read(Path(path), signer)
     try:
-        low, high = map(float, facts["scale"])
-        texts = [facts["names"], facts["titles"] or []]
-        if not all(isinstance(of, str) for part in texts for of in part):
+        facts |= {name: array.astype(np.float32) for name, array in arrays.items()}
+        texts = [*facts["names"], *(facts["titles"] or [])]
+        stated = [facts[name] for name in ("settings", "guarantee", "evidence", "training")]
+        if not all(isinstance(of, str) for of in texts):
             raise TypeError("titles")
-        names = ("ranker", "settings", "titles", "implicit", "learned", "guarantee", "evidence")
-        return Model(
-            **{name: facts[name] for name in names},
-            items=list(facts["items"]), names=tuple(facts["names"]), training=facts["training"],
-            features=arrays["features"].astype(np.float32),
-            released=arrays["released"].astype(np.float32), low=low, high=high,
-        )  # fmt: skip
+        if not all(isinstance(of, dict) for of in stated):
+            raise TypeError("statements")
+        return Model(**facts)
     except (KeyError, TypeError, ValueError) as error:
-        raise ModelFileError(f"{where}: lacks what a model file must hold") from error
+        raise ModelFileError(f"{path}: lacks what a model file must hold") from error

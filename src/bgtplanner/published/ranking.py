@@ -18,14 +18,19 @@ from bgtplanner.published.reasons import Explanation
 from bgtplanner.registry import Registry
 
 Floats = NDArray[np.float64]
+Singles = NDArray[np.float32]
 
 _RARE = 0.02  # of popularity, relative to the mean item
 _LIKED, _UNSURE = 0.75, 0.2  # a rating that is liked, and how far predictions are off
 _USUAL = 0.7  # a usual rating
 _STRENGTHS = np.array([0.001, 0.1, 0.3, 1.0])  # prior variances of a person's interests
-_STEPS = 1 << 14
-_PREDICTED = np.arange(_STEPS + 2) / _STEPS
-_LIKELY = np.log([math.erfc((_LIKED - of) / _UNSURE / 2**0.5) / 2 for of in _PREDICTED])
+_STEPS = 1 << 17  # so many predicted ratings from 0 to 1 are told apart
+_COARSE = np.linspace(0.0, 1.0, 1025)
+_LIKELY = np.interp(  # the logarithm of how likely an item is liked, by its predicted rating
+    np.linspace(0.0, 1.0, _STEPS + 1),
+    _COARSE,
+    np.log([math.erfc((_LIKED - of) / _UNSURE / 2**0.5) / 2 for of in _COARSE]),
+).astype(np.float32)
 
 
 class Histories(NamedTuple):
@@ -35,19 +40,26 @@ class Histories(NamedTuple):
     item: NDArray[np.int64]  # index of the item
     value: Floats  # the rating from 0 to 1; NaN if it was only picked
 
+    def some(self, begin: int, end: int) -> Histories:
+        """Return the histories of the people from one index up to another."""
+        starts = self.starts[begin : end + 1]
+        rows = slice(starts[0], starts[-1])
+        return Histories(starts - starts[0], self.item[rows], self.value[rows])
+
     def sums(self, entries: Floats) -> Floats:
         """Return the sum of entries over each person."""
-        summed = np.zeros((len(entries) + 1, *entries.shape[1:]))
-        np.cumsum(entries, axis=0, out=summed[1:])
-        return np.asarray(summed[self.starts[1:]] - summed[self.starts[:-1]])
+        begin, end = self.starts[:-1], self.starts[1:]
+        summed = np.zeros((len(begin), *entries.shape[1:]))
+        summed[end > begin] = np.add.reduceat(entries, begin[end > begin], axis=0)
+        return summed
 
 
 class Ranked(NamedTuple):
     """All items for some people."""
 
-    scores: Floats  # the highest first, [people, n_items]
-    predicted: Floats | None  # ratings from 0 to 1; None where there are none
-    why: Explanation
+    scores: Singles  # the highest first, [people, n_items]
+    predicted: Singles | None  # ratings from 0 to 1; None where there are none
+    why: Explanation | None = None  # None unless it was asked for
     because: Floats | None = None  # by how much each entry's person is drawn to what is like it
 
 
@@ -69,26 +81,24 @@ class Ranker:
     def own(self, people: Histories) -> Floats:
         """Return everybody's responses: ``(X'X + diag(penalty)) w = X'y`` of their own ratings."""
         rated = ~np.isnan(people.value)
-        rows = np.where(rated[:, None], self.table[people.item], 0.0)
+        rows = self.table[people.item] * rated[:, None]
         target = np.where(rated, people.value - self.base[people.item], 0.0)
-        number = len(people.starts) - 1
-        normal = np.repeat(np.diag(self.penalty)[None], number, axis=0)
-        right = np.zeros((number, len(self.penalty)))
+        normal = np.repeat(np.diag(self.penalty)[None], len(people.starts) - 1, axis=0)
         for at, (begin, end) in enumerate(zip(people.starts, people.starts[1:], strict=False)):
-            if end > begin:
-                part = rows[begin:end]
-                normal[at] += part.T @ part
-                right[at] = target[begin:end] @ part
+            normal[at] += rows[begin:end].T @ rows[begin:end]
+        right = people.sums(rows * target[:, None])
         return np.asarray(np.linalg.solve(normal, right[..., None])[..., 0])
 
-    def predicted(self, own: Floats) -> Floats:
+    def predicted(self, own: Floats) -> Singles:
         """Return predicted ratings of all items from 0 to 1."""
-        return np.clip(self.base + own @ self.table.T, 0.0, 1.0)
+        found = own.astype(np.float32) @ self.table.T.astype(np.float32)
+        found += self.base.astype(np.float32)
+        return np.clip(found, 0.0, 1.0, out=found)
 
-    def ranked(self, people: Histories) -> Ranked:
+    def ranked(self, people: Histories, *, explain: bool = False) -> Ranked:
         """Return the ranking of all items for some people: by predicted rating."""
         predicted = self.predicted(self.own(people))
-        return Ranked(predicted, predicted, Explanation())
+        return Ranked(predicted, predicted, Explanation() if explain else None)
 
     def places(self) -> Floats:
         """Return where items lie: those that the same people like are near each other."""
@@ -122,9 +132,8 @@ class TasteRanker(BiasRanker):
     def responses(self) -> tuple[Floats, Floats]:
         """Return level, popularity, quality, axes and features, centred by popularity."""
         settings, released = self.settings, self.released
-        told = np.maximum(released[:, 3], 0.0)
-        total = float(told.sum())
-        self.share = told / total if total > 0 else np.full(len(told), 1.0 / len(told))
+        counted = np.maximum(released[:, 3], 0.0) + 1e-30  # all alike if none was counted
+        self.share = counted / counted.sum()
         axes = np.where((released[:, 5:] ** 2).sum(0) > 0.25, released[:, 5:], 0.0)
         axes, features = axes - self.share @ axes, self.features - self.share @ self.features
         spread = np.sqrt(self.share @ axes**2)
@@ -132,14 +141,16 @@ class TasteRanker(BiasRanker):
         self.axes = axes.shape[1]
         scales = [float(settings[f"{name}_shrinkage"]) ** -0.5 for name in ("taste", "interest")]
         table = np.concatenate([axes * scales[0], features * scales[1]], axis=1)
-        self.variance, turn = np.linalg.eigh(table.T @ (self.share[:, None] * table))
-        self.interests, self.turn, self.feature_scale = table @ turn, turn, scales[1]
+        self.variance, self.turn = np.linalg.eigh(table.T @ (self.share[:, None] * table))
+        self.interests, self.feature_scale = table @ self.turn, scales[1]
+        rare = np.log(self.share + _RARE * self.share.mean())
+        self.popular = rare.astype(np.float32) * np.float32(settings["popularity_weight"])
         base, penalty = super().responses()
-        own = np.repeat(
-            [float(settings["axis_shrinkage"]), float(settings["feature_shrinkage"])],
-            [self.axes, features.shape[1]],
-        )
-        return np.concatenate([base, axes, features], axis=1), np.concatenate([penalty, own])
+        widths = [self.axes, features.shape[1]]
+        own = [float(settings["axis_shrinkage"]), float(settings["feature_shrinkage"])]
+        return np.concatenate([base, axes, features], axis=1), np.r_[
+            penalty, np.repeat(own, widths)
+        ]
 
     def _drawn(self, people: Histories) -> tuple[Floats, Floats, Floats]:
         """Return everybody's weights of the interests, the gain of each, and each entry's weight.
@@ -158,42 +169,33 @@ class TasteRanker(BiasRanker):
         gain = (chances / (spread + 1.0 / _STRENGTHS[:, None, None])).sum(axis=0)
         return total * gain, gain, weight
 
-    def ranked(self, people: Histories) -> Ranked:
+    def ranked(self, people: Histories, *, explain: bool = False) -> Ranked:
         """Return how likely each person is to pick each item and to like it, as a logarithm."""
-        settings, share = self.settings, self.share
-        bold, features = float(settings["boldness"]), self.features.shape[1]
+        bold, own, predicted = float(self.settings["boldness"]), None, None
         weights, gain, weight = self._drawn(people)
-        popular = np.log(share + _RARE * share.mean()) * float(settings["popularity_weight"])
-        scores, own, predicted = popular + bold * (weights @ self.interests.T), None, None
+        scores = (bold * weights).astype(np.float32) @ self.interests.T.astype(np.float32)
+        scores += self.popular
         if not self.implicit:
             own = self.own(people)
             predicted = self.predicted(own)
-            scores += _likely(predicted)
-        turned = bold * (weights @ self.turn.T)
-        table = self.interests @ self.turn.T
+            scores += _LIKELY[(predicted * _STEPS).astype(np.int32)]
+        if not explain:
+            return Ranked(scores, predicted)
+        turned, table = bold * (weights @ self.turn.T), self.interests @ self.turn.T
         why = Explanation(
-            popularity=np.log(share * len(share) + _RARE),
+            popularity=np.log(self.share * len(self.share) + _RARE),
             quality=None if self.implicit else self.released[:, 0],
-            leaning=None if own is None or not features else own[:, 3 + self.axes :],
-            interest=turned[:, self.axes :] * self.feature_scale if features else None,
+            leaning=None if own is None else own[:, 3 + self.axes :],
+            interest=turned[:, self.axes :] * self.feature_scale,
             tastes=turned[:, : self.axes] @ table[:, : self.axes].T if self.axes else None,
         )
-        number = np.diff(people.starts)
-        drawn = bold * weight[:, None] * self.interests[people.item] * np.repeat(gain, number, 0)
+        drawn = weight[:, None] * self.interests[people.item]
+        drawn *= np.repeat(bold * gain, np.diff(people.starts), axis=0)
         return Ranked(scores, predicted, why, drawn)
 
     def places(self) -> Floats:
         """Return where items lie: by axes and features, as people's interests weigh them."""
-        found: Floats = self.interests
-        return found
-
-
-def _likely(predicted: Floats) -> Floats:
-    """Return the logarithm of how likely items are liked that are predicted so, from a table."""
-    step, part = np.divmod(predicted * _STEPS, 1.0)
-    at = step.astype(np.int32)
-    below = _LIKELY[at]
-    return np.asarray(below + part * (_LIKELY[at + 1] - below))
+        return np.asarray(self.interests)
 
 
 RANKERS: Registry[type[Ranker]] = Registry(

@@ -9,11 +9,11 @@ own did.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 _TENTH = 0.1  # a rating so much higher counts as an item that is about three times as likely
 _HIGHER = 0.02  # on the scale of 0 to 1: what is less is not worth a word
@@ -24,10 +24,7 @@ _BESIDE = 0.25  # of the strongest: what a second clause must have
 _CLASS = re.compile(r"(-?\d[\d.e+-]*) to (-?\d[\d.e+-]*)")
 _HASHED = re.compile(r"(words )?\d+")
 _OF_ALL = ("", "popular", "rated well by those who know it", "liked by many")
-_DECADES = {"1": "tens", "2": "twenties", "3": "thirties", "4": "forties", "5": "fifties",
-            "6": "sixties", "7": "seventies", "8": "eighties", "9": "nineties"}  # fmt: skip
-_Float = NDArray[np.float64]
-_Clause = tuple[_Float, Callable[[tuple[int, int]], str]]  # strength by place, and its words
+_Floats = NDArray[np.float64]
 
 
 class Explanation(NamedTuple):
@@ -67,77 +64,61 @@ def reasons_of(
     `items` are those on the lists, ``[users, top]``; picks are compared with those of `whom`;
     `because` has the title of an item that the user liked and that speaks for the one in a place.
     """
-    low, high = about.low, about.high
-    digits, unit = (".1f", "stars") if low >= 0 and 3 <= high <= 10 else (".2g", "points")
+    wide, none = about.high - about.low, np.zeros(items.shape)
+    digits, unit = (
+        (".1f", "stars") if about.low >= 0 and 3 <= about.high <= 10 else (".2g", "points")
+    )
+    names = [plain_name(name) for name in about.names]
+    popular, good = (none if of is None else np.asarray(of, np.float64)[items] for of in why[:2])
+    popular, good = popular * (popular >= _POPULAR), good * (good >= _HIGHER)
+    kind = (popular > 0) + 2 * (good > 0)
+    leaning, leaned = _of_features(about, names, why.leaning, items)
+    interest, picked = _of_features(about, names, why.interest, items)
+    tastes = none if why.tastes is None else np.take_along_axis(np.asarray(why.tastes), items, 1)
+    strengths = np.stack([
+        popular + good / _TENTH,
+        np.where(leaning >= _HIGHER, leaning / _TENTH, 0.0),
+        np.where(interest >= _OFTEN, interest, 0.0),
+        np.where(tastes >= _TASTES, tastes, 0.0),
+    ])  # fmt: skip
+    strengths[0] = np.where((strengths[1:] > 0).any(axis=0), 0.0, strengths[0])
 
-    def higher(name: str, leaning: float) -> str:
-        return f"you rate {name} {leaning * (high - low):{digits}} {unit} above your mean"
-
-    def more_often(name: str, interest: float) -> str:
-        return f"you pick {name} {np.exp(interest):.2g} times as often as {whom}"
-
-    def alike(at: tuple[int, int]) -> str:
+    def clause(which: int, at: tuple[int, int]) -> str:
+        if which == 0:
+            return _OF_ALL[kind[at]]
+        if which == 1:
+            stars = why.leaning[at[0]][leaned[at]] * wide
+            return f"you rate {names[leaned[at]]} {stars:{digits}} {unit} above your mean"
+        if which == 2:
+            often = np.exp(why.interest[at[0]][picked[at]])
+            return f"you pick {names[picked[at]]} {often:.2g} times as often as {whom}"
         liked = None if because is None else because[at[0]][at[1]]
         return "fits what people like you pick" if liked is None else f"because you liked {liked}"
 
-    clauses = [
-        _of_all(why, items),
-        _of_features(about, why.leaning, items, _HIGHER, _TENTH, higher),
-        _of_features(about, why.interest, items, _OFTEN, 1.0, more_often),
-    ]
-    if why.tastes is not None:
-        added = np.take_along_axis(np.asarray(why.tastes, np.float64), items, axis=1)
-        clauses.append((np.where(added >= _TASTES, added, 0.0), alike))
-    strengths = np.stack([strength for strength, _ in clauses])
-    own = (strengths[1:] > 0).any(axis=0)
-    strengths[0] = np.where(own, 0.0, strengths[0])
     order = np.argsort(-strengths, axis=0, kind="stable")[:2]
     best = np.take_along_axis(strengths, order, axis=0)
     given = (best > 0) & (best >= _BESIDE * best[:1])
     reasons: list[list[str | None]] = [[None] * items.shape[1] for _ in items]
     for user, place in np.argwhere(given[0]).tolist():
         chosen = order[given[:, user, place], user, place]
-        reasons[user][place] = "; ".join(clauses[which][1]((user, place)) for which in chosen)
+        reasons[user][place] = "; ".join(clause(which, (user, place)) for which in chosen)
     return reasons
 
 
-def _of_all(why: Explanation, items: NDArray[Any]) -> _Clause:
-    """Return what all users together say about each item."""
-    zeros = np.zeros(items.max(initial=0) + 1)
-    popular = np.asarray(zeros if why.popularity is None else why.popularity, np.float64)[items]
-    good = np.asarray(zeros if why.quality is None else why.quality, np.float64)[items]
-    popular, good = popular * (popular >= _POPULAR), good * (good >= _HIGHER)
-    kind = (popular > 0) + 2 * (good > 0)
-    return popular + good / _TENTH, lambda at: _OF_ALL[kind[at]]
-
-
 def _of_features(
-    about: Described,
-    of: ArrayLike | None,
-    items: NDArray[Any],
-    least: float,
-    unit: float,
-    say: Callable[[str, float], str],
-) -> _Clause:
-    """Return the feature with a name that moved each item up most.
+    about: Described, names: Sequence[str | None], values: Any, items: NDArray[Any]
+) -> tuple[_Floats, NDArray[np.int64]]:
+    """Return how far a feature with a name moved each item up at most, and which feature it was.
 
     It counts only as far as the item's features together moved it up: an item that is lifted by
     one feature and pulled down by two others is not recommended because of the one.
     """
-    features = about.features
-    if of is None or not features.size or len(about.names) != np.shape(of)[1]:
-        return np.zeros(items.shape), lambda _: ""
-    names = [plain_name(name) for name in about.names]
-    values = np.asarray(of, np.float64)
-    added = features[items] * values[:, None, :]
+    if values is None or not about.features.size or len(names) != np.shape(values)[1]:
+        return np.zeros(items.shape), np.zeros(items.shape, dtype=np.int64)
+    added = about.features[items] * np.asarray(values, np.float64)[:, None, :]
     together = added.sum(axis=2)
     added[:, :, [name is None for name in names]] = 0.0
-    which = added.argmax(axis=2)
-    strength = np.minimum(added.max(axis=2), together)
-    value = np.take_along_axis(values, which, axis=1)
-    return np.where(strength >= least, strength / unit, 0.0), lambda at: say(
-        str(names[which[at]]), float(value[at])
-    )
+    return np.minimum(added.max(axis=2), together), added.argmax(axis=2)
 
 
 def plain_name(name: str) -> str | None:
@@ -145,7 +126,7 @@ def plain_name(name: str) -> str | None:
 
     Example:
         >>> plain_name("genre: Drama"), plain_name("year: 1990 to 1998"), plain_name("is_new")
-        ('Drama', 'items of the nineties', 'is new')
+        ('Drama', 'items of the 1990s', 'is new')
         >>> plain_name("title: words 17"), plain_name("embedding: 3")
         (None, None)
     """
@@ -160,5 +141,4 @@ def plain_name(name: str) -> str | None:
     if column != "year":
         return f"items with {column} {part}"
     first, last = found.groups()
-    decade = first[:3] == last[:3] and first[:2] == "19" and _DECADES.get(first[2])
-    return f"items of the {decade}" if decade else f"items of {part}"
+    return f"items of the {first[:3]}0s" if first[:3] == last[:3] else f"items of {part}"

@@ -32,24 +32,22 @@ def verdict_of(
     """Return the verdict on a model by its evidence, which a learner states when it publishes."""
     known = float(evidence.get("popularity", 0.0))
     axes, features = int(evidence.get("axes", 0)), int(evidence.get("features", 0))
-    more = "More people or a larger epsilon would be needed for more."
-    if not guarantee.get("private", True):
-        more = "More people would be needed for more."
-    reasons = []
+    larger = " or a larger epsilon" * bool(guarantee.get("private", True))
+    more = f"More people{larger} would be needed for more."
     if not learned:
-        level: Level = "personal" if features else "nothing"
-        headline = (
-            "Nothing was learned from others: lists follow the features that a person likes."
-            if features
-            else "Nothing was learned from others, and items have no features: there are no lists."
-        )
-        return Verdict(level, headline, (more,))
+        nothing = "Nothing was learned from others"
+        if not features:
+            headline = f"{nothing}, and items have no features: there are no lists."
+            return Verdict("nothing", headline, (more,))
+        headline = f"{nothing}: lists follow the features that a person likes."
+        return Verdict("personal", headline, (more,))
     how = "well" if known >= _KNOWN_WELL else "roughly" if known >= _KNOWN else "hardly"
-    reasons.append(f"Popularity is learned {how}.")
-    if axes:
-        reasons.append(f"{_number(axes)} of taste stand{'s' * (axes == 1)} out from the noise.")
-    else:
-        reasons.append("No axis of taste stands out from the noise.")
+    number = {0: "No axis", 1: "One axis"}.get(axes, f"{axes} axes")
+    stand = "stands" if axes < 2 else "stand"
+    reasons = [
+        f"Popularity is learned {how}.",
+        f"{number} of taste {stand} out from the noise.",
+    ]
     if features:
         reasons.append(f"{features} public features of the items help.")
     if axes >= _SEVERAL or (axes and features):
@@ -58,10 +56,4 @@ def verdict_of(
     if axes or features:
         headline = "Expect lists that are somewhat more personal than popularity."
         return Verdict("personal", headline, (*reasons, more))
-    headline = "Lists will not be better than popularity."
-    return Verdict("popularity", headline, (*reasons, more))
-
-
-def _number(axes: int) -> str:
-    words = ("no axes", "one axis", "two axes", "three axes", "four axes", "five axes")
-    return (words[axes] if axes < len(words) else f"{axes} axes").capitalize()
+    return Verdict("popularity", "Lists will not be better than popularity.", (*reasons, more))

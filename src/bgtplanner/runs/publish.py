@@ -48,7 +48,7 @@ def model_of(
         settings={name: of for name, of in found.settings.items() if of is not None},
         items=ratings.item_labels.tolist(),
         titles=titles,
-        names=() if catalogue is None else catalogue.names,
+        names=[] if catalogue is None else list(catalogue.names),
         features=np.asarray(ratings.features, dtype=np.float32),
         released=np.asarray(found.released, dtype=np.float32),
         low=float(ratings.low),
