@@ -16,15 +16,11 @@ from typing import Any
 
 import pytest
 
-from bgtplanner.data.datasets import DATASETS, Archive
+from bgtplanner.data.datasets import DATASETS
 from bgtplanner.data.download import fetch_dataset
 from bgtplanner.errors import ConfigError, DownloadError
 
-ARCHIVES = {
-    info.folder: info.archive
-    for info in (DATASETS[name] for name in DATASETS)
-    if info.folder is not None and info.archive is not None
-}
+FETCHED = [info for info in (DATASETS[name] for name in DATASETS) if info.url is not None]
 CONTENT = b"".join(b"%d\t%d\t3\t0\n" % (n, n * n) for n in range(40_000))
 
 
@@ -84,14 +80,16 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         thread.join()
 
 
-def bind(monkeypatch: pytest.MonkeyPatch, body: bytes, **changes: Any) -> None:
+def bind(
+    monkeypatch: pytest.MonkeyPatch,
+    body: bytes,
+    sha256: dict[str, str] | None = None,
+    catalogue: str | None = None,
+) -> None:
     """Make the body of the server the official one, by its checksum."""
-    checked = {"sha256": hashlib.sha256(body).hexdigest(), "files": {"u.data": None}} | changes
-    found_at(monkeypatch, "ml-100k", replace(ARCHIVES["ml-100k"], **checked))
-
-
-def found_at(monkeypatch: pytest.MonkeyPatch, name: str, archive: Archive) -> None:
-    monkeypatch.setitem(DATASETS._entries, name, replace(DATASETS[name], archive=archive))
+    checked = {"ml-100k.zip": hashlib.sha256(body).hexdigest()} | (sha256 or {})
+    changed = replace(DATASETS["ml-100k"], sha256=checked, catalogue=catalogue)
+    monkeypatch.setitem(DATASETS._entries, "ml-100k", changed)
 
 
 def fetch(server: Server, folder: Path, **options: Any) -> Path:
@@ -129,7 +127,7 @@ class TestGood:
         self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         server.body = zip_of({"u.data": b"theirs", "u.item": b"1|Toy Story"})
-        bind(monkeypatch, server.body, files={"u.data": None, "u.item": None})
+        bind(monkeypatch, server.body, catalogue="u.item")
         mine = own_file(tmp_path, "u.data")
         fetch(server, tmp_path)
         assert mine.read_bytes() == b"mine"
@@ -167,7 +165,7 @@ class TestBroken:
         with pytest.raises(DownloadError, match=problem) as caught:
             fetch(server, tmp_path)
         assert f"put them into {tmp_path / 'ml-100k'}" in str(caught.value)
-        assert ARCHIVES["ml-100k"].url in str(caught.value)
+        assert str(DATASETS["ml-100k"].url) in str(caught.value)
         assert files_in(tmp_path) == []
 
     def test_no_network(self, server: Server, tmp_path: Path) -> None:
@@ -187,7 +185,7 @@ class TestHostile:
     def test_wrong_checksum_of_a_file(
         self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        bind(monkeypatch, server.body, files={"u.data": "0" * 64})
+        bind(monkeypatch, server.body, {"u.data": "0" * 64})
         with pytest.raises(DownloadError, match=r"u\.data: wrong checksum"):
             fetch(server, tmp_path)
         assert files_in(tmp_path) == []
@@ -246,19 +244,19 @@ def test_nothing_to_fetch(name: str) -> None:
 
 
 def test_official_addresses() -> None:
-    for archive in ARCHIVES.values():
-        assert archive.url.startswith("https://")
-        assert archive.sha256 is not None or all(archive.files.values())
+    for info in FETCHED:
+        assert str(info.url).startswith("https://")
+        assert str(info.url).rpartition("/")[2] in info.sha256 or {*info.files} <= {*info.sha256}
 
 
 def test_known_checksums_fit_the_real_files(data_dir: Path) -> None:
     """Of the files as published; MovieLens 1M is bound by its archive's checksum."""
     checked = 0
-    for name, archive in ARCHIVES.items():
-        for file, expected in archive.files.items():
-            path = data_dir / name / file
-            if expected is not None and path.is_file():
-                assert hashlib.sha256(path.read_bytes()).hexdigest() == expected
+    for info in FETCHED:
+        for file in info.files:
+            path = data_dir / str(info.folder) / file
+            if file in info.sha256 and path.is_file():
+                assert hashlib.sha256(path.read_bytes()).hexdigest() == info.sha256[file]
                 checked += 1
     if not checked:
         pytest.skip("none of the files is there")

@@ -117,31 +117,26 @@ class TestFromArrays:
     @pytest.mark.parametrize(
         ("columns", "problem"),
         [
-            ({"user": [1]}, "user has 1 entries, and 2 were expected"),
-            ({"user": [[1], [2]]}, r"user = shape \(2, 1\): expected a list or array"),
+            ({"user": [1]}, "not of the same length: user has 1, item has 2, value has 2"),
+            ({"time": [1]}, "value has 2, time has 1"),
+            ({"client": [1, 2, 3]}, "client has 3"),
+            ({"user": [[1], [2]]}, "column 1 cannot be read; expected text or numbers"),
+            ({"value": np.ones((2, 1))}, "value: expected a column, found more dimensions"),
             ({"user": None}, "user = None: expected a list or array"),
             ({"user": "ab"}, "user = 'ab': expected a list or array"),
-            ({"user": 5}, "user = 5: expected a list or array"),
             ({"user": iter([1, 2])}, "user = a list_iterator: expected a list or array"),
-            ({"item": [1, (2, 3)]}, "item: expected one label or number per rating"),
-            ({"item": np.array([1, (2, 3)], dtype=object)}, "item must hold labels"),
-            ({"item": [1j, 2]}, "item must hold labels"),
-            ({"users": [1, None]}, "users must not hold missing labels; the first is in row 2"),
-            ({"users": 1}, "users = 1: expected a list"),
-            ({"value": [10**400, 1]}, "value must be numbers"),
-            ({"value": [1j, 1]}, "value must be numbers"),
-            ({"value": [None, 1]}, "row 1"),
-            ({"value": np.ma.array([1, 2], mask=[0, 1])}, "value must not hold masked"),
             ({"value": {1, 2}}, "value = a set: expected a list"),
-            ({"user": [1.0, float("nan")]}, "NaN"),
-            ({"user": np.array(["a", None], dtype=object)}, "missing"),
-            ({"value": [1, float("inf")]}, "row 2"),
-            ({"value": ["good", "bad"]}, "must be numbers"),
-            ({"value": [[1, 2]]}, r"value = shape \(1, 2\): expected a list or array"),
+            ({"item": [1, (2, 3)]}, "item: expected numbers or text in every row"),
+            ({"item": [1j, 2]}, "item: expected numbers or text in every row"),
+            ({"users": [1, None]}, "users is empty, in row 2"),
+            ({"users": 1}, "users = 1: expected a list"),
+            ({"value": [10**400, 1]}, "value is not finite, in row 1"),
+            ({"value": [None, 1]}, "value is empty, in row 1"),
+            ({"value": np.ma.array([1, 2], mask=[0, 1])}, "value is empty, in row 2"),
+            ({"user": [1.0, float("nan")]}, "user is empty, in row 2"),
+            ({"value": [1, float("inf")]}, "value is not finite, in row 2"),
+            ({"value": ["good", "bad"]}, "value is not a number"),
             ({"value": [1, 9]}, "row 2"),
-            ({"time": [1]}, "time has 1"),
-            ({"client": [1]}, "client has 1 entries"),
-            ({"client": [1, 2, 3]}, "client has 3 entries"),
             ({"client": [1, 2], "user": [1, 1]}, "more than one client"),
         ],
     )
@@ -218,7 +213,7 @@ class TestWithCatalogue:
         assert made.item_labels.tolist() == ["10", "9", "x"]
         assert made.item.tolist() == [0, 1]
         np.testing.assert_allclose(made.value, [1.0, 0.2])
-        texts = Ratings.from_arrays(["a", "a"], ["x ", "x"], [1, 2], scale=(0, 5))
+        texts = Ratings.from_arrays(["a", "a"], ["x y", "x"], [1, 2], scale=(0, 5))
         with pytest.raises(DataError, match="1 of 2 ratings are of 1 items"):
             texts.with_catalogue(words)
 

@@ -288,14 +288,13 @@ class TestCsv:
             np.testing.assert_array_equal(getattr(ratings, name), getattr(expected, name))
         with pytest.raises(DataError, match=r"parquet: row 1: column 3 is out of range"):
             load_ratings(f"parquet:{path}", scale="1:3")
-        with pytest.raises(ConfigError, match="header=True: only for csv:PATH, not for 'parquet"):
-            load_ratings(f"parquet:{path}", header=True)
 
     def test_options_are_for_tables_only(self) -> None:
-        with pytest.raises(ConfigError, match="user=0: only for csv:PATH and parquet:PATH, not"):
-            load_ratings("demo", user=0)
-        with pytest.raises(ConfigError, match="delimiter=',': only for csv:PATH, not for 'demo'"):
-            load_ratings("demo", delimiter=",")
+        for option, value in (("user", 0), ("delimiter", ","), ("scale", "1:5")):
+            with pytest.raises(ConfigError, match=f"{option} = .*only for csv:PATH and parquet"):
+                load_ratings("demo", **{option: value})
+        with pytest.raises(ConfigError, match="option = 'colour': expected bounds, client"):
+            load_ratings("csv:x.csv", colour=1)
 
 
 class TestRealData:

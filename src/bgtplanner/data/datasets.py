@@ -11,7 +11,7 @@ import difflib
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,30 +22,12 @@ from bgtplanner.caches import user_cache, with_home
 from bgtplanner.data.catalogue import Catalogue, ItemsFormat, read_items
 from bgtplanner.data.columns import Column
 from bgtplanner.data.ratings import Duplicates, Ratings
-from bgtplanner.data.scales import COUNT_CAP, Feedback, Scale, as_scale, ask_for_a_scale
+from bgtplanner.data.scales import COUNT_CAP, Feedback, Scale, as_scale
 from bgtplanner.data.split import deal_users, merge_users
 from bgtplanner.data.synthetic import demo_ratings, synthetic_ratings
 from bgtplanner.data.tables import TableFormat, read_table
 from bgtplanner.errors import ConfigError, DataError
 from bgtplanner.registry import Registry
-
-
-@dataclass(frozen=True, kw_only=True)
-class Archive:
-    """A zip file on the net.
-
-    Attributes:
-        url: Its official address.
-        files: Names of the files to extract, wherever in the archive they are, each with its
-            SHA-256, or None if that of the archive is enough.
-        sha256: SHA-256 of the archive, if known.
-        max_bytes: No archive and no file in it may be larger; stops zip bombs.
-    """
-
-    url: str
-    files: Mapping[str, str | None]
-    sha256: str | None = None
-    max_bytes: int = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +41,8 @@ class Dataset:
         folder: Folder under the data folder, or None if nothing is read from there.
         files: The ratings and, if only the users of a network are kept, its pairs of users.
         table: How the files are read.
-        archive: Where they can be downloaded.
+        url: The official address of a zip file that holds them, wherever in it they are.
+        sha256: SHA-256 of that zip file or of the files in it, by name.
         catalogue: File of all items, with titles and features, if there is one.
         items_format: How that file is read.
         scale: How its raw values become [0, 1]; None: ``max``, unless it has to be asked for.
@@ -79,7 +62,8 @@ class Dataset:
     folder: str | None = None
     files: tuple[str, ...] = ()
     table: TableFormat = field(default_factory=TableFormat)
-    archive: Archive | None = None
+    url: str | None = None
+    sha256: Mapping[str, str] = field(default_factory=dict)
     catalogue: str | None = None
     items_format: ItemsFormat = field(default_factory=ItemsFormat)
     scale: Scale | None = (0.0, 5.0)
@@ -104,14 +88,11 @@ _MOVIELENS_100K = Dataset(
     folder="ml-100k",
     files=("u.data",),
     table=TableFormat(delimiter="\t", header=False, rating=2, time=3, whole_ids=True),
-    archive=Archive(
-        url="https://files.grouplens.org/datasets/movielens/ml-100k.zip",
-        files={
-            "u.data": "06416e597f82b7342361e41163890c81036900f418ad91315590814211dca490",
-            "u.item": None,
-        },
-        sha256="50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
-    ),
+    url="https://files.grouplens.org/datasets/movielens/ml-100k.zip",
+    sha256={
+        "ml-100k.zip": "50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
+        "u.data": "06416e597f82b7342361e41163890c81036900f418ad91315590814211dca490",
+    },
     catalogue="u.item",
     items_format=ItemsFormat(
         columns=(
@@ -132,11 +113,8 @@ _MOVIELENS_1M = replace(
     folder="ml-1m",
     files=("ratings.dat",),
     table=TableFormat(delimiter="::", header=False, rating=2, time=3, whole_ids=True),
-    archive=Archive(
-        url="https://files.grouplens.org/datasets/movielens/ml-1m.zip",
-        files={"ratings.dat": None, "movies.dat": None},
-        sha256="a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
-    ),
+    url="https://files.grouplens.org/datasets/movielens/ml-1m.zip",
+    sha256={"ml-1m.zip": "a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20"},
     catalogue="movies.dat",
     items_format=ItemsFormat(columns=("item", "title", "genre")),
     pseudo_items=400,
@@ -148,13 +126,11 @@ _FILMTRUST = Dataset(
     folder="filmtrust",
     files=("ratings.txt", "trust.txt"),  # the second: trustor, trustee, 1
     table=TableFormat(delimiter=" ", header=False, rating=2, whole_ids=True),
-    archive=Archive(
-        url="https://guoguibing.github.io/librec/datasets/filmtrust.zip",
-        files={
-            "ratings.txt": "241167424e24d588e8871d68641e94ead98d5b3a4f0db01ef3181a74ad35e7a1",
-            "trust.txt": "64573a033add72b988a0fb140fdbc0ad3464cb9821f940007aff6fda44b09603",
-        },
-    ),
+    url="https://guoguibing.github.io/librec/datasets/filmtrust.zip",
+    sha256={
+        "ratings.txt": "241167424e24d588e8871d68641e94ead98d5b3a4f0db01ef3181a74ad35e7a1",
+        "trust.txt": "64573a033add72b988a0fb140fdbc0ad3464cb9821f940007aff6fda44b09603",
+    },
     scale=(0.5, 4.0),
     raw_range=(0.5, 4.0),
     split_within="all",
@@ -226,7 +202,7 @@ _OWN = {
 
 
 def dataset_info(name: str) -> Dataset:
-    """The entry of a data set, by its name, ``csv:PATH`` or ``parquet:PATH``.
+    """Return the entry of a data set, by its name, ``csv:PATH`` or ``parquet:PATH``.
 
     Raises:
         ConfigError: If there is no such set; suggests the nearest name.
@@ -260,15 +236,7 @@ def load_ratings(
     data_dir: Path | str | None = None,
     seed: int = 0,
     duplicates: Duplicates = "last",
-    delimiter: str | None = None,
-    header: bool | None = None,
-    decimal_comma: bool = False,
-    user: Column = None,
-    item: Column = None,
-    rating: Column = None,
     weight: Column = None,
-    time: Column = None,
-    client: Column = None,
     scale: Scale | str | None = None,
     feedback: Feedback = "auto",
     count_cap: float = COUNT_CAP,
@@ -276,6 +244,7 @@ def load_ratings(
     items_format: ItemsFormat | None = None,
     unknown_items: Literal["error", "leave-out"] = "error",
     shape: Mapping[str, Any] | None = None,
+    **table: Any,
 ) -> Ratings:
     """Load the ratings of a named set, or of a table with ``csv:PATH`` or ``parquet:PATH``.
 
@@ -285,16 +254,8 @@ def load_ratings(
         seed: Seed of ``synthetic``, and of dealing the users of ``ml-1m`` to clients.
         duplicates: Which rating is kept when a user rated an item twice: by default the latest
             by time if there are times, else the last in the file.
-        delimiter: Delimiter of a text table; detected by default, as are `header` and columns.
-        header: Whether the first row of a text table holds names.
-        decimal_comma: Whether its numbers are written as ``3,5``.
-        user: User column of a table, by name or position from 0.
-        item: Item column.
-        rating: Rating column; ``"none"`` if rows are clicks, plays or purchases without a rating.
-        weight: Column of counts, such as plays or hours, instead of ratings: rows are clicks, and
-            `feedback` is ``clicks``.
-        time: Time column.
-        client: Client column; without one every user is a client.
+        weight: Column of counts in a table, such as plays or hours, in the place of ratings: rows
+            are clicks, and `feedback` is ``clicks``.
         scale: How the values of a table become [0, 1]: ``max`` (the default), ``minmax`` or
             bounds, as two numbers or ``LOW:HIGH``. Give bounds if the largest value is private.
             It is asked for if values look like counts, or one like a mistake.
@@ -307,6 +268,8 @@ def load_ratings(
         unknown_items: What to do with ratings of items that the catalogue lacks, as in
             :meth:`Ratings.with_catalogue`.
         shape: Size and shape of ``synthetic``, as for `synthetic_ratings`.
+        table: How a table of your own is read, such as ``user="who"`` or ``delimiter="tab"``: any
+            attribute of `TableFormat`. None stands for: detect it.
 
     Raises:
         ConfigError: If the name or an option cannot be used.
@@ -318,18 +281,14 @@ def load_ratings(
     """
     info, seed = dataset_info(name), as_whole("seed", seed, 0)
     if weight is not None:
-        ConfigError.unless(rating is None, "weight", weight, "no rating column beside it")
-        rating, feedback = weight, "clicks"
-    of_text: dict[str, Any] = {"delimiter": delimiter, "header": header}
-    of_text["decimal_comma"] = decimal_comma or None
-    columns = {"user": user, "item": item, "rating": rating, "time": time, "client": client}
-    given = {key: of for key, of in (of_text | columns).items() if of is not None}
+        ConfigError.unless(table.get("rating") is None, "weight", weight, "no rating column also")
+        table, feedback = table | {"rating": weight}, "clicks"
+    given = {key: of for key, of in table.items() if of is not None}
+    known = {part.name for part in fields(TableFormat)}
     for option, value in (given | ({} if scale is None else {"scale": scale})).items():
-        if name in DATASETS or (name.startswith("parquet:") and option in of_text):
-            kinds = "csv:PATH" if option in of_text else "csv:PATH and parquet:PATH"
-            raise ConfigError(
-                f"{option}={value!r}: only for {kinds}, not for '{name}'; leave it out"
-            )
+        expected = "is only for csv:PATH and parquet:PATH; leave it out"
+        ConfigError.unless(name not in DATASETS, option, value, f"nothing, as it {expected}")
+        ConfigError.unless(option in {*known, "scale"}, "option", option, ", ".join(sorted(known)))
     folder = None
     if info.make is not None:
         ratings = info.make(seed=seed, **(shape or {}))
@@ -364,42 +323,48 @@ def _with_items(
     items_format: ItemsFormat | None,
     unknown: Literal["error", "leave-out"],
 ) -> Ratings:
-    """Return the ratings of a set with the catalogue that `items` stands for.
+    """Return the ratings of a set, whose own files are in `folder`, with the catalogue asked for.
 
-    In `folder` are the set's own files, which are read in their own way.
+    A table whose name is that of the set's own catalogue is read as that is.
     """
-    path: Path | None = None
-    if isinstance(items, Catalogue):
-        ratings = ratings.with_catalogue(items, unknown=unknown)
-    elif items not in ("auto", "none"):
-        fits = isinstance(items, Path) or (items.strip() and "\0" not in items)
-        ConfigError.unless(bool(fits), "--items", items, "auto, none or the path of a table")
-        path = with_home(items)
-    elif items == "auto" and info.catalogue is not None and folder is not None:
-        path = existing_file(folder / info.catalogue)
-        if path is None:
-            note = (
-                f"No catalogue: {folder / info.catalogue} is not there. The items are those "
-                "that occur in the ratings, without titles and features. Run 'bgtplanner "
-                f"data fetch {info.name}', or give a table with --items."
-            )
-            return replace(ratings, notes=(*ratings.notes, note))
-    if path is not None:
-        own = path.name.removesuffix(".gz") == info.catalogue
-        known = info.items_format if own else ItemsFormat()
-        given = {key: of for key, of in vars(items_format or ItemsFormat()).items() if of}
-        catalogue = read_items(path, replace(known, **given))
-        ratings = ratings.with_catalogue(catalogue, unknown=unknown)
-    elif items_format is not None:
+    source: Catalogue | Path | None = None
+    if isinstance(items, Catalogue | Path):
+        source = items
+    elif items == "auto":
+        source = ratings.catalogue
+        if info.catalogue is not None and folder is not None:
+            source = folder / info.catalogue
+    elif items != "none":
+        ConfigError.unless(bool(items.strip()) and "\0" not in items, "--items", items, "a path")
+        source = with_home(items)
+    if items_format is not None and not isinstance(source, Path):
         raise ConfigError(
             "data.items_column and data.items_words (items_format) are about a table of items; "
             "give one with --items, or leave them out"
         )
-    if items == "none" or ratings.catalogue is None:
+    where = ""
+    if isinstance(source, Path):
+        path = existing_file(source)
+        if path is None and items == "auto":
+            note = (
+                f"No catalogue: {source} is not there. The items are those that occur in the "
+                "ratings, without titles and features. Run 'bgtplanner data fetch "
+                f"{info.name}', or give a table with --items."
+            )
+            return replace(ratings, notes=(*ratings.notes, note))
+        own = source.name.removesuffix(".gz") == info.catalogue
+        known = vars(info.items_format if own else ItemsFormat())
+        given = {key: of for key, of in vars(items_format or ItemsFormat()).items() if of}
+        where, source = (
+            f" from {source.name}",
+            read_items(path or source, ItemsFormat(**known | given)),
+        )
+    if source is None:
         return replace(ratings, catalogue=None)
-    where = "" if path is None else f" from {path.name}"
-    titles = "" if ratings.catalogue.titles is None else ", titles"
-    features = len(ratings.catalogue.names)
+    if source is not ratings.catalogue:
+        ratings = ratings.with_catalogue(source, unknown=unknown)
+    titles = "" if source.titles is None else ", titles"
+    features = len(source.names)
     note = f"Catalogue{where}: {ratings.n_items:,} items, {features:,} features{titles}."
     return replace(ratings, notes=(*ratings.notes, note))
 
@@ -408,26 +373,22 @@ def _read(
     info: Dataset, paths: Sequence[Path], duplicates: Duplicates, count_cap: float
 ) -> Ratings:
     """Return the ratings in a set's files."""
-    table = read_table(paths[0], replace(info.table, bounds=info.raw_range))
-    users = None
+    table, users = read_table(paths[0], replace(info.table, bounds=info.raw_range)), None
     for network in paths[1:]:  # keep its users, with or without ratings, and no others
         pairs = read_table(network, info.table)
         users = np.union1d(pairs.user.names, pairs.item.names)
         table = table.take(np.isin(table.user.rows(), users))
-    columns: dict[str, Any] = {"users": users, "time": table.time, "client": table.client}
-    how: dict[str, Any] = {"duplicates": duplicates, "name": info.name, "count_cap": count_cap}
-    how["feedback"] = "clicks" if table.counts and info.feedback == "auto" else info.feedback
+    how: dict[str, Any] = {"feedback": info.feedback, "count_cap": count_cap, "name": info.name}
     try:
-        if info.scale is None and table.rating is not None and how["feedback"] != "clicks":
-            ask_for_a_scale(table.rating)
-        how["scale"] = info.scale if table.rating is None else info.scale or "max"
-        return Ratings.from_arrays(table.user, table.item, table.rating, **columns, **how)
+        return Ratings.from_table(
+            table, users=users, scale=info.scale, usual="max", duplicates=duplicates, **how
+        )
     except DataError as error:
         raise DataError(str(error), path=paths[0]) from error
 
 
 def data_folders(data_dir: Path | str | None = None) -> list[Path]:
-    """The folders in which data sets are looked for, in order; the first is for downloads.
+    """Return the folders in which data sets are looked for, in order; the first is for downloads.
 
     Raises:
         ConfigError: If `data_dir` is given and is not a folder.
@@ -443,7 +404,7 @@ def data_folders(data_dir: Path | str | None = None) -> list[Path]:
 
 
 def find_files(name: str, data_dir: Path | str | None = None) -> list[Path]:
-    """The files of a real data set, from the first folder that has all of them.
+    """Return the files of a real data set, from the first folder that has all of them.
 
     Raises:
         DataError: If no folder has them; says which file to put where.
@@ -465,7 +426,7 @@ def find_files(name: str, data_dir: Path | str | None = None) -> list[Path]:
 
 
 def existing_file(path: Path) -> Path | None:
-    """The path, or the path with ``.gz`` added, or None if neither exists."""
+    """Return the path, or the path with ``.gz`` added, or None if neither exists."""
     for candidate in (path, path.with_name(path.name + ".gz")):
         try:
             if candidate.exists():

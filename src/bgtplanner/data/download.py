@@ -12,12 +12,12 @@ import logging
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from bgtplanner.caches import with_home
-from bgtplanner.data.datasets import Archive, data_folders, dataset_info, existing_file
+from bgtplanner.data.datasets import Dataset, data_folders, dataset_info, existing_file
 from bgtplanner.errors import ConfigError, DownloadError
 
 _RETRIES = 2
@@ -44,68 +44,72 @@ def fetch_dataset(
         DownloadError: If it cannot be downloaded; says what to do by hand.
     """
     info = dataset_info(name)
-    archive = info.archive
-    if info.folder is None or archive is None:
+    if info.folder is None or info.url is None:
         raise ConfigError(f"dataset={name!r}: there is nothing to fetch; use it as it is")
-    address = url or archive.url
+    address = url or info.url
     parts = urlsplit(address)
     local = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "::1", "localhost")
-    if not (parts.scheme == "https" or local) or not parts.hostname:
-        raise ConfigError(f"url={address!r}: expected an https address")
+    secure = parts.scheme == "https" or local
+    ConfigError.unless(secure and bool(parts.hostname), "url", address, "an https address")
     folder = (data_folders()[0] if data_dir is None else with_home(data_dir)) / info.folder
+    wanted = [*info.files, *([info.catalogue] if info.catalogue else [])]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        missing = {f: s for f, s in archive.files.items() if not existing_file(folder / f)}
-        if missing.keys() & {*info.files, info.catalogue}:
+        missing = [file for file in wanted if not existing_file(folder / file)]
+        if missing:
             with tempfile.TemporaryDirectory(dir=folder, prefix=".fetched-") as beside:
-                zipped = _downloaded(address, archive, Path(beside))
-                _unpack(zipped, missing, Path(beside))
+                _unpack(_downloaded(address, info, Path(beside)), missing, info, Path(beside))
                 for file in missing:
                     (Path(beside) / file).replace(folder / file)
     except (DownloadError, OSError) as error:
         problem = str(error)
         if not isinstance(error, DownloadError):
             problem = f"cannot write in {folder}: {error.strerror or type(error).__name__}"
-        files = " and ".join(archive.files)
+        files = " and ".join(wanted)
         raise DownloadError(
-            f"{problem}. By hand: get {archive.url}, extract {files} and put them into {folder}"
+            f"{problem}. By hand: get {info.url}, extract {files} and put them into {folder}"
         ) from error
     return folder
 
 
-def _downloaded(url: str, archive: Archive, folder: Path) -> Path:
+def _downloaded(url: str, info: Dataset, folder: Path) -> Path:
     """Download the archive, compare it with its checksum, and return its path."""
     import pooch
     import requests
 
     pooch.get_logger().setLevel(logging.WARNING)
-    name = PurePosixPath(urlsplit(archive.url).path).name
+    name = PurePosixPath(urlsplit(str(info.url)).path).name
     fetcher = pooch.create(
-        folder, "", registry={name: archive.sha256}, urls={name: url}, retry_if_failed=_RETRIES
+        folder,
+        "",
+        registry={name: info.sha256.get(name)},
+        urls={name: url},
+        retry_if_failed=_RETRIES,
     )
     try:
         return Path(fetcher.fetch(name, downloader=pooch.HTTPDownloader(timeout=_TIMEOUT)))
     except requests.HTTPError as error:
-        said = f"the server answers {getattr(error.response, 'status_code', 'with an error')}"
+        problem = f"the server answers {getattr(error.response, 'status_code', 'with an error')}"
     except requests.RequestException as error:
-        said = f"no connection ({type(error).__name__})"
+        problem = f"no connection ({type(error).__name__})"
     except ValueError:  # Pooch's word for another checksum
-        said = "wrong checksum; the download was deleted"
-    raise DownloadError(f"{url}: {said}")
+        problem = "wrong checksum; the download was deleted"
+    raise DownloadError(f"{url}: {problem}")
 
 
-def _unpack(zipped: Path, files: Mapping[str, str | None], folder: Path) -> None:
+def _unpack(zipped: Path, files: Sequence[str], info: Dataset, folder: Path) -> None:
     """Take the files out of an archive, wherever in it they are, if they are what they must be."""
     try:
         with zipfile.ZipFile(zipped) as opened:
-            for file, checksum in files.items():
+            for file in files:
                 named = [of for of in opened.infolist() if of.filename.rpartition("/")[2] == file]
                 if len(named) != 1:
                     raise DownloadError(f"the archive has {len(named)} files {file}; expected one")
                 if named[0].file_size > _MOST_BYTES:  # no more than what it states is unpacked
                     raise DownloadError(f"{file}: unpacks to more than {_MOST_BYTES:,} bytes")
                 content = opened.read(named[0])
-                if checksum not in (None, hashlib.sha256(content).hexdigest()):
+                found = hashlib.sha256(content).hexdigest()
+                if info.sha256.get(file, found) != found:
                     raise DownloadError(f"{file}: wrong checksum; the download was deleted")
                 (folder / file).write_bytes(content)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:

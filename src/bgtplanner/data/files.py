@@ -20,6 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from bgtplanner.arguments import in_words
 from bgtplanner.data.columns import columns_of_frame, is_missing
 from bgtplanner.errors import ConfigError, DataError
 
@@ -34,6 +37,7 @@ _BLOCK_BYTES = 1 << 24  # a longer row has an open quote, or this is not a text 
 _SNIFFED_BYTES = 1 << 16
 _SNIFFED_ROWS = 20
 _SPELLED_OUT = {"tab": "\t", r"\t": "\t", "comma": ",", "semicolon": ";", "space": " "}
+_NO_CELLS = (list, tuple, dict, set, frozenset, np.ndarray, complex)
 _UNIT = "\x1f"  # stands between two cells for Arrow, where "::" does in the file
 
 
@@ -101,6 +105,8 @@ class OpenTable:
 
         Rows and columns count from 0, and a header in text counts as a row.
         """
+        if self.path is None:
+            return DataError(f"{self.first[column]} {problem}, in row {row + 1}")
         problem = f"column {column + 1} {problem}"
         if self.delimiter is None:
             return DataError(f"row {row + 1}: {problem}", path=self.path)
@@ -133,9 +139,10 @@ def open_frame(frame: Any) -> OpenTable:
     columns = columns_of_frame(frame)
     for name, column in columns.items():
         if isinstance(column, str | bytes | Mapping | set) or not hasattr(column, "__len__"):
-            raise DataError(f"the column {name!r} has no order; expected an entry for each row")
+            raise DataError(f"{name} = {in_words(column)}: expected a list or array")
     if len({len(column) for column in columns.values()}) > 1:
-        raise DataError("the columns are not of the same length")
+        sizes = ", ".join(f"{name} has {len(column)}" for name, column in columns.items())
+        raise DataError(f"the columns are not of the same length: {sizes}")
     return OpenTable(tuple(columns), columns)
 
 
@@ -151,7 +158,9 @@ def _as_arrow(name: str, column: Any) -> Any:
         found = pa.array(column, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         if getattr(column, "ndim", 1) != 1:
-            raise DataError(f"the column {name!r} has a shape; expected a list") from None
+            raise DataError(f"{name}: expected a column, found more dimensions") from None
+        if any(isinstance(cell, _NO_CELLS) for cell in column):
+            raise DataError(f"{name}: expected numbers or text in every row") from None
         found = pa.array([None if is_missing(cell) else str(cell) for cell in column])
     return found.dictionary_decode() if pa.types.is_dictionary(found.type) else found
 

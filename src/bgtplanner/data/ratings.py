@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.arguments import in_words, refuse_unless
 from bgtplanner.data.catalogue import Catalogue, as_label
-from bgtplanner.data.columns import Column, is_missing
+from bgtplanner.data.columns import Column
 from bgtplanner.data.scales import (
     COUNT_CAP,
     Feedback,
@@ -26,15 +26,13 @@ from bgtplanner.data.scales import (
     scaled_values,
     weights,
 )
-from bgtplanner.data.tables import Labels, TableFormat, read_table
+from bgtplanner.data.tables import Labels, Table, TableFormat, read_table
 from bgtplanner.errors import ConfigError, DataError
 
 IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float32]
 
 _WHOLE = re.compile("0|-?[1-9][0-9]{0,17}")  # integers that are written as they are read
-
-_NO_LABELS = (list, tuple, dict, set, frozenset, np.ndarray)
 
 Duplicates = Literal["last", "first", "mean", "error"]
 """What happens when a user rated the same item twice."""
@@ -201,19 +199,13 @@ class Ratings:
     @classmethod
     def from_arrays(
         cls,
-        user: ArrayLike | Labels,
-        item: ArrayLike | Labels,
+        user: ArrayLike,
+        item: ArrayLike,
         value: ArrayLike | None = None,
         *,
         time: ArrayLike | None = None,
-        client: ArrayLike | Labels | None = None,
-        users: ArrayLike | None = None,
-        items: ArrayLike | None = None,
-        scale: Scale | None = None,
-        feedback: Feedback = "auto",
-        count_cap: float = COUNT_CAP,
-        duplicates: Duplicates = "last",
-        name: str = "ratings",
+        client: ArrayLike | None = None,
+        **options: Any,
     ) -> Self:
         """Build ratings from columns of equal length, with any labels for users and items.
 
@@ -224,60 +216,16 @@ class Ratings:
                 Values above 0 that are all the same are taken for clicks, too, without bounds.
             time: When it was given. If given, `duplicates` goes by time, else by position.
             client: Label of the client of each rating; by default every user is a client.
-            users: Labels of all users, if some have no rating.
-            items: Labels of all items, if some have no rating; the public catalogue.
-            scale: How raw values become [0, 1]; bounds are public. By default ``minmax``, unless
-                the values look like counts or one of them like a mistake: then it is asked for.
-            feedback: ``clicks``: values are counts, such as plays or hours, and weigh the clicks
-                by ``log(1 + count)``.
-            count_cap: The largest count that counts; public, as bounds are.
-            duplicates: Which rating is kept when a user rated an item twice.
-            name: Name of this set in reports.
+            options: Those of :meth:`from_table`.
 
         Raises:
             DataError: If a column or a value cannot be used; names the column and the row.
         """
-        refuse_unless(isinstance(name, str), "name", name, "text")
-        first = user if isinstance(user, Labels) else _column(user, "user")
-        length = len(first if value is None else _column(value, "value"))
-        raw = None if value is None else _as_float(value, "value", length)
-        possible = get_args(Feedback)
-        ConfigError.unless(feedback in possible, "feedback", feedback, " or ".join(possible))
-        if raw is not None and feedback == "clicks":
-            scaled, known = weights(raw, count_cap)
-        else:
-            if raw is not None and scale is None:
-                ask_for_a_scale(raw)
-            scaled, known = scaled_values(raw, length, "minmax" if scale is None else scale)
-        by_user = _index_labels(user, users, "user", length)
-        by_item = _index_labels(item, items, "item", length)
-        when = None if time is None else _as_float(time, "time", length)
-        client_of_user = np.arange(len(by_user.names), dtype=np.int32)
-        if client is not None:
-            by_client = _index_labels(client, None, "client", length)
-            client_of_user = _clients_of_users(by_client, by_user)
-        place = np.empty_like(client_of_user)  # of each user, in the order of clients
-        place[np.argsort(client_of_user, kind="stable")] = np.arange(len(place))
-        pair = place[by_user.index].astype(np.int64) * len(by_item.names) + by_item.index
-        rows, scaled = _without_duplicates(pair, scaled, when, duplicates)
-        if len(rows) < length:
-            kept = "their mean" if duplicates == "mean" else f"the {duplicates}"
-            problem = f"{length - len(rows):,} of {length:,} rows repeat a user and an item"
-            known["notes"] += (f"{problem}: {kept} counts.",)
-        if items is not None:
-            known["public"] |= {"catalogue"}
-        return cls(
-            user=by_user.index[rows],
-            item=by_item.index[rows],
-            value=scaled.astype(np.float32),
-            time=None if when is None else when[rows],
-            client_of_user=client_of_user,
-            n_items=len(by_item.names),
-            user_labels=by_user.names,
-            item_labels=by_item.names,
-            name=name,
-            **known,
-        )
+        maybe = {"value": value, "time": time, "client": client}
+        given = {name: column for name, column in maybe.items() if column is not None}
+        rating, when, by = (name if name in given else "none" for name in maybe)
+        wanted = TableFormat(user="user", item="item", rating=rating, time=when, client=by)
+        return cls.from_table(read_table({"user": user, "item": item} | given, wanted), **options)
 
     @classmethod
     def from_frame(
@@ -295,7 +243,7 @@ class Ratings:
 
         A column of another name is found as in a table that is read from a file: by its usual
         names, else by its place. ``value=None`` is for clicks without values; without times,
-        ``time=None``. Further options are those of :meth:`from_arrays`.
+        ``time=None``. Further options are those of :meth:`from_table`.
 
         Raises:
             ConfigError: If a column is not there, or has to be named; names all that are missing.
@@ -308,82 +256,78 @@ class Ratings:
         given: dict[str, Any] = {
             role: "none" if name is None else name for role, name in asked.items() if name != role
         }
-        table = read_table(frame, TableFormat(**given))
-        if table.counts and "scale" not in options:
-            options = {"feedback": "clicks"} | options
-        return cls.from_arrays(
-            table.user, table.item, table.rating, time=table.time, client=table.client, **options
+        return cls.from_table(read_table(frame, TableFormat(**given)), **options)
+
+    @classmethod
+    def from_table(
+        cls,
+        table: Table,
+        *,
+        users: ArrayLike | None = None,
+        items: ArrayLike | None = None,
+        scale: Scale | None = None,
+        feedback: Feedback = "auto",
+        count_cap: float = COUNT_CAP,
+        duplicates: Duplicates = "last",
+        name: str = "ratings",
+        usual: Scale = "minmax",
+    ) -> Self:
+        """Build ratings from a table that was read.
+
+        Args:
+            table: Who rated what, and when.
+            users: Labels of all users, if some have no rating.
+            items: Labels of all items, if some have no rating; the public catalogue.
+            scale: How raw values become [0, 1]; bounds are public. By default as is `usual`,
+                unless the values look like counts or one of them like a mistake: then it is asked
+                for.
+            feedback: ``clicks``: values are counts, such as plays or hours, and weigh the clicks
+                by ``log(1 + count)``; ``auto``: what the name of their column says.
+            count_cap: The largest count that counts; public, as bounds are.
+            duplicates: Which rating is kept when a user rated an item twice.
+            name: Name of this set in reports.
+            usual: The scale of values about which nothing is asked.
+        """
+        refuse_unless(isinstance(name, str), "name", name, "text")
+        possible = get_args(Feedback)
+        ConfigError.unless(feedback in possible, "feedback", feedback, " or ".join(possible))
+        if feedback == "auto" and table.counts and scale is None:
+            feedback = "clicks"
+        raw, when, length = table.rating, table.time, len(table.user)
+        if raw is not None and feedback == "clicks":
+            scaled, known = weights(raw, count_cap)
+        else:
+            if raw is not None and scale is None:
+                ask_for_a_scale(raw)
+            implied = "minmax" if raw is None else usual
+            scaled, known = scaled_values(raw, length, implied if scale is None else scale)
+        user = table.user if users is None else table.user.among(users, "users")
+        item = table.item if items is None else table.item.among(items, "items")
+        client_of_user = np.arange(len(user.names), dtype=np.int32)
+        if table.client is not None:
+            client_of_user = _clients_of_users(table.client, user)
+        place = np.empty_like(client_of_user)  # of each user, in the order of clients
+        place[np.argsort(client_of_user, kind="stable")] = np.arange(len(place))
+        pair = place[user.index].astype(np.int64) * len(item.names) + item.index
+        rows, scaled = _without_duplicates(pair, scaled, when, duplicates)
+        if len(rows) < length:
+            kept = "their mean" if duplicates == "mean" else f"the {duplicates}"
+            problem = f"{length - len(rows):,} of {length:,} rows repeat a user and an item"
+            known["notes"] += (f"{problem}: {kept} counts.",)
+        if items is not None:
+            known["public"] |= {"catalogue"}
+        return cls(
+            user=user.index[rows],
+            item=item.index[rows],
+            value=scaled.astype(np.float32),
+            time=None if when is None else when[rows],
+            client_of_user=client_of_user,
+            n_items=len(item.names),
+            user_labels=user.names,
+            item_labels=item.names,
+            name=name,
+            **known,
         )
-
-
-def _column(column: ArrayLike, name: str, length: int | None = None) -> NDArray[Any]:
-    """Return a column as an array with an entry for each rating, none of them masked."""
-    try:
-        array = np.asarray(column)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{name}: expected one label or number per rating, in a list") from error
-    if array.ndim != 1:
-        what = in_words(column) if array.ndim == 0 else f"shape {array.shape}"
-        raise DataError(f"{name} = {what}: expected a list or array with one entry per rating")
-    if length not in (None, len(array)):
-        expected = f"{length} were expected, as many as there are ratings"
-        raise DataError(f"{name} has {len(array)} entries, and {expected}")
-    if np.ma.is_masked(column):
-        raise DataError(f"{name} must not hold masked entries; leave these ratings out")
-    return array
-
-
-def _as_float(column: ArrayLike, name: str, length: int) -> NDArray[np.float64]:
-    """Return a column of finite numbers."""
-    given = _column(column, name, length)
-    if given.dtype == object:
-        given = np.array([np.nan if is_missing(of) else of for of in given.tolist()])
-    try:
-        if given.dtype.kind == "c":
-            raise TypeError
-        array = given.astype(np.float64, copy=False)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise DataError(f"{name} must be numbers") from error
-    bad = np.flatnonzero(~np.isfinite(array))
-    if bad.size:
-        raise DataError(
-            f"{name} must be finite; {bad.size} entries are not, the first in row {bad[0] + 1}"
-        )
-    return array
-
-
-def _index_labels(
-    column: ArrayLike | Labels, known: ArrayLike | None, name: str, length: int
-) -> Labels:
-    """Return a column as labels, by default those that occur in it."""
-    if isinstance(column, Labels):
-        by_name = column
-    else:
-        by_name = Labels.from_column(_labels(column, name, length))
-    if known is None:
-        return by_name
-    names = np.unique(_labels(known, f"{name}s"))
-    place = np.searchsorted(names, by_name.names)
-    if not np.array_equal(names[place[place < len(names)]], by_name.names):
-        raise DataError(f"{name} holds labels that are not among the given {name}s")
-    return Labels(names, place[by_name.index].astype(np.int32))
-
-
-def _labels(column: ArrayLike, name: str, length: int | None = None) -> NDArray[Any]:
-    """Return a column of labels, each of them a number or text."""
-    array = _column(column, name, length)
-    if array.dtype == object:
-        missing = [is_missing(label) for label in array.tolist()]
-        if any(missing):
-            row = missing.index(True) + 1
-            raise DataError(f"{name} must not hold missing labels; the first is in row {row}")
-        if not any(isinstance(label, _NO_LABELS) for label in array.tolist()):
-            array = array.astype(str)
-    if array.dtype.kind not in "biufUSMm":
-        raise DataError(f"{name} must hold labels: whole numbers or text")
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise DataError(f"{name} must not hold NaN or infinity")
-    return array
 
 
 def _without_duplicates(

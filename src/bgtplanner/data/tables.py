@@ -85,6 +85,17 @@ class Labels:
         """Return the label of each row."""
         return self.names[self.index]
 
+    def among(self, known: Any, name: str) -> Labels:
+        """Return the same column with all the labels that there are, whether a row has them."""
+        names = read_table({name: known, "item": known}, TableFormat(user=name)).user.names
+        if names.dtype.kind != self.names.dtype.kind:
+            names = np.unique(names.astype(np.str_))
+        own = self.names.astype(names.dtype.kind)
+        place = np.searchsorted(names, own)
+        if not np.array_equal(names[place[place < len(names)]], own):
+            raise DataError(f"there are labels that are not among the given {name}")
+        return Labels(names, place[self.index].astype(np.int32))
+
     def take(self, rows: NDArray[np.bool_]) -> Labels:
         """Return the labels of some rows, without those that no row has any more."""
         used = Labels.from_column(self.index[rows])
@@ -157,7 +168,7 @@ def read_table(source: Any, table_format: TableFormat | None = None) -> Table:
     columns = dict(zip(place, table.columns(list(place.values()), header=header), strict=True))
     if guessed and "time" in columns and not _are_times(columns["time"]):
         del columns["time"]
-    if not len(columns["user"]):
+    if table.path is not None and not len(columns["user"]):
         raise DataError("there are names of columns and no ratings", path=table.path)
     found: dict[str, Any] = dict.fromkeys(ROLES)
     before = int(header and table.delimiter is not None)  # rows above the first rating

@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.data.tables import Table, TableFormat, read_table
+from bgtplanner.data.tables import Labels, Table, TableFormat, read_table
 from bgtplanner.errors import ConfigError, DataError, quoted
 from bgtplanner.federation.aggregation.client import Policy
 from bgtplanner.federation.aggregation.roster import Roster
@@ -197,12 +197,11 @@ class ClientFile(_File):
         index = np.array([place.get(str(name), -1) for name in names])[table.item.index]
         rating = np.asarray(table.rating)
         known = (index >= 0) & (rating >= low) & (rating <= high)
-        users = table.user.names
-        ratings = Ratings.from_arrays(
-            table.user.take(known), index[known], rating[known], users=users,
-            time=None if table.time is None else table.time[known],
-            items=np.arange(len(catalogue)), scale=(low, high), name="own",
-        )  # fmt: skip
+        users, items = table.user.names, np.arange(len(catalogue))
+        known_only = replace(table.take(known), item=Labels(items, index[known].astype(np.int32)))
+        ratings = Ratings.from_table(
+            known_only, users=users, items=items, scale=(low, high), name="own"
+        )
         own = replace(
             ratings,
             # All users in this file are one client: one ledger, one clip, one charge.

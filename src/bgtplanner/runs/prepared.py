@@ -32,9 +32,10 @@ def ratings_of(config: Config) -> Ratings:
     words = tuple(name.strip() for name in (data.items_words or "").split(",") if name.strip())
     columns = ItemsFormat(item=data.items_column, words=words)
     how: dict[str, Any] = {"items_format": None if columns == ItemsFormat() else columns}
+    how["decimal_comma"] = data.decimal_comma or None
     for name in (
-        *("data_dir", "duplicates", "delimiter", "header", "decimal_comma", "scale"),
-        *("feedback", "count_cap", "items"),
+        *("data_dir", "duplicates", "delimiter", "header", "scale", "feedback"),
+        *("count_cap", "items"),
     ):
         how[name] = getattr(data, name)
     for name in ("user", "item", "rating", "weight", "time", "client"):
