@@ -33,16 +33,13 @@ def ratings_of(config: Config) -> Ratings:
     columns = ItemsFormat(item=data.items_column, words=words)
     how: dict[str, Any] = {"items_format": None if columns == ItemsFormat() else columns}
     how["decimal_comma"] = data.decimal_comma or None
-    for name in (
-        *("data_dir", "duplicates", "delimiter", "header", "scale", "feedback"),
-        *("count_cap", "items"),
-    ):
-        how[name] = getattr(data, name)
+    same = "data_dir duplicates delimiter header scale feedback count_cap items unknown_items"
+    how |= {name: getattr(data, name) for name in same.split()}
     for name in ("user", "item", "rating", "weight", "time", "client"):
         how[name] = getattr(data, f"{name}_column")
     if data.dataset == "synthetic":
         how["shape"] = config.synthetic.model_dump()
-    ratings = load_ratings(data.dataset, seed=seed, unknown_items=data.unknown_items, **how)
+    ratings = load_ratings(data.dataset, seed=seed, **how)
     return ratings if data.clients is None else deal_users(ratings, data.clients, seed=seed)
 
 
