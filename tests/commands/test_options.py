@@ -8,7 +8,7 @@ import tomllib
 
 import pytest
 
-from bgtplanner.commands.options import choices, default, meanings, option
+from bgtplanner.commands.options import choices, default, meanings, option, print_json
 from bgtplanner.planning.registry import POLICIES
 from bgtplanner.runs.config import Config, load_config
 from bgtplanner.runs.settings import FLAGS, SECTIONS
@@ -71,3 +71,8 @@ def test_help_does_not_wait_for_jax(words: list[str]) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr == "False\n"
+
+
+def test_what_json_cannot_express_is_not_printed() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        print_json({"rmse": float("nan")})

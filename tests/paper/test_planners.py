@@ -150,6 +150,7 @@ def test_every_number_of_a_game_as_printed(epsilons: list[float], context: Any) 
         means = [mean(a, t, t) for a in range(A)]
         scores = [means[a] - (totals / T - costs[:, a]) @ multipliers for a in range(A)]
         check(game.plans[t], means, scores, clients)
+        np.testing.assert_allclose(game.plans[t].why.charges, costs.max(axis=0))
         slope = -(totals / T - costs[:, game.levels[t]])
         multipliers = multipliers * np.exp(-step * slope)
         multipliers *= min(1.0, radius / multipliers.sum())

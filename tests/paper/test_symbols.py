@@ -53,3 +53,4 @@ def test_gamma_follows_the_number_of_levels() -> None:
         for skip in (False, True):
             repaired = Repaired(budgets, rounds=20, levels=levels, skip=skip)
             assert repaired.gamma == pytest.approx(printed.given.gamma)
+            assert repaired.initial_rounds == printed.initial_rounds == 5
