@@ -52,14 +52,3 @@ def test_the_threshold_itself_is_positive() -> None:
 
 def test_nothing_to_score_is_not_a_number() -> None:
     assert all(math.isnan(score) for score in metrics([], []).values())
-
-
-@pytest.mark.parametrize(
-    ("predicted", "actual"),
-    [([0.1, 0.2], [0.3, 0.4]), ([0.6, 0.7], [0.3, 0.4]), ([0.1, 0.2], [0.6, 0.7])],
-    ids=["no positives at all", "none that are real", "none that are called"],
-)
-def test_no_hit_is_zero_not_a_division(predicted: list[float], actual: list[float]) -> None:
-    scores = metrics(predicted, actual)
-    assert (scores.precision, scores.recall, scores.f1) == (0, 0, 0)
-    assert scores.rmse > 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -13,20 +11,6 @@ from bgtplanner.data.split import deal_users, split_ratings
 from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.models.metrics import metrics
 from bgtplanner.models.references import PRIOR_MEAN, PRIOR_RATINGS, references
-
-
-def table(rows: list[tuple[int, int, float]], clients: dict[int, int] | None = None) -> Ratings:
-    """Ratings of 4 users and 6 items; `clients`: client of each user that occurs."""
-    user, item, value = (list(column) for column in zip(*rows, strict=True)) if rows else ([],) * 3
-    return Ratings.from_arrays(
-        user,
-        item,
-        value,
-        client=None if clients is None else [clients[u] for u in user],
-        users=range(4),
-        items=range(6),
-        scale=(0, 1),
-    )
 
 
 def own_predictor(train: Ratings, test: Ratings) -> NDArray[np.float64]:
@@ -62,24 +46,11 @@ class TestClientAlone:
         assert got.client_alone.mae == pytest.approx(exact.mae, abs=1e-4)
         assert got.client_alone.rmse != got.user_mean.rmse
 
-    def test_what_one_user_says_helps_another_of_the_same_client_only(self) -> None:
-        rows = [(0, 0, 0.0), (1, 0, 0.0), (2, 1, 0.7)]
-        probe = [(2, 0, 0.0)]
-        together, apart = {0: 0, 1: 0, 2: 0}, {0: 0, 1: 0, 2: 1}
-        scores = []
-        for clients in (together, apart):
-            train = table(rows, clients)
-            test = table(probe, clients)
-            test = replace(test, client_of_user=train.client_of_user)
-            scores.append(references(train, test).client_alone.rmse)
-        assert scores[1] == pytest.approx(0.7)
-        assert scores[0] < 0.6
-
 
 class TestEdgeCases:
     @pytest.mark.parametrize("clients", [None, 2])
     def test_nothing_to_train_on(self, clients: int | None) -> None:
-        ratings = table([(0, 0, 1.0), (1, 1, 0.5)])
+        ratings = Ratings.from_arrays([0, 1], [0, 1], [1.0, 0.5], scale=(0, 1))
         if clients is not None:
             ratings = deal_users(ratings, clients, seed=0)
         nothing = ratings.take(np.zeros(2, bool))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -70,44 +69,6 @@ def test_it_runs_on_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0].split() == ["round", "level", "epsilon", "RMSE"]
     assert 60 < len(lines) <= 101
     assert sum(float(line.split()[2]) for line in lines[1:]) == pytest.approx(50.0, abs=1.0)
-
-
-# ---- the linear programme
-
-
-def brute_force(rewards: Floats, costs: Floats, allowance: Floats) -> float | None:
-    """Best vertex of the programme, all of them tried; None if there is none."""
-    contexts, levels = rewards.shape
-    resources = len(allowance)
-    equal = np.hstack(
-        [np.kron(np.eye(contexts), np.ones(levels)), np.zeros((contexts, resources))]
-    )
-    below = np.hstack([np.tile(costs, contexts) / contexts, np.eye(resources)])
-    matrix, right = np.vstack([equal, below]), np.r_[np.ones(contexts), allowance]
-    worth = np.r_[rewards.ravel() / contexts, np.zeros(resources)]
-    best = None
-    for basis in itertools.combinations(range(matrix.shape[1]), len(right)):
-        square = matrix[:, basis]
-        if abs(np.linalg.det(square)) < 1e-10:
-            continue
-        point = np.linalg.solve(square, right)
-        if (point >= -1e-10).all():
-            value = float(worth[list(basis)] @ point)
-            best = value if best is None else max(best, value)
-    return best
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_the_programme_equals_brute_force(seed: int) -> None:
-    generator = np.random.default_rng(seed)
-    contexts, levels = int(generator.integers(1, 4)), int(generator.integers(1, 4))
-    resources = int(generator.integers(1, 3))
-    rewards = generator.normal(size=(contexts, levels))
-    costs = generator.uniform(0.1, 1.0, (resources, levels))
-    allowance = generator.uniform(0.1, 0.8, resources)
-    expected = brute_force(rewards, costs, allowance)
-    found = algorithms.linear_programme(rewards, costs, allowance)
-    assert found[0] == pytest.approx(0.0 if expected is None else expected, abs=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(20))
