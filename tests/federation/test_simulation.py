@@ -76,16 +76,8 @@ def same(one: dict[str, NDArray[Any]], other: dict[str, NDArray[Any]]) -> bool:
     )
 
 
-class TestReproducible:
-    def test_same_seed_same_bits(self, whole: Run, second: Simulation) -> None:
-        second.restore(whole.arrays[0])
-        for index in range(3):
-            assert second.step() == whole.records[index]
-            assert same(second.arrays(), whole.arrays[index + 1])
-
-
 class TestResuming:
-    @pytest.mark.parametrize("start", [3, 1])
+    @pytest.mark.parametrize("start", [3, 0])
     def test_goes_on_bit_for_bit(self, whole: Run, second: Simulation, start: int) -> None:
         second.restore(whole.arrays[start])
         assert second.next_round == start
