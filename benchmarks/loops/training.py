@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 _TESTED = 2000  # test examples
 
