@@ -10,7 +10,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from bgtplanner.federation.outliers import FALSE_ALARM, is_possible, limits_of
+from bgtplanner.federation.parameters import RoundParameters
+from bgtplanner.federation.protection import FALSE_ALARM, Protection
 from bgtplanner.privacy.mechanisms import Limits, mechanism_named
 from bgtplanner.privacy.privunit import cap_of, randomise
 from bgtplanner.privacy.randomness import SeededNoise
@@ -20,16 +21,25 @@ MECHANISMS = ["gaussian", "laplace", "privunit"]
 SIZE, CLIP = 600, 0.1
 
 
+def limits_of(
+    mechanism: str, clip: float, scale: float, size: int, epsilon: float = 1.0
+) -> Limits:
+    caps = mechanism_named(mechanism).parameters(np.array([epsilon]))
+    parameters = RoundParameters(
+        granted=jnp.ones(1), clip=jnp.array([clip]), scale=jnp.array([scale]),
+        class_of_client=jnp.zeros(1, int), parameters=caps,
+    )  # fmt: skip
+    found = Protection(mechanism=mechanism).limits(parameters, size)
+    return Limits(*(float(part[0]) for part in found))
+
+
 @cache
 def terms(mechanism: str, size: int = SIZE, epsilon: float = 10.0) -> tuple[float, Limits]:
     """Scale and limits of a round; for additive noise the multiplier is 5 / epsilon."""
-    scale, caps = 10 * CLIP / epsilon, None
+    scale = 10 * CLIP / epsilon
     if mechanism == "privunit":
-        cap = cap_of(epsilon)
-        scale = CLIP / float(cap.strength)
-        caps = jnp.array([float(cap.threshold), float(cap.chance)])
-    found = limits_of(mechanism, CLIP, scale, size, caps)
-    return scale, Limits(*(float(part) for part in found))
+        scale = CLIP / float(cap_of(epsilon).strength)
+    return scale, limits_of(mechanism, CLIP, scale, size, epsilon)
 
 
 def released(mechanism: str, clipped: Floats, epsilon: float = 10.0) -> Floats:
@@ -45,7 +55,8 @@ def released(mechanism: str, clipped: Floats, epsilon: float = 10.0) -> Floats:
 
 def rejected(mechanism: str, rows: Floats, epsilon: float = 10.0) -> list[int]:
     scale, limits = terms(mechanism, rows.shape[1], epsilon)
-    return [n for n, row in enumerate(rows) if not is_possible(mechanism, row, scale, limits)]
+    is_possible = Protection(mechanism=mechanism).is_possible
+    return [n for n, row in enumerate(rows) if not is_possible(row, scale, limits)]
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 20.0])
@@ -63,7 +74,7 @@ def test_honest_uploads_are_accepted(mechanism: str, size: int, epsilon: float) 
 @pytest.mark.parametrize("reach", [0.0, 0.5, 50.0])
 @pytest.mark.parametrize("size", [1, 10, 3364, 100_000])
 def test_honest_uploads_are_rejected_no_more_often_than_stated(size: int, reach: float) -> None:
-    own = Limits(*(float(part) for part in limits_of("gaussian", reach, 1.0, size)))
+    own = limits_of("gaussian", reach, 1.0, size)
     low = stats.chi2.cdf(own.low**2, size)
     high = stats.ncx2.sf(own.high**2, size, reach**2) if reach else 0.0
     high = max(high, stats.chi2.sf(own.high**2, size))
@@ -87,7 +98,7 @@ def test_privunit_is_at_most_so_many_times_as_likely_as_noise(epsilon: float) ->
         likely = stats.norm.cdf(start + 0.5) - stats.norm.cdf(start)
         assert share <= ratio * likely + 6 * (share / 40_000) ** 0.5 + 1e-4
     loose, tight = terms("privunit", SIZE, epsilon)[1], limits_of("gaussian", 0.0, 1.0, SIZE)
-    assert loose.coordinate**2 - float(tight.coordinate) ** 2 == pytest.approx(
+    assert loose.coordinate**2 - tight.coordinate**2 == pytest.approx(
         2 * np.log(ratio), rel=1e-3, abs=1e-3
     )
 
@@ -102,4 +113,5 @@ def test_what_clip_and_noise_cannot_produce_is_rejected(mechanism: str) -> None:
     false = np.stack([0.5 * honest[0], 2.0 * honest[1], np.zeros(SIZE), one_item])
     assert rejected(mechanism, np.concatenate([honest, false])) == [4, 5, 6, 7]
     scale, limits = terms(mechanism)
-    assert is_possible(mechanism, one_item, scale, limits._replace(coordinate=1e9))
+    loose = limits._replace(coordinate=1e9)
+    assert Protection(mechanism=mechanism).is_possible(one_item, scale, loose)

@@ -5,6 +5,13 @@ a client may release was reserved before; this module clips and noises it.
 
 The server only ever uses sums of uploads, so the noise of the sum is drawn directly, with exactly
 its distribution.
+
+Under local trust a real server sees every noised upload. An honest one, divided by the scale of
+its noise, is ``y = u + z``: a part u no longer than ``c = clip / scale``, and noise z of a known
+law. So its norm lies in a range, and none of its coordinates is beyond a limit; each mechanism has
+its own. The limit on coordinates is also how far one hostile client can move an item, whatever it
+sends. Noise that only looks honest cannot be told from honest noise: docs/concepts/poisoning.md
+describes what a client within the limits can still do.
 """
 
 from __future__ import annotations
@@ -16,10 +23,11 @@ from typing import Any, Literal, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.federation.outliers import limits_of
 from bgtplanner.federation.parameters import RoundParameters
 from bgtplanner.models.interactions import Interactions, Shared, Upload
 from bgtplanner.models.optimizers import Aggregate
@@ -32,6 +40,12 @@ from bgtplanner.privacy.mechanisms import (
     clip_factor,
     mechanism_named,
 )
+
+FALSE_ALARM = 1e-6
+"""Largest probability that an honest upload is rejected."""
+
+_LEAST_SCALE = 1e-30  # replaces a scale of zero, which a class of clients that pays nothing has
+_EVENTS = 7.0  # at least as many as share FALSE_ALARM: low norm, high norm (2), coordinates
 
 
 class Released(NamedTuple):
@@ -250,9 +264,17 @@ class Protection:
         return noise
 
     def limits(self, parameters: RoundParameters, coordinates: int) -> Limits:
-        """Return the limits that an honest upload of each class stays within, ``[n_classes]``."""
-        clip, scale = parameters.clip, parameters.scale
-        return limits_of(self.mechanism, clip, scale, coordinates, parameters.parameters)
+        """Return the limits that all but `FALSE_ALARM` of each class's honest uploads keep."""
+        reach = parameters.clip / jnp.maximum(parameters.scale, _LEAST_SCALE)
+        rare = jnp.full_like(reach, np.log(_EVENTS / FALSE_ALARM))
+        return self.kind.limits(reach, rare, coordinates, parameters=parameters.parameters)
+
+    def is_possible(self, upload: NDArray[np.float64], scale: float, limits: Limits) -> bool:
+        """Return whether clip and noise of this scale can have produced an upload."""
+        with np.errstate(over="ignore"):
+            own = upload / scale
+        norm = self.kind.norm(own[None])[0]
+        return bool(limits.low <= norm <= limits.high and np.abs(own).max() <= limits.coordinate)
 
     def reach(self, parameters: RoundParameters, coordinates: int) -> Array:
         """Return how far one client can move a coordinate of the sum, whatever it sends.

@@ -28,7 +28,6 @@ from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.federation.aggregation.server import Server as SumServer
 from bgtplanner.federation.client import coordinates_of, first_parameters, without_features
 from bgtplanner.federation.coordinator import Coordinator
-from bgtplanner.federation.outliers import is_possible
 from bgtplanner.federation.parameters import RoundParameters
 from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.result import RoundResult
@@ -168,7 +167,7 @@ class Deployment:
             own, scale = Limits(*(part[of_class] for part in limits)), float(terms.scale[of_class])
             if upload.shape != (self._coordinates,):
                 self.useless["malformed"] += 1
-            elif not is_possible(self.protection.mechanism, upload, scale, own):
+            elif not self.protection.is_possible(upload, scale, own):
                 self.useless["outside"] += 1
             else:
                 total += weights[of_class] * upload
