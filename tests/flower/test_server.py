@@ -404,7 +404,7 @@ def test_items_are_a_list_of_names_or_a_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [
-        ("items.txt", None, r"items\.txt: cannot be read"),
+        ("items.txt", None, r"items\.txt: no such file"),
         ("items.csv", TABLE + "d,Dune\n", "expected 3 columns"),
     ],
 )

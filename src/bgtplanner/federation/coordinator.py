@@ -47,7 +47,11 @@ class Engine(Protocol):
 
     `step` plays a round under terms that a plan paid for, `rest` one without uploads; `present`
     are the clients within reach, which is public.
+    If `everyone_joins`, the ledger has as many places as there will be clients, and each upload
+    follows from who is invited; otherwise a client repeats its answer, whichever others are asked.
     """
+
+    everyone_joins: ClassVar[bool]
 
     federation: Federation
     n_clients: int
@@ -106,8 +110,6 @@ class Coordinator:
     seed: int = 0
 
     remembers: ClassVar = ("_last", "_first_signal", "joined_first", "over")
-    everyone_joins: ClassVar[bool] = True
-    """Whether the ledger has as many places as there will be clients, and none to spare."""
 
     def __post_init__(self) -> None:
         learns = self.policy.learns
@@ -174,7 +176,8 @@ class Coordinator:
 
     def _inputs(self, index: int, invited: Mask) -> bytes:
         """Return a hash of all that the uploads of a round follow from."""
-        return self.ledger.fingerprint(self.mark, str(index).encode(), invited.tobytes())
+        who = (invited.tobytes(),) if self.engine.everyone_joins else ()
+        return self.ledger.fingerprint(self.mark, str(index).encode(), *who)
 
     def _planned(self, invited: Mask, forecast: _Forecast) -> Plan | None:
         """Return what the policy proposes for the invited clients; None: it has stopped."""
@@ -352,7 +355,7 @@ class _Forecast:
         if of.trust != "secagg":  # each upload has its own noise
             return np.ones(len(after))
         now, missing = int(of.present.sum()), int((~of.present).sum())
-        rate = missing / max(of.policy.rounds - index, 1) if of.everyone_joins else 0.0
+        rate = missing / max(of.policy.rounds - index, 1) if of.engine.everyone_joins else 0.0
         if index >= _LONG_ENOUGH:
             rate = (now - of.joined_first) / index
         # How many clients with a whole budget would buy as much as those within reach.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -67,6 +67,8 @@ class Simulation:
         next_round: Index of the next round.
         seen: What the server saw in the last round.
     """
+
+    everyone_joins: ClassVar[bool] = True
 
     def __init__(
         self,

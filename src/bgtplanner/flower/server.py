@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,6 @@ from bgtplanner.federation.aggregation.neighbourhood import degree_and_threshold
 from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.federation.aggregation.server import Server as SumServer
 from bgtplanner.federation.client import coordinates_of, first_parameters, without_features
-from bgtplanner.federation.coordinator import Coordinator
 from bgtplanner.federation.parameters import RoundParameters
 from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.result import RoundResult
@@ -81,8 +80,13 @@ class Group(NamedTuple):
 class Deployment:
     """A federation on real machines, stepped round by round.
 
-    Its `run` has the same name when the server is restarted; sums are made with a `group`.
+    Its `run` has the same name when the server is restarted; sums are made with a `group`. Only
+    connected clients are asked. The server's ledger records what it has asked of each: a client
+    that refused or was never reached is recorded as having paid, which errs on the safe side. What
+    a client has really spent is in its own ledger.
     """
+
+    everyone_joins: ClassVar[bool] = False  # ``deployment.clients`` is the most there can be
 
     def __init__(
         self, federation: Federation, machines: Machines, catalogue: SentCatalogue, *,
@@ -318,24 +322,3 @@ class Deployment:
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Go on from the result of :meth:`arrays`."""
         self.state, self.next_round = restored_state(arrays, self.state, jax.devices()[0])
-
-
-class DeployedRounds(Coordinator):
-    """Rounds on real machines, planned and paid for as in a simulation.
-
-    Only connected clients are asked. The server's ledger records what it has asked of each: a
-    client that refused or was never reached is recorded as having paid, which errs on the safe
-    side. What a client has really spent is in its own ledger.
-    """
-
-    engine: Deployment
-    everyone_joins = False  # ``deployment.clients`` is the most that can ever take part
-
-    def _inputs(self, index: int, invited: NDArray[np.bool_]) -> bytes:
-        """Return a hash of what a round follows from, whoever is asked.
-
-        A client repeats its answer whichever others are asked: it has paid for the round.
-        """
-        # A client repeats its answer whichever others are asked: it has paid for the round.
-        del invited
-        return self.ledger.fingerprint(self.mark, str(index).encode())

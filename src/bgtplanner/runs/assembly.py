@@ -227,7 +227,6 @@ def coordinator_of(
     ledger_path: Path | None,
     *,
     run: str = "simulation",
-    kind: type[Coordinator] = Coordinator,
     policy: Policy | None = None,
 ) -> Coordinator:
     """Put policy and ledger around a federation; open the ledger if it exists."""
@@ -235,7 +234,7 @@ def coordinator_of(
     ledger = ledger_of(config, engine.n_clients, ledger_path)
     if isinstance(policy, LedgerPolicy):  # one that was given in Python
         policy = policy.spending_from(ledger, config.privacy.trust)
-    return kind(
+    return Coordinator(
         engine,
         policy_of(config, ledger) if policy is None else policy,
         ledger,

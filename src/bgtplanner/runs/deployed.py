@@ -30,7 +30,7 @@ from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.flower.check import Finding, finding
 from bgtplanner.flower.machines import Machines
 from bgtplanner.flower.messages import SentCatalogue
-from bgtplanner.flower.server import DeployedRounds, Deployment, Group, Pace
+from bgtplanner.flower.server import Deployment, Group, Pace
 from bgtplanner.models.learner import settings_of
 from bgtplanner.privacy.accountants import both_readings
 from bgtplanner.privacy.compatibility import Choice, check
@@ -107,9 +107,8 @@ def carry_out(
         run.checkpoint_every = 1  # clients have paid for every round, so none is played twice
         with contextlib.closing(run):
             run.planned = rounds = coordinator_of(
-                config, deployment, name, folder.path / "ledger.sqlite", run=name,
-                kind=DeployedRounds,
-            )  # fmt: skip
+                config, deployment, name, folder.path / "ledger.sqlite", run=name
+            )
             rounds.stops = True  # once the budget is used up, there is nothing left to do
             run.go_on(folder)
             seconds, kept = run.carry_out(folder), deployment.publish()
