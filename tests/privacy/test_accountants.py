@@ -350,29 +350,3 @@ def test_a_charge_fits_up_to_the_limit_exactly() -> None:
     adds = np.array([[3, 4, 5, 10]])
     limits = np.array([[9, 9, 9, 10]])
     assert accountant.fits(spent, adds, limits).tolist() == [True, True, False, True]
-
-
-@given(budget=budgets, sizes=st.lists(st.floats(0.001, 1.0), min_size=1, max_size=60))
-@quick
-def test_either_against_the_two_sums_kept_apart(budget: Budget, sizes: list[float]) -> None:
-    accountant = accountant_named("laplace/either")
-    capacity = Fraction(float(filter_capacity(budget.epsilon, budget.delta)))
-    limits = accountant.limit_ticks(budget)[:, None]
-    spent = np.zeros((2, 1), dtype=np.int64)
-    total, squares = Fraction(0), Fraction(0)
-    for size in sizes:
-        charge = size * budget.epsilon
-        if charge < TICK:
-            continue
-        adds = accountant.sum_ticks(charge)[:, None]
-        granted = bool(accountant.fits(spent, adds, limits)[0])
-        exact = Fraction(int(adds[0, 0])) * Fraction(TICK)
-        one = total + exact <= Fraction(budget.epsilon)
-        two = squares + exact**2 <= capacity
-        near = abs(squares + exact**2 - capacity) <= capacity / 10**9 + 100 * Fraction(TICK)
-        near |= abs(total + exact - Fraction(budget.epsilon)) <= Fraction(TICK)
-        assert granted == (one or two) or near
-        if granted:
-            spent += adds
-            total, squares = total + exact, squares + exact**2
-        assert total <= Fraction(budget.epsilon) or squares <= capacity

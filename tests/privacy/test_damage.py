@@ -213,6 +213,3 @@ def test_a_cleanly_closed_ledger_can_be_verified_where_nothing_can_be_written() 
     finally:
         folder.chmod(0o755)
         shutil.rmtree(folder)
-
-
-# ---- SQLite's own faults

@@ -323,6 +323,3 @@ def test_what_sqlite_finds_damaged_is_refused(path: Path) -> None:
     with pytest.raises(LedgerTamperedError, match="SQLite finds it damaged: CHECK"):
         kept.check()
     kept.close()
-
-
-# ---- brought up to date

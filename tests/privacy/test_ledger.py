@@ -54,16 +54,6 @@ Make = Callable[..., Ledger]
 # ---- reserve and settle
 
 
-def test_exactly_the_budget_can_be_spent(make: Make) -> None:
-    ledger = make(budgets_of(1.0))
-    ledger.reserve(1.0 - TICK, run="a", round=0)
-    ledger.reserve(TICK, run="a", round=1)
-    assert charges(ledger) == [1.0]
-    message = "1 of 1 clients cannot pay 5.68434e-14: at most 0 is left"
-    with says(BudgetExceeded, message):
-        ledger.reserve(TICK, run="a", round=2)
-
-
 def test_if_nobody_can_pay_nothing_is_booked(make: Make) -> None:
     ledger = make(budgets_of(1.0, 0.5))
     ledger.reserve(0.25, run="a", round=0)
@@ -93,22 +83,13 @@ def test_clients_are_asked_by_mask_or_index(make: Make, clients: Any) -> None:
     ("options", "message"),
     [
         ({"clients": [2]}, "clients = 'indices': expected numbers from 0 to 1"),
-        ({"clients": [-1]}, "clients = 'indices': expected numbers from 0 to 1"),
-        ({"clients": [0.5]}, "clients = 'indices': expected numbers from 0 to 1"),
-        ({"clients": [[0, 1]]}, "clients = 'indices': expected numbers from 0 to 1"),
         ({"clients": 1}, "clients = 'indices': expected numbers from 0 to 1"),
-        ({"clients": ["0"]}, "clients = 'indices': expected numbers from 0 to 1"),
         ({"clients": [True]}, "clients = (1,): expected a mask of 2"),
-        ({"clients": [[True], [False]]}, "clients = (2, 1): expected a mask of 2"),
         ({"charge": [0.1, 0.1, 0.1]}, "charge = (3,): expected one number, or 2"),
-        ({"charge": [[0.1, 0.1]]}, "charge = (1, 2): expected one number, or 2"),
         ({"run": 7}, "run = 7: expected a text"),
-        ({"run": None}, "run = None: expected a text"),
         ({"run": "\ud800"}, "run = '\\ud800': expected a text"),
         ({"round": -1}, "round = -1: expected a whole number from 0"),
-        ({"round": 1.0}, "round = 1.0: expected a whole number from 0"),
         ({"round": 2**62}, f"round = {2**62}: expected a whole number from 0"),
-        ({"round": "1"}, "round = '1': expected a whole number from 0"),
     ],
 )
 def test_senseless_arguments_are_refused(
@@ -482,20 +463,6 @@ TestInFile = FileMachine.TestCase
 THREE = Budgets((Budget(1.0), Budget(2.0), Budget(4.0)), np.array([0, 1, 2, 1, 0]))
 
 
-def test_one_attempt_never_has_two_charges_of_one_client(make: Make) -> None:
-    # The second client paid 0.5 in this attempt, and now asks at 0.75 with the same inputs. If
-    # noise came by the seed of the attempt, the two releases would tell its upload exactly.
-    ledger = make(budgets_of(3.0, 4.0))
-    arguments: dict[str, Any] = {"run": "a", "round": 0, "fingerprint": MARK}
-    ledger.reserve([0.25, 0.5], clients=[0], **arguments)
-    second = ledger.reserve([0.25, 0.5], **arguments)
-    third = ledger.reserve([0.25, 0.75], **arguments)
-    assert third.granted.all()
-    assert not third.replayed.any()
-    assert (second.attempt, third.attempt) == (0, 1)
-    assert charges(ledger) == [0.5, 1.25]
-
-
 def test_rows_mean_the_classes_of_the_first_row(path: Path) -> None:
     """Two processes with other classes in force read the same rows in the same way."""
     other = Budgets((Budget(0.75), Budget(0.5)), np.array([1, 0, 0, 0, 1]))
@@ -567,48 +534,27 @@ def test_a_durable_ledger_tells_its_head_and_never_its_key(path: Path) -> None:
             Ledger.from_state(ledger.state_dict())
 
 
-def state_of_three_rows() -> dict[str, Any]:
-    ledger = Ledger.in_memory(THREE, BASIC)
-    ledger.settle(ledger.reserve(0.25, run="a", round=0))
-    state: dict[str, Any] = json.loads(json.dumps(ledger.state_dict()))
-    return state
-
-
-@pytest.mark.parametrize("row", [0, 1, 2])
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [(4, "!AAAA"), (5, "ä"), (3, 1e400), (3, -1),
-     (0, 7), (0, "x"), (1, "loss"), (2, "b"), (2, 5), (3, 9), (3, None), (4, "AAAA"), (4, "?"),
-     (4, 3), (5, "00"), (5, "zz"), (5, None)],
-)  # fmt: skip
-def test_a_row_of_a_state_that_was_edited_is_refused(row: int, column: int, value: Any) -> None:
-    state = state_of_three_rows()
-    state["rows"][row][column] = value
-    with pytest.raises(LedgerTamperedError):
-        Ledger.from_state(state)
-
-
 @pytest.mark.parametrize(
     "change",
-    [{"key": "AAAA"}, {"key": None}, {"key": "?"}, {"head": "2:" + "00" * 32}, {"head": None},
-     {"rows": []}, {"rows": None}, {"rows": [[1, 2]]}],
-)  # fmt: skip
-def test_a_state_that_was_edited_is_refused(change: dict[str, Any]) -> None:
+    [
+        lambda state: state["rows"].pop(1),
+        lambda state: state["rows"][1].__setitem__(3, 9),
+        lambda state: state["rows"][2].__setitem__(4, "!AAAA"),
+        lambda state: state["rows"][0].__setitem__(5, None),
+        lambda state: state.pop("head"),
+        lambda state: state.update(head="2:" + "00" * 32),
+        lambda state: state.update(key="AAAA"),
+        lambda state: state.update(rows=[[1, 2]]),
+    ],
+    ids=range(8),
+)
+def test_a_state_that_was_edited_is_refused(change: Any) -> None:
+    ledger = Ledger.in_memory(THREE, BASIC)
+    ledger.settle(ledger.reserve(0.25, run="a", round=0))
+    state = json.loads(json.dumps(ledger.state_dict()))
+    change(state)
     with pytest.raises(LedgerTamperedError):
-        Ledger.from_state(state_of_three_rows() | change)
-
-
-def test_a_state_that_lost_rows_is_refused() -> None:
-    for lost in range(3):
-        state = state_of_three_rows()
-        del state["rows"][lost]
-        with pytest.raises(LedgerTamperedError):
-            Ledger.from_state(state)
-    for missing in ("key", "head"):
-        state = state_of_three_rows()
-        del state[missing]
-        with pytest.raises(LedgerTamperedError):
-            Ledger.from_state(state)
+        Ledger.from_state(state)
 
 
 # ---- many at once
@@ -772,19 +718,3 @@ def test_the_first_row_is_no_reservation_that_could_be_settled(make: Make) -> No
         ledger.settle(replace(reservation, number=0))
     ledger.settle(replace(reservation, number=-1))  # nobody was asked
     assert ledger.unsettled == 1
-
-
-def test_an_attempt_at_the_same_charge_is_found_behind_one_at_another(make: Make) -> None:
-    ledger = make(THREE)
-    again = [
-        ledger.reserve(charge, run="a", round=0, fingerprint=MARK) for charge in (0.5, 0.25, 0.25)
-    ]
-    assert again[2].replayed.all()
-    assert (again[2].attempt, again[2].number) == (1, again[1].number)
-
-
-def test_a_loss_of_unknown_size_is_at_least_one() -> None:
-    ledger = Ledger.in_memory(Budgets.same(Budget(0.5), clients=2), BASIC)
-    ledger.state_loss(Head(7, bytes(32)))
-    assert [entry.get("charge_most") for entry in ledger.history()] == [None, 1.0]
-    assert ledger.left().tolist() == [0.0, 0.0]

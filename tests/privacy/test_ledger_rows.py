@@ -49,7 +49,8 @@ def test_the_layout_of_a_payload() -> None:
 
 @pytest.mark.parametrize(
     "payload",
-    [b"", b"\0", b"\xff\xff\xff\xff", b"\x02\0\0\0{}", b"\x02\0\0\0{]" + zlib.compress(b""),
+    [(100_000).to_bytes(4, "little") + b"[" * 100_000,
+     b"", b"\0", b"\xff\xff\xff\xff", b"\x02\0\0\0{}", b"\x02\0\0\0{]" + zlib.compress(b""),
      pack({"a": 1})[:-1], pack({"a": 1}, b"xyz")[:-5], b"\x02\0\0\0\xff\xfe" + zlib.compress(b""),
      b"\x02\0\0\0[]" + zlib.compress(b"")],
 )  # fmt: skip
@@ -186,19 +187,6 @@ payloads = st.one_of(
     ),
 )  # fmt: skip
 
-CORPUS = [  # what once gave an error that was not ours
-    (100_000).to_bytes(4, "little") + b"[" * 100_000,  # a RecursionError
-    b"\xff\xff\xff\x7f" + b"{}",
-    pack({"attempt": 0, "fingerprint": "", "everybody": True, "ticks": 2**70}),  # OverflowError
-    pack({"attempt": 1e400, "fingerprint": "", "everybody": True, "ticks": 1}),
-    pack({"attempt": 0, "fingerprint": "", "everybody": True, "ticks": 1.5}),  # was read as 1
-    pack({"attempt": 0, "fingerprint": "", "everybody": True, "ticks": [3, 4]}),
-    pack({"attempt": 0, "fingerprint": "", "everybody": False, "ticks": 5}, b"\0"),  # by nobody
-    pack({"attempt": 0, "fingerprint": "", "everybody": True, "ticks": None}),
-    pack({"attempt": 0, "fingerprint": "", "everybody": True, "by_class": True}, bytes(16)),
-    pack({"attempt": 0, "fingerprint": "", "everybody": False, "ticks": 5}),  # no mask at all
-]
-
 
 def read(payload: bytes) -> Payment | None:
     """Return what a payload says, or None if it is refused in our words."""
@@ -209,11 +197,6 @@ def read(payload: bytes) -> Payment | None:
         return Payment.unpacked(payload, THREE)
     except LedgerTamperedError:
         return None
-
-
-@pytest.mark.parametrize("payload", CORPUS)
-def test_payloads_that_once_gave_other_errors(payload: bytes) -> None:
-    assert read(payload) is None
 
 
 @given(payloads)

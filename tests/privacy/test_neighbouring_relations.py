@@ -80,9 +80,6 @@ def test_a_guard_refuses_a_ledger_of_another_relation(accountant: str) -> None:
         Randomizer(special(accountant), trust="local")
 
 
-# ---- a planner in a loop
-
-
 # ---- the ledger
 
 

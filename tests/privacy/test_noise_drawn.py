@@ -305,30 +305,6 @@ def test_a_tie_takes_further_words_and_remembers_them() -> None:
 SCALE = 2**24 + 3_141_593
 
 
-@pytest.mark.parametrize("kind", PMF)
-def test_moments_and_law_at_a_real_scale(kind: str) -> None:
-    number = 200_000
-    values = getattr(seeded(), kind)(SCALE, (number,)) / SCALE
-    law = scipy.stats.laplace() if kind == "laplace_steps" else scipy.stats.norm()
-
-    def moment(power: int) -> float:
-        if power % 2:
-            return 0.0
-        return math.factorial(power) / (
-            1 if kind == "laplace_steps" else 2 ** (power // 2) * math.factorial(power // 2)
-        )
-
-    for power in (1, 2, 3, 4):
-        error = math.sqrt((moment(2 * power) - moment(power) ** 2) / number)
-        assert abs((values**power).mean() - moment(power)) < 6.2 * error
-    assert scipy.stats.kstest(values, law.cdf).pvalue > RARE
-    for wrong in (0.96, 1.04):
-        assert scipy.stats.kstest(values * wrong, law.cdf).pvalue < RARE
-    # The last steps are as equally likely as can be.
-    last = np.bincount(np.rint(values * SCALE).astype(np.int64) % 64)
-    assert scipy.stats.chisquare(last).pvalue > RARE
-
-
 def test_fine_normal_variates() -> None:
     values = seeded().fine_normal((20_000,))
     assert all(isinstance(value, int) for value in values)
@@ -360,11 +336,3 @@ def test_a_senseless_scale_is_refused(kind: str, scale: Any) -> None:
     message = f"scale = {scale!r}: expected a whole number from 1 to {2**50}"
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
         getattr(seeded(), kind)(scale, (1,))
-
-
-@pytest.mark.parametrize("kind", PMF)
-def test_a_scale_off_by_a_twentieth_shows(kind: str) -> None:
-    values = getattr(seeded(), kind)(20, (NUMBER,))
-    assert p_value(kind, 20, values) > RARE
-    assert p_value(kind, 21, values) < RARE
-    assert p_value(kind, 19, values) < RARE
