@@ -27,16 +27,15 @@ from command_line import Call, Done
 from processes import Processes
 
 TIMES = ("seconds", "ledger_head")  # what is never the same twice
-TINY = ["--dataset", "synthetic"] + [
-    part
-    for setting in (
-        "synthetic.clients=20",
-        "synthetic.items=15",
-        "synthetic.ratings_per_client=8",
-        "run.device=cpu",
-    )
-    for part in ("--set", setting)
-]
+
+
+def assigned(*settings: str) -> list[str]:
+    """Settings as the command line takes them."""
+    return [part for setting in settings for part in ("--set", setting)]
+
+
+SIZES = assigned("synthetic.clients=20", "synthetic.items=15", "synthetic.ratings_per_client=8")
+TINY = ["--dataset", "synthetic", *SIZES]
 
 pytestmark = pytest.mark.usefixtures("compiled_once", "plain_environment", "undrawn")
 
@@ -132,18 +131,10 @@ class TestRun:
         file = tmp_path / "with space ☃ 😀.csv"
         rows = [f"{u};{i};{1 + (u + i) % 5};{u % 2}" for u in range(4) for i in range(10)]
         file.write_text("who;what;stars;house\n" + "\n".join(rows) + "\n")
-        columns = [
-            part
-            for setting in (
-                "user_column=who",
-                "item_column=what",
-                "rating_column=stars",
-                "client_column=house",
-                "delimiter=;",
-                "scale=1:5",
-            )
-            for part in ("--set", f"data.{setting}")
-        ]
+        names = ("user_column=who", "item_column=what", "rating_column=stars")
+        columns = assigned(
+            *(f"data.{of}" for of in (*names, "client_column=house", "delimiter=;", "scale=1:5"))
+        )
         facts = object_of(call("data", "info", f"csv:{file}", *columns, "--json"))
         assert (facts["users"], facts["clients"], facts["scale"]) == (4, 2, [1.0, 5.0])
         done = call("run", "--dataset", f"csv:{file}", *columns, "--rounds", 2, "--json")
@@ -186,27 +177,25 @@ class TestResume:
 class TestTrouble:
     """What goes wrong on the way: code 1, one line, no traceback."""
 
-    def test_interrupted_while_loading(self, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-        def interrupt(*_: object, **__: object) -> None:
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(prepared, "ratings_of", interrupt)
-        assert call("run", "--rounds", 1) == (1, "", "interrupted\n")
-
     @pytest.mark.parametrize(
-        "error",
-        [MemoryError(), RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes")],
+        ("error", "said"),
+        [
+            (KeyboardInterrupt(), "interrupted"),
+            (MemoryError(), "error: out of memory"),
+            (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating"), "error: out of memory"),
+        ],
+        ids=["interrupt", "memory", "device"],
     )
-    def test_out_of_memory(
-        self, call: Call, monkeypatch: pytest.MonkeyPatch, error: Exception
+    def test_while_loading(
+        self, call: Call, monkeypatch: pytest.MonkeyPatch, error: BaseException, said: str
     ) -> None:
         def fail(*_: object, **__: object) -> None:
             raise error
 
         monkeypatch.setattr(prepared, "ratings_of", fail)
         done = call("run", "--rounds", 1, "--json")
-        assert (done.code, done.out) == (1, "")
-        assert done.err.startswith("error: out of memory")
+        assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
+        assert done.err.startswith(said)
 
     def test_no_such_device(self, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail() -> None:

@@ -101,8 +101,9 @@ def test_the_noise_is_real_unless_it_is_seeded() -> None:
     seeded = [train(**asked, seed=4) for _ in range(2)]
     np.testing.assert_array_equal(seeded[0].released, seeded[1].released)
     assert seeded[0].guarantee["private"] is False
-    with pytest.raises(ConfigError):
-        train(**(asked | {"settings": {"privacy.trust": "local"}}))
+    for refused in ({"settings": {"privacy.trust": "local"}}, {"model": "fedgnn"}):
+        with pytest.raises(ConfigError):
+            train(**(asked | refused))
 
 
 class _Stop(Exception):

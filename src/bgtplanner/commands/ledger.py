@@ -18,6 +18,7 @@ from bgtplanner.commands.options import (
     default,
     named_by_flags,
     need_simulator,
+    option,
     print_json,
 )
 from bgtplanner.errors import (
@@ -41,20 +42,16 @@ ledger_app = typer.Typer(
 LedgerFile = Annotated[
     Path, typer.Argument(help="A ledger file, or the folder of a run or a client.")
 ]
-_EPSILON, _DELTA = default("privacy.epsilon"), default("privacy.delta")
-_ROUNDS = default("federation.rounds")
 
 
 def budget(
-    epsilon: Annotated[float, typer.Option(help="What a client may spend in all.")] = _EPSILON,
-    delta: Annotated[float, typer.Option(help="Probability of losing more.")] = _DELTA,
-    rounds: Annotated[int, typer.Option(help="Equal rounds to spend it in.")] = _ROUNDS,
+    epsilon: Annotated[float, option("privacy.epsilon")] = default("privacy.epsilon"),
+    delta: Annotated[float, option("privacy.delta")] = default("privacy.delta"),
+    rounds: Annotated[int, option("federation.rounds")] = default("federation.rounds"),
     mechanism: Annotated[
         str | None, typer.Option(help=f"One of: {', '.join(MECHANISMS)}; all by default.")
     ] = None,
-    neighbours: Annotated[
-        str, typer.Option(help="replace-special | replace-one; auto: the former if possible.")
-    ] = "auto",
+    neighbours: Annotated[str, option("privacy.neighbours")] = default("privacy.neighbours"),
     noise_multiplier: Annotated[
         float | None, typer.Option(help="Also show what this noise multiplier costs.")
     ] = None,
@@ -70,12 +67,9 @@ def budget(
 
     with named_by_flags():
         table = quotes(
-            Budget(epsilon, delta),
-            rounds,
-            mechanism=mechanism,
+            Budget(epsilon, delta), rounds, mechanism=mechanism, neighbours=neighbours,
             noise_multiplier=noise_multiplier,
-            neighbours=neighbours,
-        )
+        )  # fmt: skip
     if as_json:
         asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "rounds": rounds}
         print_json({**asked, "noise_multiplier": noise_multiplier, "rules": table})
@@ -142,24 +136,26 @@ def verify(
 
     Example: `bgtplanner ledger verify runs/first --head 12:9f…`
     """
-    recorded = {} if head is None else {"--head": [Head.parse(head)]}
+    heads = {} if head is None else {"--head": [Head.parse(head)]}
     with _opened(ledger, read_only=True) as opened:
         rows, newest = opened.verify(), opened.head
         beside, unread = _recorded_heads(_file_of(ledger), witness)
-        recorded |= beside
-        known = _newest(opened, recorded)
+        heads |= beside
+        for source, recorded in heads.items():
+            try:
+                for one in recorded:
+                    opened.check_head(one)
+            except LedgerTamperedError as error:
+                raise LedgerTamperedError(f"{source}: {error}") from error
+    known = max((one.number for recorded in heads.values() for one in recorded), default=None)
     found = {
-        "rows": rows,
-        "head": str(newest),
-        "head_checked": known is not None,
+        "rows": rows, "head": str(newest), "head_checked": known is not None,
         "heads": [
-            {"from": source, "head": str(heads[-1]), "heads": len(heads)}
-            for source, heads in recorded.items()
+            {"from": source, "head": str(recorded[-1]), "heads": len(recorded)}
+            for source, recorded in heads.items()
         ],
-        "unread": unread,
-        "newest_known": known,
-        "warning": None,  # 0.2 warned of versions of SQLite
-    }
+        "unread": unread, "newest_known": known, "warning": None,  # 0.2 warned of SQLite
+    }  # fmt: skip
     verdict = "No row was cut off, unless the sources above were changed as well."
     if known is None or known < newest.number:
         last = "none is" if known is None else f"row {known} is the newest that is"
@@ -168,7 +164,7 @@ def verify(
             f"backup: {last} recorded elsewhere. Keep the head above, and give it with --head."
         )
     lines = [f"{rows} rows, all as they were written. Head: {newest}"]
-    lines += [f"  has row {of[-1].number}, known from {name}" for name, of in recorded.items()]
+    lines += [f"  has row {of[-1].number}, known from {name}" for name, of in heads.items()]
     lines += [f"  not read: {name}: {problem}" for name, problem in unread.items()]
     answer(as_json, found, *lines, verdict)
 
@@ -315,23 +311,7 @@ def _heads_in(path: Path) -> list[Head]:
         text = json.loads(path.read_text(encoding="utf-8")).get("ledger_head")
     elif path.name == "checkpoint.npz":  # in the planner's state
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            state = bytes(np.asarray(stored.get("planned", []), dtype=np.uint8))
-        text = json.loads(state or b"{}").get("head")
+            text = json.loads(bytes(stored["planned"])).get("head")
     else:
         return Witness(path).heads()
     return [] if text is None else [Head.parse(str(text))]
-
-
-def _newest(ledger: Ledger, recorded: dict[str, list[Head]]) -> int | None:
-    """Return the number of the newest recorded row, after checking that none has been lost.
-
-    Raises:
-        LedgerTamperedError: If the ledger has lost one; names the source.
-    """
-    for source, heads in recorded.items():
-        try:
-            for head in heads:
-                ledger.check_head(head)
-        except LedgerTamperedError as error:
-            raise LedgerTamperedError(f"{source}: {error}") from error
-    return max((head.number for heads in recorded.values() for head in heads), default=None)

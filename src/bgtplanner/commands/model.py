@@ -13,14 +13,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bgtplanner.commands.options import Json, Quiet, answer, need_path, need_simulator, say
+from bgtplanner.commands.options import (
+    Json,
+    Quiet,
+    answer,
+    need_path,
+    need_simulator,
+    say,
+    settings_options,
+)
 from bgtplanner.data.columns import is_number
 from bgtplanner.data.tables import TableFormat, read_table
 from bgtplanner.durable import replacing
 from bgtplanner.errors import ConfigError, DataError, StorageError
 from bgtplanner.published.difference import differences
 from bgtplanner.published.model import Model, Recommended, load_model
-from bgtplanner.runs.settings import parse_assignment
+from bgtplanner.runs.settings import TRAINING
 from bgtplanner.text import csv_text
 
 if TYPE_CHECKING:
@@ -34,44 +42,30 @@ model_app = typer.Typer(
 _SUFFIXES = (".json", ".jsonl", ".csv", ".parquet")
 
 
+@settings_options(
+    *("data.items", "data.scale", "model.name", "privacy.epsilon", "privacy.delta"),
+    "federation.rounds",
+    usual=TRAINING,
+)
 def train(
+    settings: dict[str, Any],
     ratings: Annotated[
         str, typer.Option(metavar="PATH", help="Table of all ratings, or the name of a data set.")
     ],
     out: Annotated[str, typer.Option(metavar="PATH", help="The model file to write.")],
-    items: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Public table of all items.")
-    ] = None,
-    scale: Annotated[
-        str | None,
-        typer.Option(help="LOW:HIGH, the lowest and the highest rating there can be."),
-    ] = None,
     clicks: Annotated[bool, typer.Option(help="There are no ratings, only clicks.")] = False,
     assume_public: Annotated[
         str | None,
         typer.Option(help="What may be read off the ratings: catalogue, scale, or both."),
     ] = None,
-    epsilon: Annotated[
-        float, typer.Option(help="What all trainings together may reveal about a person.")
-    ] = 3.0,
-    delta: Annotated[float, typer.Option(help="How likely it is that they reveal more.")] = 1e-5,
-    model: Annotated[str, typer.Option(help="One of: tastes, biases, factorization.")] = "tastes",
     ledger: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH",
-            help="Counts what is spent; or none.",
-            show_default="by the ratings",
-        ),
-    ] = None,
+        str, typer.Option(help="File that counts what is spent; auto: by the ratings; or none.")
+    ] = "auto",
     overwrite: Annotated[
         bool, typer.Option(help="Replace the model file; what was spent stays spent.")
     ] = False,
     seed: Annotated[
         int | None, typer.Option(help="Repeatable noise: the model is then not private.")
-    ] = None,
-    assign: Annotated[
-        list[str] | None, typer.Option("--set", help="Any config key: SECTION.KEY=VALUE.")
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -87,16 +81,14 @@ def train(
     from bgtplanner.report.terminal import Screen
     from bgtplanner.runs.train import train as trained
 
-    for flag, path in (("--ratings", ratings), ("--out", out), ("--items", items)):
+    for flag, path in (("--ratings", ratings), ("--out", out), ("--ledger", ledger)):
         need_path(flag, path)
     assumed: Any = [of.strip() for of in (assume_public or "").split(",") if of.strip()]
     show = _Shown(Screen(stderr=as_json), quiet or as_json)
     try:
         made = trained(
-            ratings, items=items, scale=scale, clicks=clicks, assume_public=assumed,
-            epsilon=epsilon, delta=delta, model=model, out=out, overwrite=overwrite, seed=seed,
-            ledger="auto" if ledger is None else None if ledger == "none" else ledger,
-            settings=dict(parse_assignment(text) for text in assign or []), progress=show,
+            ratings, clicks=clicks, assume_public=assumed, out=out, overwrite=overwrite, seed=seed,
+            ledger=None if ledger == "none" else ledger, settings=settings, progress=show,
         )  # fmt: skip
     finally:
         show.close()

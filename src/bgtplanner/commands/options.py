@@ -9,7 +9,7 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -37,6 +37,7 @@ def meanings(section: type) -> dict[str, str]:
 
 
 def _field(key: str) -> Any:
+    """Return what is known of a setting: its type, what it may be, and its default."""
     section, _, name = key.partition(".")
     return SECTIONS[section].model_fields[name]
 
@@ -55,53 +56,52 @@ def default(key: str) -> Any:
     return packaged("recommended")["usual"].get(section, {}).get(name, usual)
 
 
-def option(key: str) -> Any:
+def option(key: str, usual: Any = None) -> Any:
     """Return the option of a setting, with its meaning, the names it can have, and its default."""
     section, _, name = key.partition(".")
     meaning = re.split(r"(?<=\.) ", meanings(SECTIONS[section])[name])[0]
-    names, usual = choices(key), default(key)
+    names, usual = choices(key), default(key) if usual is None else usual
     help_text = f"{meaning} One of: {', '.join(names)}." if names else meaning
     return typer.Option(FLAGS[key], help=help_text, show_default=usual is not None and str(usual))
 
 
-def settings_options(*keys: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def settings_options(
+    *keys: str, usual: Mapping[str, Any] | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the flags of some settings, and ``--set`` for all.
 
     The command gets what was given as one argument, `settings`: values by key. A flag wins over
-    ``--set``.
+    ``--set``. Help shows the preset's defaults, or what is `usual` for the command.
     """
-    places = {FLAGS[key].removeprefix("--").replace("-", "_"): key for key in keys}
+    flags = {FLAGS[key].removeprefix("--").replace("-", "_"): key for key in keys}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        kinds = {place: Annotated[_kind(key), option(key)] for place, key in places.items()}
-        named = functools.partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
-        parameters = [
-            named(name, default=None, annotation=kind)
-            for name, kind in (kinds | {"assign": _Assign}).items()
-        ]
-        own = inspect.signature(command, eval_str=True).parameters.values()
-        parameters += [
-            named(of.name, default=of.default, annotation=of.annotation)
-            for of in own
-            if of.name != "settings"
-        ]
+        kinds: dict[str, Any] = {
+            name: Annotated[_kind(key), option(key, (usual or {}).get(key))]
+            for name, key in flags.items()
+        }
+        kinds["assign"] = _Assign
+        own = inspect.signature(command, eval_str=True).parameters
+        new = inspect.Parameter("settings", inspect.Parameter.KEYWORD_ONLY, default=None)
+        added = [new.replace(name=name, annotation=kind) for name, kind in kinds.items()]
+        rest = [of.replace(kind=new.kind) for name, of in own.items() if name != "settings"]
 
         @functools.wraps(command)
         def called(**given: Any) -> None:
             settings = dict(parse_assignment(text) for text in given.pop("assign") or [])
-            flags = {key: given.pop(place) for place, key in places.items()}
-            settings |= {key: value for key, value in flags.items() if value is not None}
+            named = {key: given.pop(name) for name, key in flags.items()}
+            settings |= {key: value for key, value in named.items() if value is not None}
             command(**given, settings=settings)
 
-        vars(called)["__signature__"] = inspect.Signature(parameters)
-        called.__annotations__ = {of.name: of.annotation for of in parameters}
+        vars(called)["__signature__"] = inspect.Signature([*added, *rest])
+        called.__annotations__ = {of.name: of.annotation for of in (*added, *rest)}
         return called
 
     return decorate
 
 
 def _kind(key: str) -> Any:
-    """The type that the command line reads; everything else is checked with the config."""
+    """Return the type that the command line reads; all else is checked with the config."""
     annotation = _field(key).annotation
     numbers = [of for of in (annotation, *get_args(annotation)) if of in (int, float)]
     return (numbers or [str])[0] | None

@@ -157,7 +157,7 @@ class Ratings:
         fits = isinstance(catalogue, Catalogue)
         refuse_unless(fits, "catalogue", catalogue, "a Catalogue; see Catalogue.from_frame")
         texts = catalogue.labels
-        numbers = self.item_labels.dtype.kind in "iuf" and all(map(_WHOLE.fullmatch, texts))
+        numbers = all(map(_WHOLE.fullmatch, texts))  # whatever has been rated
         labels = texts.astype(np.int64) if numbers else texts
         order = np.argsort(labels, kind="stable")
         labels = labels[order]

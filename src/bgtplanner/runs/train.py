@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgtplanner.arguments import as_path, as_settings, refuse_unless
+from bgtplanner.data.catalogue import Catalogue, read_items
 from bgtplanner.data.datasets import DATASETS
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split
@@ -46,12 +47,9 @@ from bgtplanner.runs.assembly import (
 )
 from bgtplanner.runs.config import Config, load_config
 from bgtplanner.runs.interrupts import stop_requests
-from bgtplanner.runs.prepared import fingerprint_of, ratings_of
+from bgtplanner.runs.prepared import fingerprint_of, ratings_from, ratings_of
 from bgtplanner.runs.publish import guarantee_of, model_of
-
-EPSILON = 3.0
-"""The default. Whoever guesses from the model whether somebody is in it is then right at most 64
-times in 100, where a coin is right 50 times; with 10, it would be 84 times."""
+from bgtplanner.runs.settings import TRAINING
 
 Public = Literal["catalogue", "scale"]
 
@@ -68,7 +66,6 @@ _FIXED: dict[str, Any] = {
 }
 """Settings that a training has and that cannot be chosen."""
 
-_ROUNDS = 20  # each pays; more would only be waited for
 _LOST = 1e6  # no parameter that predicts ratings from 0 to 1 is anywhere near
 Progress = Callable[[int, int, float], None]
 
@@ -80,8 +77,7 @@ def train(
     scale: tuple[float, float] | str | None = None,
     clicks: bool = False,
     assume_public: Sequence[Public] = (),
-    epsilon: float = EPSILON,
-    delta: float = 1e-5,
+    epsilon: float = TRAINING["privacy.epsilon"],
     model: Learner | str | None = None,
     ledger: Path | str | None = "auto",
     out: Path | str | None = None,
@@ -100,14 +96,13 @@ def train(
         assume_public: What may be read off the ratings although it reveals something about
             people: ``catalogue``, which items occur, and ``scale``. The model then says so.
         epsilon: What all trainings with this ledger together may reveal about a person.
-        delta: The probability with which they may reveal more.
         model: ``tastes``, ``biases``, ``factorization``, or a learner.
         ledger: The file that counts what was spent; by default beside the ratings. With None,
             nothing is counted beyond this training, and the model says so.
         out: The model file to write. An interrupted training goes on from the state beside it.
         overwrite: Whether to replace it, and to begin anew. What was spent stays spent.
         seed: Makes the noise repeatable, for experiments: the model says that it is not private.
-        settings: Other config keys, such as ``{"federation.rounds": 10}``.
+        settings: Other config keys, such as ``{"privacy.delta": 1e-6}``; these win.
         progress: Is called with the round, the number of rounds, and the share that was spent.
 
     Example:
@@ -115,13 +110,34 @@ def train(
         >>> len(made.recommend({}, top=3))
         3
     """
-    chosen, given = _chosen(
-        ratings, items=items, scale=scale, clicks=clicks, model=model, seed=seed,
-        more={"privacy.epsilon": epsilon, "privacy.delta": delta, **as_settings(settings)},
-    )  # fmt: skip
-    config = load_config(preset="recommended", settings=chosen)
+    stated, given = model_given(model)
+    named = {"data.dataset": "demo", **TRAINING, "privacy.epsilon": epsilon}
+    if isinstance(ratings, str | Path):
+        text = str(ratings)
+        known = text in DATASETS or text.startswith(("csv:", "parquet:"))
+        kind = "parquet" if text.endswith(".parquet") else "csv"
+        named["data.dataset"] = text if known else f"{kind}:{text}"
+    if isinstance(items, str | Path):
+        named["data.items"] = str(items)
+    if scale is not None:
+        named["data.scale"] = scale if isinstance(scale, str) else ":".join(map(str, scale))
+    if clicks:
+        named["data.rating_column"] = "none"
+    if seed is not None:
+        named["run.seed"] = seed
+    chosen = named | stated | as_settings(settings)
+    for key in _FIXED.keys() & chosen.keys():
+        raise ConfigError(f"{key}: is fixed in a training; leave it out, or use `run`")
+    unscaled = not clicks or chosen.get("data.scale") is None
+    ConfigError.unless(unscaled, "scale", chosen.get("data.scale"), "nothing: clicks have none")
+    config = load_config(preset="recommended", settings=chosen | _FIXED)
     use_compilation_cache()
-    data = _ratings(ratings, config, items)
+    if isinstance(ratings, str | Path):
+        data, items = ratings_of(config), None if isinstance(items, str | Path) else items
+    else:
+        data = ratings if isinstance(ratings, Ratings) else ratings_from(ratings, chosen)
+    if items is not None:
+        data = data.with_catalogue(items if isinstance(items, Catalogue) else read_items(items))
     assumed = _assumed(data, assume_public)
     target = None if out is None else as_path("out", out)
     if target is not None and target.exists() and not overwrite:
@@ -138,57 +154,6 @@ def train(
         return made
     finally:
         training.close()
-
-
-def _chosen(
-    ratings: Any,
-    *,
-    items: Any,
-    scale: tuple[float, float] | str | None,
-    clicks: bool,
-    model: Learner | str | None,
-    seed: int | None,
-    more: dict[str, Any],
-) -> tuple[dict[str, Any], Given]:
-    """Return the settings that the arguments stand for, and the learner if it is an object."""
-    for key in _FIXED.keys() & more.keys():
-        raise ConfigError(f"{key}: is fixed in a training; leave it out, or use `run`")
-    said, given = model_given(model)
-    named: dict[str, Any] = {"data.dataset": "demo", "federation.rounds": _ROUNDS}
-    if isinstance(ratings, str | Path):
-        text = str(ratings)
-        known = text in DATASETS or text.startswith(("csv:", "parquet:"))
-        kind = "parquet" if text.endswith(".parquet") else "csv"
-        named["data.dataset"] = text if known else f"{kind}:{text}"
-    if isinstance(items, str | Path):
-        named["data.items"] = str(items)
-    if scale is not None:
-        fits = isinstance(scale, str) or (isinstance(scale, tuple | list) and len(scale) == 2)
-        ConfigError.unless(fits, "scale", scale, "the smallest and the largest rating: (1, 5)")
-        named["data.scale"] = scale if isinstance(scale, str) else f"{scale[0]}:{scale[1]}"
-    if clicks:
-        unless = scale is None
-        ConfigError.unless(unless, "scale", scale, "nothing: clicks have no scale")
-        named["data.rating_column"] = "none"
-    if seed is not None:
-        named["run.seed"] = seed
-    return named | said | more | _FIXED, given
-
-
-def _ratings(ratings: Any, config: Config, items: Any) -> Ratings:
-    """Return the ratings, with the catalogue if it was given as an object."""
-    from bgtplanner.data.catalogue import Catalogue
-
-    if isinstance(ratings, str | Path):
-        found = ratings_of(config)
-    elif isinstance(ratings, Ratings):
-        found = ratings
-    else:
-        column = None if config.data.rating_column == "none" else "rating"
-        bounds = tuple(map(float, config.data.scale.split(":"))) if config.data.scale else None
-        how: dict[str, Any] = {} if bounds is None or column is None else {"scale": bounds}
-        found = Ratings.from_frame(ratings, value=column, **how)
-    return found.with_catalogue(items) if isinstance(items, Catalogue) else found
 
 
 def _assumed(ratings: Ratings, assume_public: Sequence[str]) -> list[str]:
@@ -239,6 +204,9 @@ class _Training:
         federation = federation_of(
             config, ratings.n_items, given.model, clients=clients, implicit=implicit
         )
+        if type(federation.model).publishes is Learner.publishes:  # before anything is spent
+            name = config.model.name
+            raise ConfigError(f"--model {name}: publishes no model file; use tastes or biases")
         self.engine = CentralTraining(
             federation, split, seed=config.run.seed, device=config.run.device
         )
