@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import os
-import pty
 import re
 import subprocess
 import sys
@@ -22,20 +21,13 @@ import typer
 
 from bgtplanner import cli
 from bgtplanner.runs import loop, prepared
-from bgtplanner.runs.config import load_config
 from command_line import Call, Done
-from processes import Processes
 
 TIMES = ("seconds", "ledger_head")  # what is never the same twice
 
 
-def assigned(*settings: str) -> list[str]:
-    """Settings as the command line takes them."""
-    return [part for setting in settings for part in ("--set", setting)]
-
-
-SIZES = assigned("synthetic.clients=20", "synthetic.items=15", "synthetic.ratings_per_client=8")
-TINY = ["--dataset", "synthetic", *SIZES]
+SIZES = ("synthetic.clients=20", "synthetic.items=15", "synthetic.ratings_per_client=8")
+TINY = ["--dataset", "synthetic", *(part for size in SIZES for part in ("--set", size))]
 
 pytestmark = pytest.mark.usefixtures("compiled_once", "plain_environment", "undrawn")
 
@@ -127,22 +119,6 @@ class TestRun:
         assert done.err == ""
         assert object_of(done) == json.loads((tmp_path / "run" / "summary.json").read_text())
 
-    def test_csv_with_named_columns(self, call: Call, tmp_path: Path) -> None:
-        file = tmp_path / "with space ☃ 😀.csv"
-        rows = [f"{u};{i};{1 + (u + i) % 5};{u % 2}" for u in range(4) for i in range(10)]
-        file.write_text("who;what;stars;house\n" + "\n".join(rows) + "\n")
-        names = ("user_column=who", "item_column=what", "rating_column=stars")
-        columns = assigned(
-            *(f"data.{of}" for of in (*names, "client_column=house", "delimiter=;", "scale=1:5"))
-        )
-        facts = object_of(call("data", "info", f"csv:{file}", *columns, "--json"))
-        assert (facts["users"], facts["clients"], facts["scale"]) == (4, 2, [1.0, 5.0])
-        done = call("run", "--dataset", f"csv:{file}", *columns, "--rounds", 2, "--json")
-        assert object_of(done)["clients"] == 2
-        (folder,) = Path("runs").iterdir()
-        assert load_config(file=folder / "config.toml").data.dataset == f"csv:{file}"
-        assert object_of(call("resume", folder, "--json"))["rounds_run"] == 2
-
 
 class TestResume:
     def test_after_a_stop(
@@ -227,29 +203,6 @@ COMMAND = str(Path(sys.executable).parent / "bgtplanner")
 
 
 class TestRealProcess:
-    def test_terminal(self, processes: Processes, tmp_path: Path) -> None:
-        ours, theirs = pty.openpty()
-        process = processes.start(
-            [COMMAND, "run", *TINY, "--rounds", "3", "--out", tmp_path / "run"],
-            stdin=subprocess.DEVNULL,
-            stdout=theirs,
-            stderr=theirs,
-            env=environment(),
-        )
-        os.close(theirs)
-        output = b""
-        with contextlib.suppress(OSError):  # the other end was closed
-            while chunk := os.read(ours, 1 << 16):
-                output += chunk
-        os.close(ours)
-        assert process.wait() == 0
-        text = output.decode()
-        assert "\x1b[?25l" in text  # the cursor is hidden while the bar is there
-        assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
-        assert "━━━━" in text
-        assert "3/3" in without_codes(text)
-        assert "Report: " in text
-
     @pytest.mark.parametrize("arguments", [["data", "list"], ["run", *TINY, "--rounds", "3"]])
     def test_nobody_reads(self, arguments: list[str]) -> None:
         read, write = os.pipe()

@@ -33,9 +33,6 @@ from writing.output import SOMETIMES, shown_outputs  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
-REASONS = ("real data", "network", "installs", "hours", "minutes", "elsewhere", "waits")
-"""How a reason not to run a block begins."""
-
 ELSEWHERE = {
     "docs/deployment.md": "minutes, by tests/flower/test_guide.py",
     "docs/paper.md": "hours, by make paper",
@@ -46,8 +43,6 @@ ELSEWHERE = {
     },
 }
 """Pages whose blocks are written, or run, by something else; what they name is checked here."""
-
-NOT_CODE = ("text", "toml")
 FEW = {
     "run": ["--rounds", "4"],
     "compare": ["--rounds", "4", "--seeds", "0"],
@@ -68,21 +63,6 @@ def read(page: str) -> str:
 
 def reason_of(page: str, block: Block) -> str | None:
     return ELSEWHERE.get(page, block.reason)
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_every_block_is_run_or_says_why_not(page: str) -> None:
-    for block in blocks_of(read(page)):
-        where = f"{page}, line {block.line}"
-        if block.language in CODE:
-            reason = reason_of(page, block)
-            assert reason or block.language != "bash", f"{where}: a script; say who runs it"
-            assert reason is None or reason.startswith(REASONS), f"{where}: {reason}"
-            assert block.mark == "" or block.reason, f"{where}: <!-- {block.mark} -->?"
-        else:
-            known = block.language in NOT_CODE or re.match(r"\{[\w-]+\}", block.language)
-            assert known, f"{where}: a block of {block.language}?"
-            assert block.mark in ("", "output"), where
 
 
 @pytest.mark.parametrize("page", PAGES)

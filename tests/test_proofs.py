@@ -13,8 +13,6 @@ from bgtplanner.privacy.mechanisms import MECHANISMS
 REPOSITORY = Path(__file__).parents[1]
 PROOFS = REPOSITORY / "docs" / "proofs"
 PAGES = sorted(path.stem for path in PROOFS.glob("*.md"))
-PARTS = ["Inputs", "Relation and sensitivity", "Statement", "Proof"]
-PARTS += ["Numbers in a computer", "Tests"]
 
 
 def read(page: str) -> str:
@@ -31,13 +29,6 @@ def test_every_mechanism_and_every_sound_rule_has_a_page() -> None:
     for page in PAGES:
         assert f"proofs/{page}\n" in contents
         assert page == "index" or f"({page}.md)" in read("index")
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if page != "index"])
-def test_every_page_has_all_its_parts(page: str) -> None:
-    headings = re.findall(r"^## (.+)$", read(page), re.MULTILINE)
-    assert [heading for heading in headings if heading in PARTS] == PARTS
-    assert r"\square" in read(page)
 
 
 @pytest.mark.parametrize("page", PAGES)

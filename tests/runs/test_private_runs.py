@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from bgtplanner import Result, resume, simulate
-from bgtplanner.errors import ConfigError
 from bgtplanner.paper.accounting import client_level
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.runs.config import load_config
@@ -217,20 +216,3 @@ class TestPolicies:
         assert [record["paid"] for record in rests.rounds[number:]] == [0] * (ROUNDS - number)
         mine, theirs = (result.simulation.arrays()["shared/items"] for result in (rests, ends))
         assert np.array_equal(mine, theirs)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"planning__options": {"no_such": 1}}, r"planning\.options\.no_such: expected one of"),
-        ({"privacy__budgets": "1:0.5"}, "shares that sum to 1"),
-        (
-            {"privacy__unit": "row", "privacy__trust": "local", "planning__target": 0.2},
-            "nothing pays for it",
-        ),
-    ],
-)
-def test_what_cannot_be(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=words):
-        tiny(tmp_path / "run", **changes)
-    assert not (tmp_path / "run").exists(), "refused before anything is written"
