@@ -1,49 +1,15 @@
-"""A learner that explains its ranking, and ratings of items with titles and genres, for tests."""
+"""Ratings of items with titles and genres, by people who have a taste for one, for tests."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.models.bias import Biases
-from bgtplanner.models.interactions import Interactions, Shared
-from bgtplanner.models.learner import Local
-from bgtplanner.published.reasons import Explanation
 
 GENRES = ("Drama", "Horror", "War")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Explaining(Biases):
-    """The bias model, ranking also by how often a user picks a genre."""
-
-    def rank(
-        self, shared: Shared, local: Local, interactions: Interactions, users: Array
-    ) -> Array:
-        """Quality, popularity, and each user's interest in the features."""
-        why = self.explain(shared, local, interactions, users)
-        of_all = shared.items[:, 1] + shared.items[:, 0] / 0.1
-        return of_all[None] + why.interest @ interactions.features.T
-
-    def explain(
-        self, shared: Shared, local: Local, interactions: Interactions, users: Array
-    ) -> Explanation:
-        """Say so."""
-        del local
-        features = interactions.features
-        had = interactions.present[:, None] * features[interactions.item]
-        share = features.mean(axis=0)
-        picked = interactions.sum_by_user(had) + share
-        number = interactions.sum_by_user(interactions.present) + 1.0
-        interest = jnp.log(picked / number[:, None] / share)
-        return Explanation(
-            popularity=shared.items[:, 1], quality=shared.items[:, 0], interest=interest[users]
-        )
 
 
 def genre_ratings(users: int = 12, items: int = 24, seed: int = 3) -> Ratings:

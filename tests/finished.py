@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from bgtplanner.runs.folder import MODEL
+
 TIMES = ("seconds", "ledger_head")  # what is never the same twice
 
 
@@ -18,15 +20,20 @@ def timeless(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def state_of(folder: Path) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
-    """All that a finished run is, except how long it took."""
-    with np.load(folder / "checkpoint.npz", allow_pickle=False) as stored:
-        arrays = {
-            name: (str(stored[name].dtype), stored[name].shape, stored[name].tobytes())
-            for name in stored.files
-            if name not in ("seconds", "planned")
-        }
-        if "planned" in stored.files:
-            arrays["planned"] = _policy_of(stored["planned"])
+    """All that a finished run is, except how long it took; and all that it was, if that is there.
+
+    A test that compares the states of clients and planners keeps `RunFolder.forget` from deleting
+    the checkpoint.
+    """
+    model, checkpoint = folder / MODEL, folder / "checkpoint.npz"
+    arrays: dict[str, Any] = {MODEL: model.read_bytes()} if model.exists() else {}
+    if checkpoint.exists():
+        with np.load(checkpoint, allow_pickle=False) as stored:
+            for name in set(stored.files) - {"seconds", "planned"}:
+                array = stored[name]
+                arrays[name] = (str(array.dtype), array.shape, array.tobytes())
+            if "planned" in stored.files:
+                arrays["planned"] = _policy_of(stored["planned"])
     lines = (folder / "rounds.jsonl").read_text().splitlines()
     summary = json.loads((folder / "summary.json").read_text())
     return arrays, [timeless(json.loads(line)) for line in lines], timeless(summary)

@@ -155,7 +155,7 @@ def write_run(path: Path, config: Config, rounds_done: int | None = None) -> Pat
     """Write the folder of a config's run."""
     records, policy = records_of(config)
     facts = made_facts(config)
-    with RunFolder.create(path, config, fingerprint="made up", facts=facts) as folder:
+    with RunFolder.create(path, config, data="made up", facts=facts) as folder:
         for record in records[:rounds_done]:
             folder.append_round(record)
         if rounds_done is None:

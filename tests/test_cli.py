@@ -95,22 +95,22 @@ class TestRun:
         assert "\r" not in done.out
         lines = done.out.splitlines()
         assert (
-            lines[0] == "demo: 300 clients, 300 items, 11,885 ratings to train on, 3,115 to test"
+            lines[0] == "demo: 300 clients, 300 items, 11,885 ratings to train on, 3,115 held out"
         )
         assert [line for line in lines if line.startswith("round 3/3  RMSE")]
         for predictor in ("each client alone, as served", "popularity", "tastes, as served"):
             assert [line for line in lines if line.startswith(predictor)]
-        assert lines[-2] == f"Report: {out}/report.html"
-        assert all(len(line) <= 80 for line in lines[:-2])
+        assert lines[-3] == f"Report: {out}/report.html"
+        assert all(len(line) <= 80 for line in lines[:-3])
         assert (out / "report.html").is_file()
         assert sorted(path.name for path in out.iterdir()) == [
             ".lock",
-            "checkpoint.npz",
             "config.toml",
             "examples.json",
             "ledger.sqlite",
             "report.html",
             "rounds.jsonl",
+            "run.model",
             "summary.json",
         ]
 

@@ -42,7 +42,7 @@ class Fake:
         value = 0.3 + 0.01 * config.run.seed
         names = ("final", "best", "served", "constant", "user_mean", "client_alone")
         summary = {f"{kind}_{name}": value for kind in ("rmse", "f1") for name in names}
-        with RunFolder.create(out, config, fingerprint="x") as folder:
+        with RunFolder.create(out, config) as folder:
             folder.write("summary.json", summary)
 
 

@@ -32,12 +32,15 @@ def test_on_one_screen(
         "Spent at most",
     ):
         assert words in said
-    assert lines[-2:] == [
+    assert lines[-3:] == [
         "Report: runs/first/report.html",
         "Next: bgtplanner recommend runs/first --user 0",
+        "For a model of all ratings: bgtplanner train --ratings demo --out my.model",
     ]
-    listed = command_line(*lines[-1].split()[2:])
-    assert (listed.code, len(listed.out.splitlines())) == (0, 10), "what is next works"
+    assert "held out" in lines[0]
+    listed = command_line(*lines[-2].split()[2:])
+    assert (listed.code, len(listed.out.splitlines())) == (0, 11), "what is next works"
+    assert command_line(*lines[-1].split()[7:], "--set", "federation.rounds=1").code == 0
 
 
 def test_the_next_command_can_be_typed_as_it_stands(

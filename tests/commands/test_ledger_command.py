@@ -113,14 +113,13 @@ def made_run(path: Path, dataset: str) -> None:
     """A run's folder with a ledger, as a run with a budget leaves it behind."""
     from bgtplanner.runs.config import load_config
     from bgtplanner.runs.folder import RunFolder
-    from bgtplanner.runs.prepared import fingerprint_of, ratings_of, split_of
+    from bgtplanner.runs.prepared import ratings_of
 
     config = load_config(settings={"data.dataset": dataset, "federation.rounds": 2})
     ratings = ratings_of(config)
-    mark = fingerprint_of(split_of(config, ratings))
     budgets = Budgets.per_client([1.0 + index for index in range(ratings.n_clients)], 1e-5)
     with (
-        RunFolder.create(path, config, fingerprint=mark) as folder,
+        RunFolder.create(path, config) as folder,
         Ledger.create(path / "ledger.sqlite", budgets, "laplace/basic") as ledger,
     ):
         for number in range(2):

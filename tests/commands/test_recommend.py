@@ -1,10 +1,13 @@
-"""A recommender recommends: `recommend`, `predict`, and the same in Python."""
+"""A recommender recommends: `recommend`, `predict`, `export`, and the same in Python."""
 
 from __future__ import annotations
 
 import csv
 import json
+import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import pytest
 from pyarrow import parquet
 from typer.testing import CliRunner
 
-from bgtplanner import Ratings, simulate
+from bgtplanner import load_model, simulate
 from bgtplanner.cli import app
 from bgtplanner.errors import (
     ConfigError,
@@ -22,8 +25,9 @@ from bgtplanner.errors import (
     RunFolderError,
     StorageError,
 )
-from bgtplanner.runs import run as runs
-from bgtplanner.runs.run import load
+from bgtplanner.runs import result as results
+from bgtplanner.runs.folder import RunFolder
+from bgtplanner.runs.run import load, resume
 from explaining import genre_ratings
 
 SETTINGS = {
@@ -48,76 +52,76 @@ def call(*arguments: object) -> tuple[Any, str]:
     return done.exception, done.output
 
 
-def test_the_run_again(folder: Path) -> None:
+def test_the_run_again_without_its_clients_states(folder: Path) -> None:
     first = simulate("synthetic", rounds=5, epsilon=500, settings=SETTINGS)
     again = load(folder)
     users, items = again.ratings.user_labels[:3], again.ratings.item_labels[:3]
     assert (again.predict(users, items) == first.predict(users, items)).all()
+    assert first.simulation is not None
+    theirs = first.simulation.predict([0, 1, 2], [0, 1, 2])
+    assert again.predict(users, items) == pytest.approx(5 * theirs, abs=1e-4)
     assert again.summary["rmse_final"] == first.summary["rmse_final"]
     assert len(again.rounds) == 5
+    assert not (folder / "checkpoint.npz").exists()
+    assert not {"data", "key"} & RunFolder(folder).notes().keys(), "a guess could be checked"
+    assert resume(folder).summary == again.summary
 
 
-def test_unrated_items_best_first(folder: Path) -> None:
+def test_nothing_that_the_person_has_rated_not_even_in_the_test_set(folder: Path) -> None:
     result = load(folder)
-    user = result.ratings.user_labels[2]
-    best = result.recommend(user, top=100)
-    known = result.simulation.known()
-    rated = set(result.ratings.item_labels[known.item[known.user == 2]].tolist())
-    assert {item for item, _ in best}.isdisjoint(rated)
-    assert len(rated) < (result.ratings.user == 2).sum(), "items of the test set are recommended"
-    assert len(best) == result.ratings.n_items - len(rated) > 0
-    items, values = zip(*best, strict=True)
-    place = {label: at for at, label in enumerate(result.ratings.item_labels.tolist())}
-    scores = np.asarray(result.simulation.rank(np.array([2])))[0][[place[item] for item in items]]
-    assert scores.tolist() == sorted(scores.tolist(), reverse=True)
-    assert np.ptp(scores) > 0
-    assert result.recommend(user, top=2) == best[:2]
-    assert values == pytest.approx(result.predict([user] * len(items), items))
+    of = result.ratings
+    for place, (user, rows) in enumerate(result.recommend_many(top=100)):
+        rated = of.item_labels[of.item[of.user == place]].tolist()
+        assert user == of.user_labels[place]
+        assert {row.item for row in rows} == set(of.item_labels.tolist()) - set(rated)
+        assert [row.item for row in result.recommend(user, 2)] == [row.item for row in rows[:2]]
 
 
 def test_on_the_command_line(folder: Path, tmp_path: Path) -> None:
     result = load(folder)
     user = result.ratings.user_labels[2]
-    item, value = result.recommend(user)[0]
-    first = result.recommendations([user]).rows[0]
-    assert result.ratings.catalogue is not None
-    assert result.ratings.catalogue.titles is not None
-    title = str(result.ratings.catalogue.titles[result.ratings.item_labels.tolist().index(item)])
+    first = result.recommend(user)[0]
     assert first.reason
-    target = tmp_path / "model.npz"
-    error, out = call("recommend", folder, "--client", user, "--export", target, "--json")
+    error, out = call("recommend", folder, "--client", user, "--json")
     assert error is None
     shown = json.loads(out)
-    assert shown["items"][0] == {
-        "place": 1, "item": item, "title": title, "predicted": value, "reason": first.reason
-    }  # fmt: skip
-    assert (shown["client"], shown["note"], shown["unfinished"]) == (user, None, None)
-    with np.load(target) as stored:
-        assert stored["items"].shape[0] == result.ratings.n_items
-        assert set(stored.files) == {"items", "dense", "item_labels", "scale"}
+    assert shown["items"][0] == {key: of for key, of in first._asdict().items() if key != "user"}
+    assert (shown["user"], shown["note"]) == (user, result.model.verdict().headline)
+    mine, rows = tmp_path / "mine.csv", np.flatnonzero(result.ratings.user == 2)
+    values = result.ratings.to_raw(result.ratings.value[rows])
+    pairs = zip(result.ratings.item_labels[result.ratings.item[rows]], values, strict=True)
+    mine.write_text("item,rating\n" + "".join(f"{item},{value}\n" for item, value in pairs))
+    error, _ = call("export", folder, "--out", tmp_path / "run.model")
+    assert error is None
+    for model in (folder, tmp_path / "run.model"):
+        _, out = call("recommend", model, "--history", mine, "--json")
+        assert json.loads(out)["items"] == shown["items"], "the same code, of the same model"
     _, out = call("recommend", folder, "--client", user, "--top", 2)
-    assert len(out.splitlines()) == 2
+    assert len(out.splitlines()) == 2 + 1
+    item, value = str(first.item), result.predict(user, first.item)
     _, out = call("predict", folder, "--user", user, "--item", item, "--json")
     assert json.loads(out) == {
-        "client": str(user), "item": str(item), "title": title, "predicted": pytest.approx(value)
+        "client": str(user), "item": item, "title": first.title, "predicted": value
     }  # fmt: skip
     _, out = call("predict", folder, "--user", user, "--item", item)
-    assert out == f"{value:.3f}  {title}\n"
+    assert out == f"{value:.3f}  {first.title}\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "kind", "message"),
     [
         (["recommend", "{run}", "--client", "123456"], DataError, "not in the ratings"),
-        (["recommend", "{run}", "--client", "9" * 30], DataError, "whole number"),
         (["recommend", "{run}", "--client", "1", "--top", "0"], ConfigError, "--top = 0"),
         (["recommend", "{run}"], ConfigError, "LABEL, or --all"),
         (["recommend", "{run}", "--client", "1", "--all"], ConfigError, "exclude each other"),
+        (["recommend", "{run}", "--all", "--history", "x"], ConfigError, "exclude each other"),
         (["recommend", "{run}", "--all", "--out", "x.txt"], ConfigError, "ends in .json"),
         (["recommend", "{run}", "--all", "--out", "/no/x.csv"], StorageError, "--out /no/x.csv"),
         (["recommend", "{run}", "--all", "--ratings", "csv:/no.csv"], RunFolderError, "/no.csv"),
         (["recommend", "", "--client", "1"], ConfigError, "FOLDER"),
-        (["predict", "{run}", "--client", "1", "--item", "x"], DataError, "--item x"),
+        (["predict", "{run}", "--client", "1", "--item", "x"], DataError, "item 'x'"),
+        (["export", "{run}", "--out", "/no/x.model"], StorageError, "/no/x.model"),
+        (["export", "{run}", "--out", "{run}/run.model"], RunFolderError, "exists"),
     ],
 )
 def test_refused(folder: Path, arguments: list[str], kind: type, message: str) -> None:
@@ -126,18 +130,18 @@ def test_refused(folder: Path, arguments: list[str], kind: type, message: str) -
     assert message in str(error)
 
 
-def test_not_finished_or_not_its_ratings(folder: Path, tmp_path: Path) -> None:
-    result = load(folder)
-    with pytest.raises(StorageError, match="cannot be written"):
-        result.export(tmp_path / "no" / "model.npz")
-    with pytest.raises(DataError, match="user 1000000000 is not in the ratings"):
-        result.recommend(10**9)
-    other = Ratings.from_arrays(["a", "b"] * 9, range(18), [1.0] * 18)
-    with pytest.raises(RunFolderError, match="not those"):
-        load(folder, ratings=other)
+def test_not_finished(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_bytes((folder / "config.toml").read_bytes())
     with pytest.raises(RunFolderError, match="not finished"):
         load(tmp_path)
+
+
+def test_a_model_without_a_file_has_no_lists(tmp_path: Path) -> None:
+    settings = SETTINGS | {"model.name": "fedgnn"}
+    simulate("synthetic", rounds=2, settings=settings, out=tmp_path / "run")
+    error, _ = call("recommend", tmp_path / "run", "--all")
+    assert isinstance(error, ConfigError)
+    assert "publishes no model" in str(error)
 
 
 def test_a_run_that_ends_with_its_budget_keeps_its_last_state(tmp_path: Path) -> None:
@@ -145,67 +149,49 @@ def test_a_run_that_ends_with_its_budget_keeps_its_last_state(tmp_path: Path) ->
     settings = SETTINGS | {"federation.after_budget": "stop", "planning.policy": "adpml"}
     done = simulate("synthetic", rounds=30, settings=settings, out=path)
     assert 1 <= done.summary["rounds_run"] < 30
-    assert load(path).simulation.next_round == done.summary["rounds_run"]
-
-
-@pytest.fixture(scope="module")
-def genres(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of a model that explains its ranking, on items with titles and genres."""
-    path = tmp_path_factory.mktemp("genres") / "run"
-    settings = {"model.name": "explaining:Explaining", "run.device": "cpu"}
-    settings |= {"server.optimizer": "posterior", "planning.policy": "uniform"}
-    simulate(genre_ratings(), rounds=3, epsilon=1000.0, settings=settings, out=path)
-    return path
+    assert load_model(path / "run.model").training["rounds"] == done.summary["rounds_run"]
+    np.testing.assert_array_equal(load(path).model.released, done.model.released)
 
 
 @pytest.fixture
-def by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the ratings of that run were a set with a name."""
-    monkeypatch.setattr(runs, "ratings_of", lambda _: genre_ratings())
+def genres(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run on items with titles and genres; as if its ratings were a set with a name."""
+    path, settings = tmp_path / "genres", {"model.name": "tastes", "run.device": "cpu"}
+    simulate(genre_ratings(), rounds=3, epsilon=1000.0, settings=settings, out=path)
+    monkeypatch.setattr(results, "ratings_of", lambda _: genre_ratings())
+    return path
 
 
-@pytest.mark.usefixtures("by_name")
-class TestTitlesAndReasons:
-    def test_table(self, genres: Path) -> None:
-        error, out = call(
-            "recommend", genres, "--user", "user 01", "--user", "user 02", "--top", 5
-        )
+def test_titles_and_reasons_for_everybody_in_every_format(genres: Path, tmp_path: Path) -> None:
+    whole = list(load(genres).recommend_many(top=4))
+    error, out = call("recommend", genres, "--user", "user 01", "--user", "user 02", "--top", 4)
+    assert error is None
+    assert [out.splitlines()[at] for at in (0, 5)] == ["user 01:", "user 02:"]
+    for line, row in zip(out.splitlines()[1:5], whole[1][1], strict=True):
+        assert f"The {row.item}th" in line
+        assert f"{row.predicted:.2f}" in line
+        assert line.endswith(row.reason or "")
+    assert len(whole) == 12
+    for name in ("a.csv", "a.json", "a.parquet"):
+        error, out = call("recommend", genres, "--all", "--top", 4, "--out", tmp_path / name)
         assert error is None
-        lines = out.splitlines()
-        assert len(lines) == 12
-        assert (lines[0], lines[6]) == ("user 01:", "user 02:")
-        found = load(genres, ratings=genre_ratings()).recommendations(["user 01"], top=5)
-        for line, row in zip(lines[1:6], found.rows, strict=True):
-            assert f"{row.item}" in line
-            assert f"The {row.item}th" in line
-            assert f"{row.predicted:.2f}" in line
-            assert line.endswith(row.reason or "")
-        assert "you pick War 2 times as often as others" in out
-        assert "rated well by those who know it" in out
-
-    def test_everybody_in_every_format(self, genres: Path, tmp_path: Path) -> None:
-        whole = load(genres, ratings=genre_ratings()).recommendations(top=4)
-        columns = whole.columns()
-        assert len(whole.rows) == 48
-        assert whole.note is None
-        for name in ("a.csv", "a.json", "a.parquet"):
-            error, out = call("recommend", genres, "--all", "--top", 4, "--out", tmp_path / name)
-            assert error is None
-            assert f"Lists of 12 users: {tmp_path / name}" in out
-        assert parquet.read_table(tmp_path / "a.parquet").to_pydict() == columns
-        with (tmp_path / "a.csv").open(newline="") as file:
-            rows = list(csv.DictReader(file))
-        assert [row["title"] for row in rows] == columns["title"]
-        assert [float(row["predicted"]) for row in rows] == columns["predicted"]
-        assert [row["reason"] or None for row in rows] == columns["reason"]
-        users = json.loads((tmp_path / "a.json").read_text())
-        assert [user["client"] for user in users] == [f"user {n:02d}" for n in range(12)]
-        assert [item["reason"] for user in users for item in user["items"]] == columns["reason"]
-        assert not list(tmp_path.glob(".tmp-*"))
-        _, printed = call("recommend", genres, "--all", "--top", 4, "--json")
-        assert json.loads(printed)["users"] == users
-        _, printed = call("recommend", genres, "--all", "--out", tmp_path / "b.csv", "--json")
-        assert json.loads(printed)["users"] == 12
+        assert f"Lists of 12 users: {tmp_path / name}" in out
+    rows = [row for _, rows in whole for row in rows]
+    assert parquet.read_table(tmp_path / "a.parquet").to_pylist() == [
+        row._asdict() for row in rows
+    ]
+    with (tmp_path / "a.csv").open(newline="") as file:
+        listed = list(csv.DictReader(file))
+    assert [row["title"] for row in listed] == [row.title for row in rows]
+    assert [float(row["predicted"]) for row in listed] == [row.predicted for row in rows]
+    assert [row["reason"] or None for row in listed] == [row.reason for row in rows]
+    users = json.loads((tmp_path / "a.json").read_text())
+    assert [user["user"] for user in users] == [f"user {n:02d}" for n in range(12)]
+    assert not list(tmp_path.glob(".tmp-*"))
+    _, printed = call("recommend", genres, "--all", "--top", 4, "--json")
+    assert json.loads(printed)["users"] == users
+    _, printed = call("recommend", genres, "--all", "--out", tmp_path / "b.csv", "--json")
+    assert json.loads(printed)["users"] == 12
 
 
 def test_nothing_learned(tmp_path: Path) -> None:
@@ -221,25 +207,6 @@ def test_nothing_learned(tmp_path: Path) -> None:
         bare.recommend(bare.ratings.user_labels[0])
 
 
-def test_nothing_learned_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With features the user's own ratings say more.
-
-    Of noise alone a little is learned one time in three: not with this seed.
-    """
-    path, settings = tmp_path / "run", {"run.device": "cpu", "model.name": "tastes"}
-    plain = genre_ratings(items=120)
-    done = simulate(plain, rounds=3, epsilon=1e-3, seed=1, settings=settings, out=path)
-    assert not done.simulation.learned
-    monkeypatch.setattr(runs, "ratings_of", lambda _: plain)
-    error, out = call("recommend", path, "--user", "user 01", "--top", 3)
-    assert error is None
-    assert out.startswith("Nothing was learned from others yet; shown instead: items with")
-    assert "you pick Horror" in out.splitlines()[1]
-    assert "times as often as chance would" in out.splitlines()[1]
-    with pytest.warns(UserWarning, match="Nothing was learned"):
-        assert len(done.recommend("user 01")) == 10
-
-
 def test_where_the_ratings_have_moved(tmp_path: Path) -> None:
     table = tmp_path / "ratings.csv"
     lines = [f"{n % 6},{n % 11},{1 + n % 5}" for n in range(60)]
@@ -253,22 +220,63 @@ def test_where_the_ratings_have_moved(tmp_path: Path) -> None:
     assert "--ratings csv:PATH" in str(error)
     moved = f"csv:{tmp_path}/elsewhere.csv"
     _, out = call("recommend", path, "--user", "1", "--top", 2, "--ratings", moved, "--json")
-    shown = [(item["item"], item["predicted"]) for item in json.loads(out)["items"]]
-    assert shown == done.recommend(1, 2)
+    shown = [item["item"] for item in json.loads(out)["items"]]
+    assert shown == [row.item for row in done.recommend(1, 2)]
     _, out = call("predict", path, "--user", "1", "--item", "2", "--ratings", moved)
     assert out == f"{done.predict(1, 2):.3f}\n"
-    (tmp_path / "elsewhere.csv").write_text("\n".join(["user,item,rating", *lines[:-1], ""]))
-    error, _ = call("recommend", path, "--user", "1", "--ratings", moved)
-    assert isinstance(error, RunFolderError)
-    assert "not those" in str(error)
+    new = "\n".join(["user,item,rating", *lines, "new,3,5", ""])
+    (tmp_path / "elsewhere.csv").write_text(new)
+    error, _ = call("recommend", path, "--user", "new", "--ratings", moved)
+    assert error is None, "somebody new, or one more rating, needs no new run"
 
 
 def test_a_result_that_was_pickled(folder: Path) -> None:
-    result = load(folder)
+    result = simulate("synthetic", rounds=2, epsilon=500, settings=SETTINGS)
     again = pickle.loads(pickle.dumps(result))
     user = result.ratings.user_labels[3]
     assert again.recommend(user) == result.recommend(user)
     assert again.summary == result.summary
-    assert again.simulation.next_round == 5
     known = again.simulation.arrays()
+    assert result.simulation is not None
     assert all(np.array_equal(of, known[name]) for name, of in result.simulation.arrays().items())
+
+
+STRANGE = """
+import pathlib
+from bgtplanner.planning.schedules import Uniform
+pathlib.Path("it-ran").touch()
+class Strange(Uniform):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "ends"),
+    [("load(at)", "finished"), ("render(at)", "finished"), ("RunFolder(at).config()", "finished"),
+     ("resume(at)", "started")],
+)  # fmt: skip
+def test_opening_a_folder_runs_no_code_that_it_names(
+    folder: Path, tmp_path: Path, command: str, ends: str
+) -> None:
+    copy = tmp_path / "run"
+    copy.mkdir()
+    for file in folder.iterdir():
+        if ends == "finished" or file.name != "summary.json":
+            (copy / file.name).write_bytes(file.read_bytes())
+    text = (
+        (copy / "config.toml").read_text().replace('policy = "bgt"', 'policy = "strange:Strange"')
+    )
+    (copy / "config.toml").write_text(text)
+    (tmp_path / "strange.py").write_text(STRANGE)
+    code = (
+        "from pathlib import Path; from bgtplanner import load, resume; "
+        "from bgtplanner.report.page import render; "
+        f"from bgtplanner.runs.folder import RunFolder; at = Path('run'); {command}"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},
+    )  # fmt: skip
+    assert not (tmp_path / "it-ran").exists()
+    assert (done.returncode == 0) == (ends == "finished"), done.stderr[-600:]
+    assert ends == "finished" or "trust_code" in done.stderr

@@ -86,4 +86,3 @@ def test_a_client_that_is_killed_while_it_writes_goes_on_from_what_it_kept(tmp_p
     assert steps(client) == 3
     with pytest.raises(StaleRoundError):
         Client(load_client(file)).answer(replace(request, round=2, charge=0.5))
-    assert len(next(client.recommender().blocks([0], 3)).lists[0]) == 3

@@ -31,6 +31,7 @@ from bgtplanner.privacy.mechanisms import Additive, Mechanism
 from bgtplanner.runs.config import load_config, to_toml
 from bgtplanner.runs.deployed import catalogue_of
 from bgtplanner.runs.prepared import split_of
+from bgtplanner.runs.recommending import histories_of
 
 SETTINGS: dict[str, Any] = {
     "model.name": "biases",
@@ -328,5 +329,6 @@ def spent(file: Path) -> float:
 
 def lists(client: Client, top: int = 3) -> list[str]:
     """Return the items of the first user's list."""
-    (block,) = client.recommender().blocks([0], top)
-    return [row.item for row in block.lists[0]]
+    model, ratings = client.model()
+    _, rows = next(model.recommend_many(histories_of(ratings), top=top))
+    return [row.item for row in rows]

@@ -27,6 +27,7 @@ from bgtplanner.errors import (
     LedgerError,
     LedgerTamperedError,
     MessageError,
+    NothingLearnedError,
     StaleRoundError,
 )
 from bgtplanner.flower import training
@@ -594,7 +595,8 @@ def test_recommends_what_was_not_rated(client: Client, request_of_server: Reques
     assert send(file_of(client), KEEP, bad) == REFUSED
     assert not (client.file.state / "model").exists()
     client.keep(request_of_server.model)
-    assert lists(client) == []  # nothing was learned from others
+    with pytest.raises(NothingLearnedError):
+        lists(client)
     items = np.zeros((30, 3), dtype=np.float32)
     items[:, 0] = np.linspace(-0.3, 0.3, 30)
     client.keep(replace(request_of_server.model, items=items))

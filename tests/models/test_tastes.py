@@ -43,7 +43,6 @@ personalise = jax.jit(Tastes.personalise, static_argnums=0)
 train = jax.jit(Tastes.train, static_argnums=0)
 predict = jax.jit(Tastes.predict, static_argnums=0)
 rank = jax.jit(Tastes.rank, static_argnums=0)
-explain = jax.jit(Tastes.explain, static_argnums=0)
 
 
 @partial(jax.jit, static_argnums=0, static_argnames="norm")
@@ -239,33 +238,6 @@ class TestRanking:
         assert np.ptp(wanted, axis=1).min() > 0.5
         some = rank(model, shared, local, interactions, np.array([3, 0]))
         np.testing.assert_allclose(some, found[[3, 0]], atol=1e-5)
-
-    @pytest.mark.parametrize("changed", [{}, {"implicit": True}, {"boldness": 0.0}], ids=str)
-    def test_an_explanation_adds_up_to_the_ranking(self, changed: dict[str, Any]) -> None:
-        model, shared = replace(MODEL, **changed), some_shared()
-        interactions = Interactions.of(some_ratings(False, N_ITEMS))
-        local = personalise(model, shared, None, interactions)
-        users = np.array([2, 0, 4])
-        said = explain(model, shared, local, interactions, users)
-        found = np.asarray(rank(model, shared, local, interactions, users), float)
-        assert said.interest.shape == (3, N_FEATURES)
-        assert said.tastes.shape == (3, N_ITEMS)
-        features = np.asarray(shared.items, float)[:, OWN + N_AXES :]
-        total = np.asarray(said.popularity) + np.asarray(said.tastes)
-        total = total + np.asarray(said.interest) @ features.T
-        if not model.implicit:
-            items = np.tile(np.arange(N_ITEMS), 3)
-            predicted = predict(model, shared, local, interactions, users.repeat(N_ITEMS), items)
-            total = total + norm.logcdf((np.asarray(predicted).reshape(3, -1) - 0.75) / 0.2)
-            np.testing.assert_array_equal(said.quality, shared.items[:, 0])
-            np.testing.assert_array_equal(said.leaning, local[users][:, 3 + N_AXES :])
-        else:
-            assert said.quality is None
-            assert said.leaning is None
-        off = found - total
-        np.testing.assert_allclose(off - off[:, :1], 0.0, atol=3e-4)
-        assert np.asarray(said.tastes)[:2].any() == bool(model.boldness)
-        assert not np.asarray(said.tastes)[2].any()  # rated nothing, leans nowhere
 
 
 # ---- uploads

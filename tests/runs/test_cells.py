@@ -40,7 +40,7 @@ class Fake:
     def execute(self, config: Config, *, out: Path, **_: Any) -> None:
         policy = config.planning.policy
         self.ran.append((policy, config.run.seed))
-        with RunFolder.create(out, config, fingerprint="x") as folder:
+        with RunFolder.create(out, config) as folder:
             if policy in self.fails:
                 raise self.fails[policy]
             names = ("final", "best", "constant", "user_mean", "client_alone")

@@ -20,6 +20,7 @@ import pytest
 from bgtplanner import simulate
 from bgtplanner.errors import BGTPlannerError, RunFolderError
 from bgtplanner.report.page import render
+from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.run import load, resume
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -47,7 +48,9 @@ VALUES: tuple[Any, ...] = (
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, compiled_once: Path) -> Path:
     folder = tmp_path_factory.mktemp("edited") / "run"
-    simulate("synthetic", rounds=ROUNDS, settings=TINY, out=folder)
+    with pytest.MonkeyPatch.context() as patch:  # what an interrupted run has, and a finished one
+        patch.setattr(RunFolder, "forget", lambda _: None)
+        simulate("synthetic", rounds=ROUNDS, settings=TINY, out=folder)
     return folder
 
 
@@ -92,7 +95,7 @@ def change_round(folder: Path, generator: random.Random) -> None:
 
 def change_bytes(folder: Path, generator: random.Random) -> None:
     """Cut a file, turn one of its bytes, or repeat a part of it."""
-    names = ("summary.json", "rounds.jsonl", "config.toml", "checkpoint.npz")
+    names = ("summary.json", "rounds.jsonl", "config.toml", "checkpoint.npz", "run.model")
     file = folder / generator.choice(names)
     content = bytearray(file.read_bytes())
     at = generator.randrange(len(content))
@@ -144,6 +147,10 @@ def resumes(folder: Path) -> None:
     resume(folder)
 
 
+def lists(folder: Path) -> None:
+    list(load(folder).recommend_many(top=3))
+
+
 def refused_or_read(reader: Callable[[Path], Any], folder: Path) -> str:
     """What was said, if something was; anything but an error of ours fails the test."""
     try:
@@ -156,7 +163,7 @@ def refused_or_read(reader: Callable[[Path], Any], folder: Path) -> str:
     return ""
 
 
-READERS: dict[str, Callable[[Path], Any]] = {"report": render, "load": load, "resume": resumes}
+READERS: dict[str, Callable[[Path], Any]] = {"report": render, "load": lists, "resume": resumes}
 QUICK = [change_summary, change_round, change_round, change_bytes, change_settings, swap]
 SLOW = [change_checkpoint, change_checkpoint, change_bytes, change_settings, swap, change_round]
 

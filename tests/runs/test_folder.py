@@ -41,7 +41,7 @@ def record(number: int) -> dict[str, Any]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[RunFolder]:
-    with RunFolder.create(tmp_path / "run", CONFIG, fingerprint="abc") as opened:
+    with RunFolder.create(tmp_path / "run", CONFIG, data="abc", key="k") as opened:
         yield opened
 
 
@@ -128,7 +128,7 @@ class TestForeignFolders:
         (tmp_path / name).mkdir()
         before = names(tmp_path)
         with pytest.raises(RunFolderError, match=f"other files \\({name}\\).*--out"):
-            RunFolder.create(tmp_path, CONFIG, fingerprint="", overwrite=overwrite)
+            RunFolder.create(tmp_path, CONFIG, overwrite=overwrite)
         assert names(tmp_path) == before
 
     def test_a_run_is_replaced_as_a_whole_and_only_when_asked(self, folder: RunFolder) -> None:
@@ -139,9 +139,9 @@ class TestForeignFolders:
         (folder.path / ".tmp-0123456789abcdef").touch()  # left by a crash
         folder.close()
         with pytest.raises(RunFolderError, match=r"--overwrite.*bgtplanner resume"):
-            RunFolder.create(folder.path, CONFIG, fingerprint="")
+            RunFolder.create(folder.path, CONFIG)
         assert folder.rounds() == [record(0)]
-        with RunFolder.create(folder.path, CONFIG, fingerprint="new", overwrite=True) as again:
+        with RunFolder.create(folder.path, CONFIG, data="new", overwrite=True) as again:
             assert names(again.path) == [".lock", "config.toml"]
             assert again.notes()["data"] == "new"
 
@@ -150,7 +150,7 @@ def test_locked_by_whoever_writes(folder: RunFolder) -> None:
     assert folder.in_use()
     for attempt in (
         lambda: RunFolder.open(folder.path),
-        lambda: RunFolder.create(folder.path, CONFIG, fingerprint="", overwrite=True),
+        lambda: RunFolder.create(folder.path, CONFIG, overwrite=True),
     ):
         with pytest.raises(RunLockedError, match="another process is running"):
             attempt()

@@ -50,13 +50,11 @@ def facts(ratings: Ratings, **settings: Any) -> dict[str, Any]:
 class TestNeighbours:
     """One client's ratings can be seen in what every run takes for granted."""
 
-    def test_whoever_gets_the_model_sees_it(
-        self, neighbours: tuple[Path, Path], tmp_path: Path
-    ) -> None:
+    def test_whoever_gets_the_model_sees_it(self, neighbours: tuple[Path, Path]) -> None:
         result = simulate(f"csv:{neighbours[1]}", rounds=2, settings={"run.device": "cpu"})
-        with np.load(result.export(tmp_path / "model.npz")) as stored:
-            assert stored["scale"].tolist() == [0.0, 5.0]
-            assert "a rare film" in stored["item_labels"]
+        assert (result.model.low, result.model.high) == (0.0, 5.0)
+        assert "a rare film" in result.model.items
+        assert result.model.guarantee["not_accounted"] == [*BOTH]
         assert result.summary["not_accounted"] == [*BOTH]
         (public,) = [of for of in guarantee(result.summary) if "is public: " in of]
         assert "the scale" in public

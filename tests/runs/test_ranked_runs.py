@@ -16,10 +16,8 @@ from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.models.factorization import Factorization
-from bgtplanner.models.interactions import Interactions, Shared
-from bgtplanner.models.learner import Local
+from bgtplanner.models.interactions import Shared
 from bgtplanner.models.metrics import ranked
-from bgtplanner.published.reasons import Explanation
 from bgtplanner.report.page import render
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -30,11 +28,8 @@ FEW = {"federation.rounds": 3, "run.device": "cpu"}
 class Popular(Factorization):
     """Says that the first items are the most popular ones."""
 
-    def explain(
-        self, shared: Shared, local: Local, interactions: Interactions, users: Array
-    ) -> Explanation:
-        del shared, local, users
-        return Explanation(popularity=-jnp.arange(float(interactions.n_items)))
+    def popularity(self, shared: Shared) -> Array:
+        return -jnp.arange(float(len(shared.items)))
 
 
 def with_features() -> Ratings:

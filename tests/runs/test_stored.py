@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from bgtplanner.errors import ConfigError, RunFolderError
+from bgtplanner.published.model import load_model
 from bgtplanner.report.page import render
 from bgtplanner.runs.compare import run_study
 from bgtplanner.runs.folder import RunFolder
@@ -23,6 +24,7 @@ from bgtplanner.runs.prepared import split_of
 from bgtplanner.runs.run import load, resume
 from bgtplanner.runs.statistics import load_study
 from bgtplanner.runs.study import Study
+from command_line import Call
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
@@ -30,16 +32,22 @@ ASSETS = Path(__file__).parent / "assets"
 RUN, STUDY = ASSETS / "run-0.2", ASSETS / "study-0.2"
 
 
-def test_a_run_is_loaded_and_shown(tmp_path: Path) -> None:
+def test_a_run_is_loaded_and_shown(command_line: Call, tmp_path: Path) -> None:
     result = load(RUN)
     assert result.summary == json.loads((RUN / "summary.json").read_text())
     split = split_of(RunFolder(RUN).config(), result.ratings)
-    predicted = result.simulation.predict(split.test.user, split.test.item)
-    error = np.sqrt(np.mean((np.asarray(predicted) - split.test.value) ** 2))
+    users = split.test.user_labels[split.test.user]
+    predicted = result.predict(users, split.test.item_labels[split.test.item])
+    error = np.sqrt(np.mean((predicted / 5 - split.test.value) ** 2))
     assert error == pytest.approx(result.summary["rmse_final"], rel=1e-4)
-    assert len(result.recommend(result.ratings.user_labels[0], top=3)) <= 3
-    with np.load(result.export(tmp_path / "model.npz")) as stored:
-        assert stored["items"].shape[0] == result.ratings.n_items
+    assert command_line("export", RUN, "--out", tmp_path / "old.model").code == 0
+    made = load_model(tmp_path / "old.model")
+    assert made.items == result.ratings.item_labels.tolist()
+    assert "Not private" in made.guarantee["sentences"][0]
+    user = result.ratings.user_labels[0]
+    rated = result.ratings.item_labels[result.ratings.item[result.ratings.user == 0]]
+    found = {row.item for row in result.recommend(user)}
+    assert found == set(made.items) - set(rated.tolist()), "nothing that is in the test set"
     assert "replace-special" in render(RUN)
 
 

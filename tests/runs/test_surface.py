@@ -84,7 +84,7 @@ class TestUnknownLabels:
         assert problem(result.predict, "zoe", 1) == "user 'zoe' is not in the ratings"
         assert problem(result.predict, 1, 10**30) == f"item {10**30} is not in the ratings"
         assert problem(result.recommend, "zoe") == "user 'zoe' is not in the ratings"
-        assert problem(result.recommendations, [1, 77, "x"]) == (
+        assert problem(result.recommend_many, [1, 77, "x"]) == (
             "2 of 3 users are not in the ratings; the first is '77'"
         )
         assert problem(result.predict, 1, float("nan")) == "item nan is not in the ratings"

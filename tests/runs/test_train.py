@@ -22,7 +22,8 @@ from bgtplanner.errors import (
 )
 from bgtplanner.federation.central import CentralTraining
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.runs.publish import guessed_right, model_of
+from bgtplanner.runs.prepared import split_of
+from bgtplanner.runs.publish import guessed_right
 
 FEW = {"federation.rounds": 3}
 
@@ -153,8 +154,8 @@ def test_ctrl_c_leaves_a_state_to_go_on_from(tmp_path: Path) -> None:
 def test_the_published_model_ranks_as_the_simulation_does() -> None:
     result = simulate(people(80), rounds=3, seed=1, epsilon=50.0)
     engine, ratings = result.simulation, result.ratings
-    made = model_of(engine.federation, engine.state, ratings, {}, {}, learned=True)
-    known = engine.known()
+    assert engine is not None
+    made, known = result.model, split_of(result.config, ratings).train
     scores = engine.rank(np.arange(80))
     predicted = engine.predict(np.repeat(np.arange(80), 24), np.tile(np.arange(24), 80))
     for user in range(0, 80, 9):

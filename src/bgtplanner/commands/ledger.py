@@ -246,15 +246,19 @@ def _labels(path: Path) -> list[list[str]] | None:
         return None
     need_simulator()
     from bgtplanner.runs.folder import RunFolder
-    from bgtplanner.runs.prepared import Prepared
+    from bgtplanner.runs.prepared import ratings_of
+    from bgtplanner.runs.summary import about_ratings
 
     run = RunFolder(path)
     if run.deployed:
         return [[str(name)] for name in (run.read("clients.json") or {}).get("clients", [])]
-    prepared = Prepared(run.config())
-    if prepared.mark != run.notes().get("data"):
+    ratings, facts = ratings_of(run.config()), run.notes()["facts"]
+    about = about_ratings(ratings)
+    if any(
+        facts.get(name, about[name]) != about[name]
+        for name in ("clients", "users", "items", "ratings")
+    ):
         raise RunFolderError(f"{path}: its ratings are not those that it was run with")
-    ratings = prepared.ratings
     labels: list[list[str]] = [[] for _ in range(ratings.n_clients)]
     for label, client in zip(ratings.user_labels, ratings.client_of_user, strict=True):
         labels[client].append(str(label))

@@ -1,17 +1,17 @@
-"""Commands that use a trained model: `recommend`, `predict`."""
+"""Commands that use a trained model: `recommend`, `predict`, `export`."""
 
 from __future__ import annotations
 
-import contextlib
-from collections import Counter
-from collections.abc import Sequence
+import csv
+import json
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
 
-from bgtplanner.commands.model import recommend_from
 from bgtplanner.commands.options import (
     DataDir,
     Json,
@@ -19,24 +19,30 @@ from bgtplanner.commands.options import (
     local_client,
     need_path,
     need_simulator,
+    say,
 )
-from bgtplanner.errors import ConfigError, DataError
+from bgtplanner.data.columns import is_number
+from bgtplanner.data.tables import TableFormat, read_table
+from bgtplanner.durable import replacing
+from bgtplanner.errors import ConfigError, DataError, RunFolderError, StorageError
+from bgtplanner.published.model import Model, Recommended, load_model
+from bgtplanner.text import csv_text
 
 if TYPE_CHECKING:
-    from bgtplanner.models.ranking import Block, Recommender
-    from bgtplanner.published.model import Recommended
     from bgtplanner.runs.result import Result
 
+Folder = Annotated[str, typer.Argument(help="The folder of a finished run.")]
 MovedRatings = Annotated[
     str | None,
     typer.Option("--ratings", help="A table of ratings; for a run: where its ratings are now."),
 ]
 
+_SUFFIXES = (".json", ".jsonl", ".csv", ".parquet")
 _WIDEST = 48  # characters of a title in a table
 
 
 def recommend(
-    folder: Annotated[
+    source: Annotated[
         str,
         typer.Argument(
             metavar="MODEL", help="A model file, or the folder of a run or of a client here."
@@ -49,7 +55,8 @@ def recommend(
     everybody: Annotated[bool, typer.Option("--all", help="Recommend to every user.")] = False,
     top: Annotated[int, typer.Option(help="How many items to list.")] = 10,
     out: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Write to a .json, .csv or .parquet file.")
+        str | None,
+        typer.Option(metavar="PATH", help="Write to a .json, .jsonl, .csv or .parquet."),
     ] = None,
     ratings: MovedRatings = None,
     history: Annotated[
@@ -65,9 +72,6 @@ def recommend(
         str | None, typer.Option(help="Items or features to list alone, such as 'genre: War'.")
     ] = None,
     data_dir: DataDir = None,
-    export: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Also write the shared parameters (.npz).")
-    ] = None,
     as_json: Json = False,
 ) -> None:
     """Recommend items: those that a user has not rated and is expected to like best.
@@ -83,55 +87,63 @@ def recommend(
     Example: `bgtplanner recommend runs/first --all --out lists.csv`
     """
     ConfigError.unless(top >= 1, "--top", top, "at least 1")
-    known = out is None or Path(out).suffix in (".json", ".csv", ".parquet")
-    ConfigError.unless(known, "--out", out, "a path that ends in .json, .csv or .parquet")
-    if user and everybody:
-        raise ConfigError("--user and --all exclude each other; give one of them")
-    if Path(folder).is_file():
-        recommend_from(
-            folder, users=list(dict.fromkeys(user or [])), everybody=everybody, top=top, out=out,
-            ratings=ratings, history=history, items=items, exclude=exclude, only=only,
-            as_json=as_json,
-        )  # fmt: skip
-        return
-    of_model = {"--history": history, "--items": items, "--exclude": exclude, "--only": only}
-    for flag, value in of_model.items():
-        ConfigError.unless(value is None, flag, value, "nothing: it is for model files")
-    home, result = Path(folder) / "client.toml", None
-    if home.is_file():
-        own = (("--export", export), ("--ratings", ratings), ("--data-dir", data_dir))
-        for flag, value in own:
-            if value is not None:
-                raise ConfigError(f"{flag} {value}: only for the folder of a run; leave it out")
-        source = local_client(home).recommender()
-        everybody |= not user and len(source.ratings.user_labels) == 1
-    if not user and not everybody:
-        raise ConfigError("whom to recommend to? Give '--client' LABEL, or --all")
-    if not home.is_file():
-        result = _load(folder, ratings, data_dir)
-        source = result.recommender()
-    labels = source.ratings.user_labels
-    places = [_place(labels, "--client", text) for text in dict.fromkeys(user or [])]
-    places = list(range(len(labels))) if everybody else places
-    about: dict[str, Any] = {"export": None, "unfinished": None}
-    if result is not None and export is not None:
-        about["export"] = str(result.export(Path(export)))
-    blocks, note = _lists(source, places, top, out)
-    said = [] if note is None else [note]
-    if out is None:
-        lists = [pair for block in blocks for pair in zip(block.users, block.lists, strict=True)]
-        for name, rows in lists:
-            said += ([] if len(user or []) == 1 else [f"{name}:"]) + table_of(rows)
-        content = _as_json(blocks, single=len(user or []) == 1) | {"note": note} | about
+    known = out is None or Path(out).suffix in _SUFFIXES
+    ConfigError.unless(known, "--out", out, f"a path that ends in {', '.join(_SUFFIXES)}")
+    for one, other in (("user", everybody), ("history", ratings), ("history", user or everybody)):
+        if other and (user if one == "user" else history):
+            raise ConfigError(f"--{one} and what says whose ratings exclude each other")
+    users = list(dict.fromkeys(user or []))
+    model, frame = _opened(source, ratings, data_dir)
+    if items is not None:
+        model = model.with_items(items)
+    how: dict[str, Any] = {"top": top, "exclude": _named(exclude)}
+    how["only"] = None if only is None else _named(only)
+    if history is not None:
+        rows = model.recommend(_history(Path(history)), **how)
+        show_lists(model, iter([(None, rows)]), out, as_json, alone=True)
+    elif frame is not None:
+        everybody = everybody or len(np.unique(frame["user"])) == 1
+        if not users and not everybody:
+            raise ConfigError("whom to recommend to? Give '--user' LABEL, or --all")
+        lists = model.recommend_many(_of_users(frame, users) if users else frame, **how)
+        show_lists(model, lists, out, as_json, alone=len(users) == 1)
+    elif users or everybody:
+        raise ConfigError("a model file has no users: give their ratings, with --ratings PATH")
+    elif sys.stdin is None or sys.stdin.isatty():
+        raise ConfigError(
+            "whose list? Give --history PATH, or --ratings PATH with --all or --user LABEL, or "
+            'JSON lines on standard input, such as {"history": {"42": 5}}'
+        )
     else:
-        said.append(f"Lists of {len(places):,} users: {out}")
-        content = {"out": out, "users": len(places)} | about
-    said += [] if about["export"] is None else [f"Shared parameters: {about['export']}"]
-    answer(as_json, content, *said)
+        for line in _asked(sys.stdin):
+            rows = model.recommend(line.get("history") or {}, **how)
+            say(json.dumps({"user": line.get("user"), "items": _items(rows)}, allow_nan=False))
+
+
+def _opened(
+    source: str, ratings: str | None, data_dir: str | None
+) -> tuple[Model, dict[str, Any] | None]:
+    """Return a model, and the ratings of people in it or in a table, if there are any."""
+    if Path(source).is_file():
+        model = load_model(source)
+        if ratings is None:
+            return model, None
+        return model, _table(model, ratings.removeprefix("csv:").removeprefix("parquet:"))
+    home = Path(source) / "client.toml"
+    if home.is_file():
+        for flag, value in (("--ratings", ratings), ("--data-dir", data_dir)):
+            ConfigError.unless(value is None, flag, value, "nothing: the client has its ratings")
+        model, own = local_client(home).model()
+    else:
+        result = _load(source, ratings, data_dir)
+        model, own = result.model, result.ratings
+    from bgtplanner.runs.recommending import histories_of
+
+    return model, histories_of(own)
 
 
 def predict(
-    folder: Annotated[str, typer.Argument(help="The folder of a run.")],
+    folder: Folder,
     user: Annotated[str, typer.Option("--client", "--user", help="Label of a user in the data.")],
     item: Annotated[str, typer.Option(help="Label of an item in the data.")],
     ratings: MovedRatings = None,
@@ -143,16 +155,38 @@ def predict(
     Example: `bgtplanner predict runs/first --client 7 --item 42`
     """
     result = _load(folder, ratings, data_dir)
-    of = result.ratings
-    who, what = _place(of.user_labels, "--client", user), _place(of.item_labels, "--item", item)
-    value = float(of.to_raw(result.simulation.predict([who], [what]))[0])
-    titles = None if of.catalogue is None else of.catalogue.titles
-    title = None if titles is None else str(titles[what])
+    value, model = result.predict(user, item), result.model
+    titles = dict(zip(map(str, model.items), model.titles or (), strict=False))
+    title = titles.get(item)
     content = {"client": user, "item": item, "title": title, "predicted": value}
     answer(as_json, content, f"{value:.3f}" + (f"  {title}" if title else ""))
 
 
+def export(
+    folder: Folder,
+    out: Annotated[str, typer.Option(metavar="PATH", help="The model file to write.")],
+    ratings: MovedRatings = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Write the model of a finished run as a file; one of 0.2 needs the run's ratings.
+
+    Such a model protects nobody, since the noise of a run comes from a seed; `train` makes one
+    that may be published.
+
+    Example: `bgtplanner export runs/first --out first.model`
+    """
+    need_path("--out", out)
+    if Path(out).exists():
+        raise RunFolderError(f"--out {out}: exists; name another file")
+    made = _load(folder, ratings, data_dir).model
+    made.save(out)
+    content = {"model": out, "verdict": made.verdict()._asdict(), "guarantee": made.guarantee}
+    answer(as_json, content, f"Model: {out}", *made.guarantee["sentences"])
+
+
 def _load(folder: str, ratings: str | None, data_dir: str | None) -> Result:
+    """Return the result of a finished run."""
     need_simulator()
     from bgtplanner.runs.run import load
 
@@ -160,42 +194,136 @@ def _load(folder: str, ratings: str | None, data_dir: str | None) -> Result:
     return load(folder, ratings=ratings, data_dir=data_dir)
 
 
-def _place(labels: Any, flag: str, text: str) -> int:
-    """Return the place of a label, in the type of the data: a number if the labels are numbers."""
+def _named(text: str | None) -> list[str]:
+    """Return the items of a file with one per line, or those named with commas."""
+    if text is None:
+        return []
+    path = Path(text)
+    if path.suffix in (".txt", ".csv") or "/" in text:
+        try:
+            return [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
+        except (OSError, ValueError) as error:
+            raise DataError("cannot be read; one item per line", path=path) from error
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _history(path: Path) -> Any:
+    """Return one person's ratings by item: a JSON object, or a table with item and rating."""
     try:
-        found = np.flatnonzero(labels == labels.dtype.type(text))
-    except (OverflowError, TypeError, ValueError) as error:
-        raise DataError(f"{flag} {text}: expected a whole number, as in the data") from error
-    if not len(found):
-        raise DataError(f"{flag} {text}: not in the ratings; give a label that is")
-    return int(found[0])
+        text = path.read_text(encoding="utf-8-sig")
+        if path.suffix == ".json":
+            found = json.loads(text)
+            if not isinstance(found, dict | list):
+                raise TypeError
+            return found
+        rows = [row for row in csv.reader(text.splitlines()) if row]
+    except (OSError, ValueError, TypeError, RecursionError, csv.Error) as error:
+        problem = "cannot be read; expected JSON, or a table with the columns item and rating"
+        raise DataError(problem, path=path) from error
+    if rows and len(rows[0]) > 1 and not is_number(rows[0][1]):
+        rows = rows[1:]  # names
+    if all(len(row) == 1 for row in rows):
+        return [row[0].strip() for row in rows]
+    for number, row in enumerate(rows):
+        if len(row) < 2 or not is_number(row[1].strip()):
+            raise DataError("expected an item and a rating", path=path, line=number + 1)
+    return {row[0].strip(): float(row[1]) for row in rows}
 
 
-def _lists(
-    source: Recommender, places: Sequence[int], top: int, out: str | None
-) -> tuple[list[Block], str | None]:
-    """Return the lists of some users, or write them, and return what has to be said about them."""
-    from bgtplanner.models.ranking import note_of
-    from bgtplanner.runs.recommending import writing
-
-    blocks: list[Block] = []
-    kept = contextlib.nullcontext(blocks.append)
-    bases = Counter[Any]()
-    with kept if out is None else writing(Path(out), source.ratings) as keep:
-        for block in source.blocks(places, top):
-            keep(block)
-            bases.update(block.bases)
-        return blocks, note_of(bases, source.learned)  # if there is no list, there is no file
+def _table(model: Model, path: str) -> dict[str, Any]:
+    """Return the columns of a table of ratings."""
+    table = read_table(path, TableFormat(rating="none" if model.implicit else None))
+    frame: dict[str, Any] = {"user": table.user.rows(), "item": table.item.rows()}
+    if model.implicit:
+        return frame
+    if table.rating is None:
+        raise DataError("has no ratings, which the model is about", path=path)
+    return frame | {"rating": table.rating}
 
 
-def _as_json(blocks: Sequence[Block], *, single: bool) -> dict[str, Any]:
-    from bgtplanner.runs.recommending import users_as_json
+def _of_users(frame: dict[str, Any], users: list[str]) -> dict[str, Any]:
+    """Return the rows of some users, who are named by their labels."""
+    labels = frame["user"].astype(str)
+    if missing := [name for name in users if not (labels == name).any()]:
+        raise DataError(f"--user {missing[0]}: not in the ratings; their list is popularity's")
+    wanted = np.isin(labels, users)
+    return {name: column[wanted] for name, column in frame.items()}
 
-    found = [user for block in blocks for user in users_as_json(block)]
-    return found[0] if single else {"users": found}
+
+def _asked(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Yield what each line of a stream asks."""
+    for number, line in enumerate(lines):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+            if not isinstance(found, dict) or not isinstance(found.get("history"), dict | list):
+                raise TypeError
+        except (ValueError, TypeError, RecursionError) as error:
+            problem = f'line {number + 1}: expected JSON such as {{"user": 7, "history": {{}}}}'
+            raise DataError(f"standard input, {problem}") from error
+        yield found
 
 
-def table_of(rows: Sequence[Recommended]) -> list[str]:
+def _items(rows: list[Recommended]) -> list[dict[str, Any]]:
+    return [{name: of for name, of in row._asdict().items() if name != "user"} for row in rows]
+
+
+def show_lists(
+    model: Model,
+    lists: Iterator[tuple[Any, list[Recommended]]],
+    out: str | None,
+    as_json: bool,
+    *,
+    alone: bool,
+) -> None:
+    """Print lists, or write them to a file, and say what they rest on."""
+    note = model.verdict().headline
+    if out is not None:
+        number = _written(Path(out), lists)
+        content = {"out": out, "users": number, "note": note}
+        answer(as_json, content, f"Lists of {number:,} users: {out}", note)
+    elif as_json:
+        found = [{"user": user, "items": _items(rows)} for user, rows in lists]
+        answer(True, found[0] | {"note": note} if alone else {"users": found, "note": note})
+    else:
+        for user, rows in lists:
+            say(*([] if alone else [f"{user}:"]), *table_of(rows))
+        say(note)
+
+
+def _written(path: Path, lists: Iterator[tuple[Any, list[Recommended]]]) -> int:
+    """Write lists to a file, whole or not at all; return of how many people they are."""
+    number = 0
+    try:
+        with replacing(path) as file:
+            if path.suffix == ".parquet":
+                import pyarrow as pa
+                from pyarrow import parquet
+
+                rows = [row._asdict() for _, lines in lists for row in lines]
+                parquet.write_table(pa.Table.from_pylist(rows), file)
+                return len({row["user"] for row in rows})
+            for user, lines in lists:
+                number += 1
+                if path.suffix == ".csv":
+                    file.write(_csv_lines(lines, header=number == 1))
+                else:
+                    text = json.dumps({"user": user, "items": _items(lines)}, allow_nan=False)
+                    start = "" if path.suffix == ".jsonl" else "[" if number == 1 else ",\n"
+                    file.write(f"{start}{text}{chr(10) * (path.suffix == '.jsonl')}".encode())
+            file.write(b"]\n" if path.suffix == ".json" and number else b"")
+    except OSError as error:
+        raise StorageError.of(f"--out {path}", error, "choose another with --out") from error
+    return number
+
+
+def _csv_lines(lines: list[Recommended], *, header: bool) -> bytes:
+    text = csv_text(Recommended._fields, [row._asdict() for row in lines])
+    return (text if header else text.partition("\n")[2]).encode()
+
+
+def table_of(rows: list[Recommended]) -> list[str]:
     """Return the lines of one list; columns that no row has are left out."""
     titled = any(row.title for row in rows)
     label = max([len(str(row.item)) for row in rows], default=0) if titled else 20

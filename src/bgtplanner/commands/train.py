@@ -84,6 +84,9 @@ def run(
 
 def resume(
     folder: Annotated[str, typer.Argument(help="The folder of a run that was interrupted.")],
+    trust_code: Annotated[
+        bool, typer.Option("--trust-code", help="Run the code that the folder names.")
+    ] = False,
     as_json: Json = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
@@ -99,7 +102,7 @@ def resume(
     view = _view(as_json, verbose, quiet)
     _need_device()
     with contextlib.closing(view):
-        result = go_on(folder, observer=view)
+        result = go_on(folder, trust_code=trust_code, observer=view)
     _show_result(result, as_json, view)
 
 
@@ -135,8 +138,6 @@ def _view(as_json: bool, verbose: bool, quiet: bool) -> RunProgress:
 
 
 def _show_result(result: Result, as_json: bool, view: RunProgress) -> None:
-    from bgtplanner.runs.recommending import example_users
-
     if as_json:
         print_json(dict(result.summary))
     elif view.verbosity < 0:
@@ -149,9 +150,11 @@ def _show_result(result: Result, as_json: bool, view: RunProgress) -> None:
             say(f"Report: {page}")
         except MissingExtraError as error:
             say(f"Results: {result.folder}/summary.json ({error})")
-        (user,) = example_users(result.ratings, 1)
+        user, data = result.ratings.user_labels.min(), result.config.data.dataset
         words = (_called(), "recommend", str(result.folder), "--user", str(user))
         say(f"Next: {shlex.join(words)}")
+        whole = (_called(), "train", "--ratings", data, "--out", "my.model")
+        say(f"For a model of all ratings: {shlex.join(whole)}")
 
 
 def _called() -> str:

@@ -20,7 +20,6 @@ from bgtplanner.errors import MessageError
 from bgtplanner.federation.compilation import padding_of
 from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.learner import Learner, Local
-from bgtplanner.published.reasons import Explanation
 
 _NEVER = np.iinfo(np.int32).max
 
@@ -102,14 +101,6 @@ def upload_of(model: Learner, shared: Shared, ratings: Ratings) -> NDArray[np.fl
     return train_client(model, shared, ratings, nothing_kept(model, shared, ratings))[0]
 
 
-def answers_of(
-    model: Learner, shared: Shared, ratings: Ratings, local: Local
-) -> tuple[NDArray[np.float32], NDArray[np.float32], Explanation]:
-    """Return a client's predictions from 0 to 1, ``[n_users, n_items]``, its ranking, and why."""
-    predicted, scores, why = _answers(model, shared, local, _padded(ratings))
-    return np.asarray(predicted), np.asarray(scores), why
-
-
 @partial(jax.jit, static_argnums=0)
 def _train(
     model: Learner, shared: Shared, local: Local, interactions: Interactions
@@ -117,18 +108,6 @@ def _train(
     """Return the flat upload and what is kept: the model fits that first, then trains."""
     trained = model.train(shared, model.personalise(shared, local, interactions), interactions)
     return flat_upload(trained.upload.rows, trained.upload.dense[0], interactions), trained.local
-
-
-@partial(jax.jit, static_argnums=0)
-def _answers(
-    model: Learner, shared: Shared, local: Local, interactions: Interactions
-) -> tuple[Array, Array, Explanation]:
-    """Return predictions and rankings of all items for all users of a client, and why."""
-    known = shared, model.personalise(shared, local, interactions), interactions
-    users, items = jnp.indices((interactions.n_users, interactions.n_items))
-    predicted = model.predict(*known, users.ravel(), items.ravel()).reshape(users.shape)
-    everybody = jnp.arange(interactions.n_users)
-    return predicted, model.rank(*known, everybody), model.explain(*known, everybody)
 
 
 def _padded(ratings: Ratings) -> Interactions:

@@ -12,7 +12,6 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
-from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Pairs as NamedPairs
 from bgtplanner.data.split import Split
 from bgtplanner.errors import ConfigError, RunFolderError
@@ -26,7 +25,6 @@ from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.learner import Learner, Local
 from bgtplanner.models.metrics import Metrics, tally
 from bgtplanner.planning.plan import Plan
-from bgtplanner.published.reasons import Explanation
 
 
 class Seen(NamedTuple):
@@ -258,18 +256,11 @@ class Simulation:
 
         A higher number ranks higher. It ranks what a user has rated as well.
         """
-        return np.asarray(self._of_users("rank", users))[: np.size(users)]
-
-    def explain(self, users: ArrayLike) -> Explanation:
-        """Return what the ranking for some users rests on, as NumPy arrays."""
-        found: Explanation = self._of_users("explain", users)
-        return found.of_users(slice(np.size(users)))
-
-    def _of_users(self, method: str, users: ArrayLike) -> Any:
-        """Return the model's answer for some users, whose number is padded."""
         which = np.asarray(users, dtype=np.int32)
         padded = np.pad(which, (0, padding_of(len(which))))
-        return self._run(_of_model, *self._as_known(), padded, method=method)
+        return np.asarray(self._run(_of_model, *self._as_known(), padded, method="rank"))[
+            : len(which)
+        ]
 
     def _as_known(self) -> tuple[Shared, Local, Interactions]:
         """Return the parameters, what clients keep, and their ratings as of the last round.
@@ -282,14 +273,6 @@ class Simulation:
         if self.next_round == 0:
             local = self._run(_of_model, self.state.shared, local, known, method="personalise")
         return self.state.shared, local, known
-
-    def known(self) -> Ratings:
-        """Return the ratings that clients know after the last round, for whatever they use them.
-
-        They include those that a client has set aside to validate on, and none of the test set.
-        """
-        split = self._made_with[1]
-        return split.train.take(split.present(max(self.next_round - 1, 0)))
 
     @property
     def learned(self) -> bool:
@@ -387,5 +370,5 @@ def _of_model(federation: Federation, *arrays: Any, method: str) -> Any:
     return getattr(federation.model, method)(*arrays)
 
 
-_LIGHT = {_first, Federation.stepped, "asking", "personalise", "predict", "explain"}
+_LIGHT = {_first, Federation.stepped, "asking", "personalise", "predict"}
 """What computes little beside a round."""

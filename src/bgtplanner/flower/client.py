@@ -50,7 +50,7 @@ from bgtplanner.privacy.shares import Shares
 
 if TYPE_CHECKING:  # JAX comes with it, and most messages do without: see its head
     from bgtplanner.flower.training import Trainer
-    from bgtplanner.models.ranking import Recommender
+    from bgtplanner.published.model import Model
 
 NoiseFor = Callable[[ClientFile, Request], ExactNoise]
 _Kind = TypeVar("_Kind", bound=messages.Sent)
@@ -215,10 +215,11 @@ class Client(ClientState):
         self._agree_to(catalogue)
         self._store(catalogue)
 
-    def recommender(self) -> Recommender:
-        """Return all that lists are made of, from the last model and the present ratings."""
+    def model(self) -> tuple[Model, Ratings]:
+        """Return the last model that came and the present ratings, of which lists are made."""
         sent = self._kept()
-        return self._model_of(sent).recommender(self._ratings_for(sent), self._local())
+        ratings = self._ratings_for(sent)
+        return self._model_of(sent).model(ratings), ratings
 
     # ---- internals
 

@@ -22,7 +22,6 @@ from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import MessageError
 from bgtplanner.federation.client import (
-    answers_of,
     coordinates_of,
     first_parameters,
     nothing_kept,
@@ -31,9 +30,9 @@ from bgtplanner.federation.client import (
 )
 from bgtplanner.flower.messages import SentCatalogue, SentModel, Setting
 from bgtplanner.models.interactions import Shared
-from bgtplanner.models.learner import Local
-from bgtplanner.models.ranking import Recommender
+from bgtplanner.models.learner import Local, model_of
 from bgtplanner.models.registry import MODELS
+from bgtplanner.published.model import Model
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -102,26 +101,19 @@ class Trainer:
             return first
         return jax.tree.unflatten(tree, known)
 
-    def recommender(self, ratings: Ratings, stored: Mapping[str, NDArray[Any]]) -> Recommender:
-        """Return all that lists for a client's users are made of."""
-        local = self.local(ratings, stored, None)
-        predicted, scores, why = answers_of(self.learner, self.shared, ratings, local)
+    def model(self, ratings: Ratings) -> Model:
+        """Return the model that this client's lists are made of, on its own machine."""
         first = first_parameters(self.learner, jax.random.key(0), 1, self._features)[0]
-        sent = self._catalogue
+        pairs, sent = zip(first, self.shared, strict=True), self._catalogue
         known = Catalogue(
             labels=np.array(sent.items), features=sent.features, names=sent.names,
             titles=np.array(sent.titles) if sent.titles else None,
         )  # fmt: skip
-        return Recommender(
-            ratings=replace(ratings, catalogue=known),
-            known=ratings,
-            learned=any(
-                not np.array_equal(old, new) for old, new in zip(first, self.shared, strict=True)
-            ),
-            rank=lambda users: scores[users],
-            explain=why.of_users,
-            predict=lambda users, items: predicted[users, items],
-        )
+        return model_of(
+            self.learner, self.shared, None, replace(ratings, catalogue=known),
+            learned=any(not np.array_equal(old, new) for old, new in pairs),
+            guarantee={}, training={"model": self._about["name"]},
+        )  # fmt: skip
 
 
 def _users_of(ratings: Ratings) -> list[str]:

@@ -137,13 +137,10 @@ class Biases(Learner):
         """Return the improvement of ratings that the posterior expects from more precision."""
         return {"ratings": memory.forecast(precision, clip, norm, self.count_weight)}
 
-    def publishes(self, shared: Shared, memory: Any) -> Published:
+    def publishes(self, shared: Shared, memory: Any = None) -> Published:
         """Return qualities and popularities, and which share of popularity is known for sure."""
-        posterior: Posterior = memory
-        known = posterior.known_share(self.count_weight)
-        return Published(
-            "biases", settings_of(self), np.asarray(shared.items), {"popularity": known}
-        )
+        known = {} if memory is None else {"popularity": memory.known_share(self.count_weight)}
+        return Published("biases", settings_of(self), np.asarray(shared.items), known)
 
     def table(self, shared: Shared) -> Array:
         """Return what users respond to, ``[n_items, width]``: level, popularity and quality."""

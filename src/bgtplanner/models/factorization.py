@@ -96,7 +96,7 @@ class Factorization(Learner):
         del interactions
         return jnp.clip(self._score(shared.items[item], local[user]), 0.0, 1.0)
 
-    def publishes(self, shared: Shared, memory: Any) -> Published:
+    def publishes(self, shared: Shared, memory: Any = None) -> Published:
         """Return biases and factors of the items."""
         del memory
         return Published("factorization", settings_of(self), np.asarray(shared.items), {})

@@ -19,10 +19,12 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
+import bgtplanner
+from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import ConfigError
 from bgtplanner.models.interactions import Interactions, Shared, Upload, copies
 from bgtplanner.models.optimizers import Aggregate, Memory, Noise, Server
-from bgtplanner.published.reasons import Explanation
+from bgtplanner.published.model import Model
 
 Local = Any  # state that stays on the clients: a tree of arrays whose first axis is the user
 
@@ -122,12 +124,10 @@ class Learner(Protocol):
         predicted = self.predict(shared, local, interactions, *pairs)
         return predicted.reshape(users.shape[0], interactions.n_items)
 
-    def explain(
-        self, shared: Shared, local: Local, interactions: Interactions, users: Array
-    ) -> Explanation:
-        """Return what the ranking for some users rests on; by default nothing is said."""
-        del shared, local, interactions, users
-        return Explanation()
+    def popularity(self, shared: Shared) -> Array | None:
+        """Return the popularity of all items as it was released; None if none is."""
+        del shared
+        return None
 
     def server_initial(self, shared: Shared, server: Server) -> Memory:
         """Return the server's memory before the first round."""
@@ -174,8 +174,11 @@ class Learner(Protocol):
         del memory, precision, clip, norm
         return {}
 
-    def publishes(self, shared: Shared, memory: Memory) -> Published | None:
-        """Return what a model file holds of this learner; by default it has none."""
+    def publishes(self, shared: Shared, memory: Memory | None = None) -> Published | None:
+        """Return what a model file holds of this learner; by default it has none.
+
+        Without the server's memory, which clients do not get, less of the evidence is known.
+        """
         del shared, memory
         return None
 
@@ -198,6 +201,44 @@ def client_gradients(
         copies(shared, interactions), local
     )
     return Statistics(upload, losses, of_local)
+
+
+def model_of(
+    learner: Learner,
+    shared: Shared,
+    memory: Memory | None,
+    ratings: Ratings,
+    *,
+    learned: bool,
+    guarantee: Mapping[str, Any],
+    training: Mapping[str, Any],
+) -> Model:
+    """Return the model that a learner publishes; refuse one that publishes none.
+
+    Of the ratings, only what is public is taken: labels, catalogue and scale.
+    """
+    found = learner.publishes(shared, memory)
+    if found is None:
+        name = type(learner).__name__
+        raise ConfigError(f"model = {name}: it publishes no model to make lists of")
+    catalogue = ratings.catalogue
+    titles = None if catalogue is None or catalogue.titles is None else catalogue.titles.tolist()
+    return Model(
+        ranker=found.ranker,
+        settings={name: of for name, of in found.settings.items() if of is not None},
+        items=ratings.item_labels.tolist(),
+        titles=titles,
+        names=[] if catalogue is None else list(catalogue.names),
+        features=np.asarray(ratings.features, dtype=np.float32),
+        released=np.asarray(found.released, dtype=np.float32),
+        low=float(ratings.low),
+        high=float(ratings.high),
+        implicit=ratings.implicit,
+        learned=learned,
+        guarantee=dict(guarantee),
+        evidence=dict(found.evidence),
+        training={"bgtplanner": bgtplanner.__version__, **training},
+    )
 
 
 def settings_of(learner: Learner) -> dict[str, Any]:

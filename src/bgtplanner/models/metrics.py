@@ -279,8 +279,7 @@ def drawn_users(number: int) -> NDArray[np.int64]:
 def lists_of(rank: Callable[[Any], Any], train: Ratings, test: Ratings) -> Lists:
     """Return the list of each user (:func:`drawn_users`); `rank` as in :func:`ranked`."""
     users, good = drawn_users(test.n_users), relevant(train, test)
-    blocks = best_unrated(rank, train, users, LIST_LENGTH)
-    items = np.concatenate([items for _, items, _ in blocks])
+    items = np.concatenate(list(best_unrated(rank, train, users, LIST_LENGTH)))
     liked = test.user[good].astype(np.int64) * test.n_items + test.item[good]
     hits = np.isin(users[:, None] * test.n_items + items, liked) & (items >= 0)
     number = np.bincount(test.user[good], minlength=test.n_users)[users]

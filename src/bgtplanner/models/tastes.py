@@ -49,7 +49,6 @@ from bgtplanner.models.learner import Local, Published, Statistics
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
 from bgtplanner.models.posterior import Floats, Posterior
 from bgtplanner.models.settings import check
-from bgtplanner.published.reasons import Explanation
 
 _SHARE = 3  # column of the share of all ratings that an item has; 0 for all: not known yet
 _ASKS = 4  # column of the share of the next upload that is asked for tastes; the same for all
@@ -226,34 +225,23 @@ class Tastes(Biases):
         likely = jnp.clip(predicted, 0.0, 1.0)
         return score + jax.scipy.stats.norm.logcdf((likely - _LIKED) / _UNSURE)
 
-    def explain(
-        self, shared: Shared, local: Local, interactions: Interactions, users: Array
-    ) -> Explanation:
-        """Return popularity, quality, leanings, interests and tastes; zeros: nothing known."""
-        share, axes = _share(shared), self._axes
-        features = shared.items.shape[1] - _OWN - axes
-        table, weights, turn = self._interests(shared, interactions)
-        own, table = self.boldness * (weights @ turn.T)[users], table @ turn.T
-        scale = self.interest_shrinkage**-0.5
-        return Explanation(
-            popularity=jnp.log(share * shared.items.shape[0] + _RARE),
-            quality=None if self.implicit else shared.items[:, 0],
-            leaning=local[users][:, 3 + axes :] if features and not self.implicit else None,
-            interest=own[:, axes:] * scale if features else None,
-            tastes=own[:, :axes] @ table[:, :axes].T if axes else None,
-        )
+    def popularity(self, shared: Shared) -> Array:
+        """Return the released share of each item among all that was picked, as a logarithm."""
+        return jnp.log(_share(shared) * shared.items.shape[0] + _RARE)
 
-    def publishes(self, shared: Shared, memory: TasteMemory) -> Published:
+    def publishes(self, shared: Shared, memory: TasteMemory | None = None) -> Published:
         """Return what is sent out without the features, and how many axes stand out."""
-        found = super().publishes(shared, memory.posterior)
+        found = super().publishes(shared, None if memory is None else memory.posterior)
         released, evidence = found.released[:, : _OWN + self._axes].copy(), dict(found.evidence)
         released[:, _ASKS] = 0.0  # only says what the next upload would be asked for
         evidence["features"] = shared.items.shape[1] - _OWN - self._axes
-        used = (released[:, _OWN:] ** 2).sum(axis=0) > 0.25
-        told, precision = np.asarray(memory.told, dtype=np.float64), float(memory.precision)
-        edge = (math.sqrt(len(told)) + math.sqrt(self._axes)) * math.sqrt(precision)
-        sizes = np.linalg.svd(told - told.mean(axis=0), compute_uv=False)
-        evidence["axes"] = int(min(used.sum(), (sizes > 1.5 * edge).sum())) if precision else 0
+        evidence["axes"] = int(((released[:, _OWN:] ** 2).sum(axis=0) > 0.25).sum())
+        if memory is not None:
+            told = np.asarray(memory.told, dtype=np.float64)
+            edge = math.sqrt(len(told)) + math.sqrt(self._axes)
+            sizes = np.linalg.svd(told - told.mean(axis=0), compute_uv=False)
+            stand_out = (sizes > 1.5 * edge * math.sqrt(memory.precision)).sum()
+            evidence["axes"] = int(min(evidence["axes"], stand_out)) if memory.precision else 0
         return found._replace(ranker="tastes", released=released, evidence=evidence)
 
     def server_initial(self, shared: Shared, server: Server) -> TasteMemory:  # type: ignore[override]

@@ -30,7 +30,6 @@ def verdict_of(
     evidence: Mapping[str, Any], guarantee: Mapping[str, Any], *, learned: bool
 ) -> Verdict:
     """Return the verdict on a model by its evidence, which a learner states when it publishes."""
-    known = float(evidence.get("popularity", 0.0))
     axes, features = int(evidence.get("axes", 0)), int(evidence.get("features", 0))
     larger = " or a larger epsilon" * bool(guarantee.get("private", True))
     more = f"More people{larger} would be needed for more."
@@ -41,13 +40,13 @@ def verdict_of(
             return Verdict("nothing", headline, (more,))
         headline = f"{nothing}: lists follow the features that a person likes."
         return Verdict("personal", headline, (more,))
-    how = "well" if known >= _KNOWN_WELL else "roughly" if known >= _KNOWN else "hardly"
     number = {0: "No axis", 1: "One axis"}.get(axes, f"{axes} axes")
     stand = "stands" if axes < 2 else "stand"
-    reasons = [
-        f"Popularity is learned {how}.",
-        f"{number} of taste {stand} out from the noise.",
-    ]
+    reasons = [f"{number} of taste {stand} out from the noise."]
+    if "popularity" in evidence:  # which a client is not told
+        known = float(evidence["popularity"])
+        how = "well" if known >= _KNOWN_WELL else "roughly" if known >= _KNOWN else "hardly"
+        reasons.insert(0, f"Popularity is learned {how}.")
     if features:
         reasons.append(f"{features} public features of the items help.")
     if axes >= _SEVERAL or (axes and features):

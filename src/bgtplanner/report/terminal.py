@@ -142,7 +142,7 @@ class RunProgress(_View):
         self._say(
             (train.name, "bold"),
             f": {train.n_clients:,} clients, {train.n_items:,} items, {len(train):,} ratings to "
-            f"train on, {len(split.test):,} to test",
+            f"train on, {len(split.test):,} held out",
         )
         privacy, total = config.privacy, config.federation.rounds
         how = "no privacy (mechanism none)"

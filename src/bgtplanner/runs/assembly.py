@@ -103,10 +103,7 @@ def federation_of(
     chooses the settings that were left open.
     """
     privacy, protection = config.privacy, None
-    learner = learner_of(config) if learner is None else learner
-    if clients is not None:
-        noise = _whole_noise(config, clients)
-        learner = learner.suited(clients, n_items, noise, implicit=implicit)
+    learner = suited_learner(config, n_items, learner, clients=clients, implicit=implicit)
     if privacy.mechanism != "none":
         protection = Protection(
             mechanism=privacy.mechanism,
@@ -121,6 +118,17 @@ def federation_of(
         protection=protection,
         extras=_extras_of(config, n_items),
     )
+
+
+def suited_learner(
+    config: Config, n_items: int, learner: Learner | None, *, clients: int | None, implicit: bool
+) -> Learner:
+    """Return the learner with open settings chosen, if the number of clients is known."""
+    learner = learner_of(config) if learner is None else learner
+    if clients is None:
+        return learner
+    noise = _whole_noise(config, clients)
+    return learner.suited(clients, n_items, noise, implicit=implicit)
 
 
 def _whole_noise(config: Config, clients: int) -> float:

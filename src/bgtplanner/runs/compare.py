@@ -241,7 +241,7 @@ def _run_cell(
         for policy in objects.policies:
             POLICIES.named(policy)  # another process may not be able to import it
         if (place / "config.toml").exists():
-            runner.resume(place, ratings=ratings, model=given.model)
+            runner.resume(place, ratings=ratings, model=given.model, trust_code=True)
         else:
             runner.execute(config, ratings=ratings, given=given, out=place)
         (outcome,) = finished_cells([cell], out)

@@ -88,6 +88,8 @@ def load_config(
 ) -> Config:
     """Load a config from a preset, a TOML file and single values; later ones win.
 
+    Nothing that a setting names by its address is imported: that happens where it is used.
+
     Args:
         preset: ``recommended`` or ``paper``; by default the file's, otherwise recommended.
         file: A TOML file, such as the ``config.toml`` of a run folder.
@@ -202,11 +204,6 @@ def _best_mechanism(values: Mapping[str, Any]) -> str:
 def _check_together(config: Config) -> None:
     """Refuse settings that each could be, but not together."""
     model, planning, privacy = config.model, config.planning, config.privacy
-    try:
-        if planning.policy not in POLICIES.gone:  # which old runs have
-            POLICIES[planning.policy]  # a user's own can be imported
-    except ConfigError as error:
-        raise ConfigError(str(error).replace("policy", _named("planning.policy"), 1)) from error
     if privacy.mechanism == "none":
         unlimited = planning.policy == "unlimited"
         ConfigError.unless(
@@ -220,8 +217,9 @@ def _check_together(config: Config) -> None:
     wanted = f"nothing: the settings of {model.name} are in [{model.name}]"
     ConfigError.unless(own, "model.options", "given", wanted)
     _ = privacy.relation  # refuses one that does not go with the trust
-    paid = not config.validates or UNITS[privacy.unit].sound
-    name = "reward" if planning.target is None else "target"
+    target = planning.target is not None and not config.target_from_test
+    paid = UNITS[privacy.unit].sound or not (target or planning.reward == "validation")
+    name = "target" if target else "reward"
     wanted = (
         f"nothing that is validated: with privacy.unit = {privacy.unit} nothing pays for it; set "
         "privacy.unit=client, or planning.reward=test"

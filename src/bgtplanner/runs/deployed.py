@@ -148,7 +148,7 @@ def _folder_of(path: Path, config: Config, mark: str, items: int) -> RunFolder:
     """Return a new run folder, or the existing folder of this very run."""
     if not (path / "config.toml").exists():
         facts = _facts(config, config.deployment.clients, items)
-        return RunFolder.create(path, config, fingerprint=mark, facts=facts, deployed=True)
+        return RunFolder.create(path, config, data=mark, facts=facts, deployed=True)
     with contextlib.ExitStack() as opened:
         folder = opened.enter_context(RunFolder.open(path))
         if not folder.deployed or folder.config() != config or folder.notes()["data"] != mark:

@@ -5,7 +5,9 @@
     config.toml       every setting, the schema version, a fingerprint of the ratings, and what is
                       known before the first round
     rounds.jsonl      one line per round
-    checkpoint.npz    the whole state after some round (plain arrays, no pickle)
+    checkpoint.npz    the whole state after some round (plain arrays, no pickle); it holds what
+                      clients keep to themselves, and goes when the run is done
+    run.model         the model that was learned, once the run is done
     ledger.sqlite     who has spent how much; written before anything is released
     summary.json      the result, once the run is done
     examples.json     the lists of a few users, for the report of a simulation
@@ -55,9 +57,20 @@ from bgtplanner.runs.record import (
 )
 from bgtplanner.text import MOST_BYTES_OF_ROUNDS, MOST_BYTES_OF_SETTINGS, read_bytes, visible
 
+MODEL = "run.model"
+"""The name of the model file in a folder."""
+
 _KINDS = {"summary.json": SUMMARY, "examples.json": EXAMPLES, "clients.json": CLIENTS}
 _OWN = {
-    *("config.toml", "rounds.jsonl", "checkpoint.npz", "report.html", "ratings.npz", ".lock"),
+    *(
+        "config.toml",
+        "rounds.jsonl",
+        "checkpoint.npz",
+        "report.html",
+        MODEL,
+        "ratings.npz",
+        ".lock",
+    ),
     *(*_KINDS, *(f"ledger.sqlite{end}" for end in ("", "-journal", "-wal", "-shm"))),
 }
 _BY_HAND = (
@@ -80,15 +93,14 @@ class RunFolder:
         path: Path | str,
         config: Config,
         *,
-        fingerprint: str,
         facts: Mapping[str, Any] | None = None,
         overwrite: bool = False,
-        **noted: bool | list[str],
+        **noted: bool | str | list[str],
     ) -> Self:
         """Start a new run folder, lock it, and note the facts, and what else is to be `noted`.
 
-        That is whether it is ``deployed`` to real machines, or ``saved`` without a ledger, and
-        what was ``given`` as objects in Python.
+        That is whether it is ``deployed`` to real machines, or ``saved`` without a ledger, what
+        was ``given`` as objects in Python, and the mark of its ``data``, with the ``key`` of it.
         """
         folder = cls(Path(path))
         folder.check_free(overwrite)  # before anything is written there
@@ -102,7 +114,6 @@ class RunFolder:
             notes: dict[str, Any] = {
                 "schema": SCHEMA,
                 "version": bgtplanner.__version__,
-                "data": fingerprint,
                 "versions": {"Python": platform.python_version()}
                 | {name: metadata.version(name) for name in ("jax", "numpy", "optax", "scipy")},
                 "facts": dict(facts or {}),
@@ -228,6 +239,18 @@ class RunFolder:
     def config(self) -> Config:
         """Return the settings of the run."""
         return load_config(file=self.path / "config.toml")
+
+    def forget(self) -> None:
+        """Delete from a finished folder what only resuming needs, and what shows the ratings.
+
+        That are the checkpoint, which holds all clients' own state, and the mark of the ratings.
+        Folders of 0.2 are left as they are: nothing else in them says what was learned.
+        """
+        notes = self.notes()
+        if "key" in notes:
+            kept = {name: of for name, of in notes.items() if name not in ("data", "key")}
+            (self.path / "checkpoint.npz").unlink(missing_ok=True)
+            self._replace("config.toml", to_toml(self.config(), kept))
 
     def append_round(self, record: Mapping[str, Any]) -> None:
         """Add one line to ``rounds.jsonl``."""

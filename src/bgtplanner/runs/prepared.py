@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import hmac
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,12 +19,12 @@ from bgtplanner.runs.config import Config
 
 
 class Prepared:
-    """Ratings, by default those that the config names, how they are split, and their hash."""
+    """Ratings, by default those that the config names, how they are split, and their mark."""
 
-    def __init__(self, config: Config, ratings: Ratings | None = None) -> None:
+    def __init__(self, config: Config, ratings: Ratings | None = None, key: str = "") -> None:
         self.ratings = ratings_of(config) if ratings is None else ratings
         self.split = split_of(config, self.ratings)
-        self.mark = fingerprint_of(self.split)
+        self.mark = fingerprint_of(self.split, key)
 
 
 def ratings_of(config: Config) -> Ratings:
@@ -89,9 +90,12 @@ def split_of(config: Config, ratings: Ratings) -> Split:
     return split
 
 
-def fingerprint_of(split: Split) -> str:
-    """A hash of all that a run is trained and tested on: ratings, and features of items."""
-    digest = hashlib.sha256()
+def fingerprint_of(split: Split, key: str = "") -> str:
+    """Return a hash of all that a run is trained and tested on: ratings, and features of items.
+
+    Whoever has no `key` cannot tell from it whether a guess at the ratings is right.
+    """
+    digest = hmac.new(key.encode(), digestmod=hashlib.sha256) if key else hashlib.sha256()
     for part in (split.train, split.test):
         for array in (part.user, part.item, part.value, part.client_of_user):
             digest.update(np.ascontiguousarray(array).tobytes())

@@ -1,64 +1,22 @@
-"""A model file from what a run or a training has learned: releases and public facts, no more."""
+"""What a model file promises to the people it was learned from, in numbers and in words."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from scipy.special import ndtr
 
-import bgtplanner
-from bgtplanner.data.ratings import Ratings
-from bgtplanner.errors import ConfigError
-from bgtplanner.federation.rounds import Federation, State
 from bgtplanner.privacy.accountants import Accountant, rounded_up
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.conversions import gdp_capacity
 from bgtplanner.privacy.mechanisms import Neighbours
-from bgtplanner.published.model import Model
 
 _ABOUT = {
     "replace-special": "what one person sends is exchanged for nothing",
     "replace-one": "one person's ratings are exchanged for any others",
 }
-
-
-def model_of(
-    federation: Federation,
-    state: State,
-    ratings: Ratings,
-    guarantee: Mapping[str, Any],
-    training: Mapping[str, Any],
-    *,
-    learned: bool,
-) -> Model:
-    """Return the model that a learner publishes; refuse one that publishes none.
-
-    Of the ratings, only what is public is taken: labels, catalogue and scale.
-    """
-    found = federation.model.publishes(state.shared, state.memory)
-    if found is None:
-        name = type(federation.model).__name__
-        raise ConfigError(f"model = {name}: it publishes no model file; use tastes or biases")
-    catalogue = ratings.catalogue
-    titles = None if catalogue is None or catalogue.titles is None else catalogue.titles.tolist()
-    return Model(
-        ranker=found.ranker,
-        settings={name: of for name, of in found.settings.items() if of is not None},
-        items=ratings.item_labels.tolist(),
-        titles=titles,
-        names=[] if catalogue is None else list(catalogue.names),
-        features=np.asarray(ratings.features, dtype=np.float32),
-        released=np.asarray(found.released, dtype=np.float32),
-        low=float(ratings.low),
-        high=float(ratings.high),
-        implicit=ratings.implicit,
-        learned=learned,
-        guarantee=dict(guarantee),
-        evidence=dict(found.evidence),
-        training={"bgtplanner": bgtplanner.__version__, **training},
-    )
 
 
 def guarantee_of(
@@ -74,8 +32,7 @@ def guarantee_of(
 ) -> dict[str, Any]:
     """Return what a model file promises, in numbers and in sentences."""
     if seeded:
-        said = ["Not private: the noise comes from a seed, so that whoever has it can remove it."]
-        return {"private": False, "sentences": said, "people": people}
+        return not_private(people)
     other = accountant.other_promise(budget, neighbours)
     epsilon, delta = budget.epsilon, budget.delta
     right = guessed_right(epsilon, delta)
@@ -109,6 +66,13 @@ def guarantee_of(
         "mechanism": accountant.mechanism, "accounting": accountant.name, "people": people,
         "not_accounted": not_accounted, "sentences": said,
     }  # fmt: skip
+
+
+def not_private(
+    people: int, why: str = "the noise comes from a seed, so that whoever has it can remove it"
+) -> dict[str, Any]:
+    """Return what the file says of a model that promises nothing to anybody."""
+    return {"private": False, "sentences": [f"Not private: {why}."], "people": people}
 
 
 def guessed_right(epsilon: float, delta: float) -> float:

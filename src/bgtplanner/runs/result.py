@@ -1,27 +1,35 @@
-"""The result of a run: it predicts, recommends, and can be saved."""
+"""The result of a run: its figures, its model, and what that says to the people in it."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.arguments import as_path, as_whole, in_words, refuse_unless
 from bgtplanner.data.catalogue import as_label
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.errors import DataError, StorageError, quoted
+from bgtplanner.errors import ConfigError, DataError, ModelFileError, RunFolderError, quoted
+from bgtplanner.federation.client import first_parameters
 from bgtplanner.federation.simulation import Simulation
+from bgtplanner.models.interactions import Shared
+from bgtplanner.models.learner import Learner, model_of
 from bgtplanner.models.metrics import HEADLINE, METRICS
-from bgtplanner.models.ranking import Recommender
+from bgtplanner.published.model import Model, Recommended, load_model
+from bgtplanner.runs.assembly import suited_learner
 from bgtplanner.runs.config import Config
-from bgtplanner.runs.folder import RunFolder
-from bgtplanner.runs.prepared import fingerprint_of, split_of
-from bgtplanner.runs.recommending import Recommendations, recommendations_of, recommender_of
+from bgtplanner.runs.folder import MODEL, RunFolder
+from bgtplanner.runs.prepared import ratings_of, split_of
+from bgtplanner.runs.publish import not_private
+from bgtplanner.runs.recommending import histories_of
 from bgtplanner.text import visible
 
 Label = str | int | float | np.generic
@@ -35,20 +43,93 @@ class Result:
     Attributes:
         summary: The figures of ``summary.json``.
         rounds: One mapping per round, as in ``rounds.jsonl``.
-        ratings: The ratings that were trained and tested on.
         folder: The run folder, if there is one.
-        simulation: The trained federation.
+        simulation: The trained federation; None if the run was loaded.
         config: The settings.
         given: What was given as objects that the settings do not determine: ``model``, ``policy``.
+        held: The ratings, if they are here and not only under a name.
+        learner: The learner, if it was given again for a folder of 0.2.
     """
 
     summary: Mapping[str, Any]
     rounds: list[dict[str, Any]]
-    ratings: Ratings
     folder: Path | None
-    simulation: Simulation = field(repr=False)
     config: Config = field(repr=False)
+    simulation: Simulation | None = field(default=None, repr=False)
     given: tuple[str, ...] = ()
+    held: Ratings | None = None
+    learner: Learner | None = None
+
+    @cached_property
+    def ratings(self) -> Ratings:
+        """The ratings of the run, loaded by their name when they are first needed.
+
+        Raises:
+            RunFolderError: If they are not there.
+        """
+        if self.held is not None:
+            return self.held
+        try:
+            return ratings_of(self.config)
+        except (ConfigError, DataError) as error:
+            raise RunFolderError(
+                f"{self.folder}: its data cannot be loaded by name ({error}). If they have moved, "
+                "or were given in Python, say where they are: "
+                "bgtplanner.load(path, ratings=...), or --ratings csv:PATH of recommend"
+            ) from error
+
+    @cached_property
+    def model(self) -> Model:
+        """The model that was learned, of which all lists are made.
+
+        Raises:
+            ConfigError: If the learner publishes none.
+            RunFolderError: If the folder, of 0.2, lacks what it could be made of.
+        """
+        if self.folder is not None and (file := self.folder / MODEL).exists():
+            return load_model(file)
+        if self.simulation is not None:
+            learner, state = self.simulation.federation.model, self.simulation.state
+            return self._published(learner, state.shared, state.memory)
+        return self._published(*self._stored())
+
+    def _published(self, learner: Learner, shared: Shared, memory: Any = None) -> Model:
+        """Return the model file of the run, which says that it protects nobody."""
+        people, private = self.summary["clients"], self.summary["mechanism"] != "none"
+        promise = not_private(people) if private else not_private(people, "there was no noise")
+        return model_of(
+            learner, shared, memory, self.ratings, learned=bool(self.summary.get("learned", True)),
+            guarantee=promise | {"not_accounted": list(self.summary["not_accounted"])},
+            training={"model": self.config.model.name, "rounds": len(self.rounds)},
+        )  # fmt: skip
+
+    def _stored(self) -> tuple[Learner, Shared]:
+        """Return the learner and the parameters of a folder that 0.2 has finished."""
+        arrays = None if self.folder is None else RunFolder(self.folder).checkpoint()
+        if arrays is None:
+            raise ConfigError(
+                f"model = {self.config.model.name}: it publishes no model to make lists of"
+            )
+        if self.learner is None and ":" in self.config.model.name:
+            raise RunFolderError(
+                f"{self.folder}: its model is code, which opening a folder never runs; give it: "
+                "load(path, model=...)"
+            )
+        ratings = self.ratings
+        learner = suited_learner(
+            self.config, ratings.n_items, self.learner,
+            clients=ratings.n_clients, implicit=ratings.implicit,
+        )  # fmt: skip
+        shared = Shared(
+            *(jnp.asarray(arrays.get(f"shared/{name}", ())) for name in Shared._fields)
+        )
+        like = jax.eval_shape(
+            lambda features: first_parameters(learner, jax.random.key(0), 1, features)[0],
+            jnp.asarray(ratings.features),
+        )
+        if [of.shape for of in shared] != [of.shape for of in like]:
+            raise RunFolderError(f"{self.folder}: its ratings or its model are not those it had")
+        return learner, shared
 
     def __repr__(self) -> str:
         known = self.summary
@@ -79,19 +160,24 @@ class Result:
             RunFolderError: If the folder is in use.
             StorageError: If it cannot be written.
         """
-        with RunFolder.create(
+        folder = RunFolder.create(
             as_path("path", path),
             self.config,
-            fingerprint=fingerprint_of(split_of(self.config, self.ratings)),
             overwrite=overwrite,
             given=[name for name in self.given if name == "model"],
             saved=True,
-        ) as folder:
+        )
+        with folder:
             for record in self.rounds:
                 folder.append_round(record)
-            folder.write_checkpoint(self.simulation.arrays())
+            self.write_model(folder)
             folder.write("summary.json", self.summary)
         return folder.path
+
+    def write_model(self, folder: RunFolder) -> None:
+        """Write the model file into a run folder, unless the learner publishes none."""
+        with contextlib.suppress(ConfigError, ModelFileError):
+            self.model.save(folder.path / MODEL)
 
     @overload
     def predict(self, user: Label, item: Label) -> float: ...  # type: ignore[overload-overlap]
@@ -114,65 +200,35 @@ class Result:
         except ValueError as error:
             shapes = f"{users.shape} and {items.shape}"
             raise DataError(f"user and item have shapes {shapes}: expected equal ones") from error
-        found = self.ratings.to_raw(self.simulation.predict(users.ravel(), items.ravel()))
-        return float(found[0]) if users.ndim == 0 else found.reshape(users.shape)
+        train, labels = split_of(self.config, self.ratings).train, self.ratings.item_labels
+        found = np.empty(users.shape)
+        for one in np.unique(users).tolist():
+            mine, asked = histories_of(train, [one]), users == one
+            ratings = mine.get("rating", mine["item"])  # of clicks, nothing is predicted
+            history = dict(zip(mine["item"].tolist(), ratings.tolist(), strict=True))
+            found[asked] = self.model.predict(history, labels[items[asked]].tolist())
+        return float(found) if users.ndim == 0 else found
 
-    def recommend(self, user: Any, top: int = 10) -> list[tuple[Any, float]]:
-        """The items that a user has not rated and is expected to like best, best first.
-
-        They come with predicted ratings, on the source's scale; NaN if the data are not ratings.
+    def recommend(self, user: Any, top: int = 10) -> list[Recommended]:
+        """Return the items that a user has not rated and is expected to like best, best first.
 
         Raises:
             DataError: If the user is not known.
-            ConfigError: If `top` is not positive.
+            ConfigError: If `top` is not positive, or the learner publishes no model.
             NothingLearnedError: If there is nothing to rank items by.
         """
         one = user is not None and np.ndim(user) == 0
-        refuse_unless(one, "user", user, "the label of one user; for many: recommendations(users)")
-        found = self.recommendations(user, top)
-        if found.note is not None:
-            warnings.warn(found.note, stacklevel=2)
-        nan = float("nan")
-        return [(row.item, nan if row.predicted is None else row.predicted) for row in found.rows]
+        refuse_unless(one, "user", user, "the label of one user; for many: recommend_many(users)")
+        ((_, rows),) = self.recommend_many([user], top)
+        return rows
 
-    def recommendations(self, users: ArrayLike | None = None, top: int = 10) -> Recommendations:
-        """Lists for many users, by default for all, with titles, predicted ratings and reasons.
-
-        What a user has rated is left out as far as it has arrived by the last round. Ratings of
-        the test set are not known to the model, so their items can be recommended. Errors are as
-        for :meth:`recommend`.
-        """
+    def recommend_many(
+        self, users: ArrayLike | None = None, top: int = 10
+    ) -> Iterator[tuple[Any, list[Recommended]]]:
+        """Yield users, by default all, with their lists; errors are as for :meth:`recommend`."""
+        places = None if users is None else _places(self.ratings.user_labels, users, "user")
         top = as_whole("top", top, 1)
-        places = np.arange(self.ratings.n_users)
-        if users is not None:
-            found = _places(self.ratings.user_labels, users, "user").ravel().tolist()
-            places = np.array(list(dict.fromkeys(found)), dtype=np.int64)
-        return recommendations_of(self.recommender(), places, top)
-
-    def recommender(self) -> Recommender:
-        """All that lists of recommendations are made of, as of the last round."""
-        return recommender_of(self.ratings, self.simulation)
-
-    def export(self, path: Path | str) -> Path:
-        """Write what the server holds as a NumPy archive, without anything that clients keep.
-
-        `items` and `dense` were computed from released numbers. If `item_labels` or `scale` was
-        read off the ratings, the summary says so under `not_accounted`.
-        """
-        target = as_path("path", path)
-        shared = self.simulation.state.shared
-        arrays: dict[str, Any] = {
-            "items": np.asarray(shared.items),
-            "dense": np.asarray(shared.dense),
-        }
-        arrays["item_labels"] = self.ratings.item_labels
-        arrays["scale"] = np.array([self.ratings.low, self.ratings.high])
-        try:
-            with target.open("wb") as file:
-                np.savez(file, **arrays)
-        except OSError as error:
-            raise StorageError(f"{target}: cannot be written ({error})") from error
-        return target
+        return self.model.recommend_many(histories_of(self.ratings, places), top=top)
 
 
 def _places(labels: NDArray[Any], wanted: ArrayLike, name: str) -> NDArray[np.int64]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import secrets
 import time
 import warnings
 from collections.abc import Mapping
@@ -16,7 +17,12 @@ import numpy as np
 
 from bgtplanner.arguments import as_path, as_settings, refuse_unless
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.errors import ConfigError, DataError, RunFolderError, TrainingDivergedError
+from bgtplanner.errors import (
+    ConfigError,
+    ModelFileError,
+    RunFolderError,
+    TrainingDivergedError,
+)
 from bgtplanner.federation.compilation import use_compilation_cache
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.simulation import Simulation
@@ -40,8 +46,8 @@ from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.gains import gains_of
 from bgtplanner.runs.loop import Run
 from bgtplanner.runs.observers import Observer
-from bgtplanner.runs.prepared import Prepared, ratings_from, ratings_of
-from bgtplanner.runs.recommending import example_users, examples_of, number_of_examples
+from bgtplanner.runs.prepared import Prepared, ratings_from
+from bgtplanner.runs.recommending import examples_of, number_of_examples
 from bgtplanner.runs.result import Result
 from bgtplanner.runs.summary import (
     about_ratings,
@@ -140,16 +146,15 @@ def execute(
     if out is not None:
         RunFolder(Path(out)).check_free(overwrite)  # before minutes are spent on loading
     use_compilation_cache()
-    prepared, given = Prepared(config, ratings), given or Given()
+    key = secrets.token_hex(16)
+    prepared, given = Prepared(config, ratings, key), given or Given()
     run = _Run(config, prepared, given, observer)
     if out is None:
         return run.train()
     if config.privacy.mechanism != "none" and given.policy is None:  # refuse before writing
         policy_of(config, ledger_of(config, prepared.ratings.n_clients)).state_dict()
-    more: dict[str, Any] = {"overwrite": overwrite, "given": list(given.names)}
-    with RunFolder.create(
-        out, config, fingerprint=prepared.mark, facts=run.facts, **more
-    ) as folder:
+    noted: dict[str, Any] = {"data": prepared.mark, "key": key, "given": list(given.names)}
+    with RunFolder.create(out, config, facts=run.facts, overwrite=overwrite, **noted) as folder:
         return run.train(folder)
 
 
@@ -159,28 +164,41 @@ def resume(
     ratings: Ratings | None = None,
     model: Learner | None = None,
     policy: Policy | None = None,
+    trust_code: bool = False,
     observer: Observer | None = None,
 ) -> Result:
     """Resume a run; it ends as if it had never been interrupted, bit for bit.
 
     What was given in Python is given again: the ratings, the learner, and the policy in its state
-    before the first round.
+    before the first round. Code that the folder names by its address runs only with `trust_code`.
 
     Raises:
         RunFolderError: If the folder, its checkpoint or the ratings do not fit together, or if
             its policy no longer exists.
     """
     with RunFolder.open(as_path("path", path)) as folder:
-        if folder.notes().get("saved"):
+        notes, given = folder.notes(), Given(model, policy, folder.given)
+        if notes.get("saved"):
             raise RunFolderError(f"{path}: a finished run, saved without its ledger; load it")
         if folder.deployed:
             go_on = folder.resume_command
             raise RunFolderError(f"{path}: a run on real machines; continue with: {go_on}")
-        given = Given(model, policy, folder.given)
-        config, prepared = _opened(folder, "resume", given, ratings)
+        if folder.summary() is not None:
+            folder.forget()  # if the process that finished it was killed just before
+            return load(path, ratings=ratings)
+        config = folder.config()
         if (name := config.planning.policy) in POLICIES.gone:
             said = f"the policy {name} {POLICIES.gone[name]}"
             raise RunFolderError(f"{path}: cannot be resumed; start a new run ({said})")
+        _check_given(folder, config, given, trust_code)
+        use_compilation_cache()
+        wanted = Result(summary={}, rounds=[], folder=folder.path, config=config, held=ratings)
+        prepared = Prepared(config, wanted.ratings, notes.get("key", ""))
+        if prepared.mark != notes.get("data"):
+            raise RunFolderError(
+                f"{path}: the ratings of '{prepared.ratings.name}' are not those it was started "
+                "with; bring them back, or start a new run"
+            )
         return _Run(config, prepared, given, observer).train(folder, go_on=True)
 
 
@@ -191,52 +209,63 @@ def load(
     data_dir: str | None = None,
     model: Learner | None = None,
 ) -> Result:
-    """Load a finished run, to predict, recommend or export. Nothing in the folder is changed.
+    """Load a finished run, to predict and recommend. Nothing in the folder is changed or run.
 
     Args:
         path: The run folder, or one that :meth:`Result.save` has written.
         ratings: If they were given in Python; or where they are now, such as ``csv:PATH``.
         data_dir: The folder where data sets are now, if it has moved.
-        model: The learner, if it was given in Python.
+        model: The learner, if it was given in Python, of a folder of 0.2.
 
     Raises:
-        RunFolderError: If the run is not finished, or was started with other ratings.
+        RunFolderError: If the run is not finished.
     """
     folder = RunFolder(as_path("path", path))
     if (folder.path / "study.json").exists():
         raise RunFolderError(f"{path}: holds a study; read it with bgtplanner.load_study")
-    summary, checkpoint = folder.summary(), folder.checkpoint()
+    folder.notes()  # refuses what another version has written
+    summary, config = folder.summary(), folder.config()
     if folder.deployed:
         raise RunFolderError(
             f"{path}: a run on real machines, which have the ratings; ask a client there: "
             "bgtplanner recommend CLIENT_FOLDER"
         )
-    if summary is None or checkpoint is None:
+    if summary is None:
         raise RunFolderError(f"{path}: not finished; continue with: {folder.resume_command}")
-    data_dir = None if data_dir is None else str(as_path("data_dir", data_dir))
-    given = Given(model, names=folder.given)
-    run = _Run(*_opened(folder, "load", given, ratings, data_dir), given)
-    run.restore(checkpoint)
-    run.records = folder.rounds()
-    return run.result(summary, folder)
+    fits = ratings is None or isinstance(ratings, Ratings | str)
+    refuse_unless(fits, "ratings", ratings, RATINGS)
+    places = {
+        "dataset": ratings if isinstance(ratings, str) else None,
+        "data_dir": None if data_dir is None else str(as_path("data_dir", data_dir)),
+    }
+    moved = {name: place for name, place in places.items() if place is not None}
+    data = config.data.model_copy(update=moved)
+    return Result(
+        summary=summary,
+        rounds=folder.rounds(),
+        folder=folder.path,
+        config=config.model_copy(update={"data": data}),
+        given=folder.given,
+        held=ratings if isinstance(ratings, Ratings) else None,
+        learner=model,
+    )
 
 
-def _opened(
-    folder: RunFolder,
-    call: str,
-    given: Given,
-    ratings: Ratings | str | None,
-    data_dir: str | None = None,
-) -> tuple[Config, Prepared]:
-    """The settings and the data of a folder's run, after checking that all of it is the same."""
-    use_compilation_cache()
-    config = folder.config()
-    needed = [name for name in given.names if (call, name) != ("load", "policy")]
-    if missing := [name for name in needed if getattr(given, name) is None]:
+def _check_given(folder: RunFolder, config: Config, given: Given, trust_code: bool) -> None:
+    """Refuse to resume without the objects that were given, with others, or with strange code."""
+    missing = [name for name in given.names if getattr(given, name) is None]
+    addresses = {"model": config.model.name, "policy": config.planning.policy}
+    code = [of for name, of in addresses.items() if ":" in of and getattr(given, name) is None]
+    if missing:
         arguments = ", ".join(f"{name}=..." for name in missing)
         raise RunFolderError(
             f"{folder.path}: its {' and '.join(missing)} was given in Python; continue there: "
-            f"{call}(path, {arguments})"
+            f"resume(path, {arguments})"
+        )
+    if code and not trust_code:
+        raise RunFolderError(
+            f"{folder.path}: names code to run, {' and '.join(code)}. If you trust whoever made "
+            "the folder, give --trust-code, or trust_code=True"
         )
     policy_named(given.policy)  # refuses what is none
     if given.model is not None:
@@ -246,26 +275,6 @@ def _opened(
             if tree[section].get(name, {}) != value:
                 other = "it was started with another model; give that one"
                 raise RunFolderError(f"{folder.path}: {other}")
-    if not isinstance(ratings, Ratings):
-        refuse_unless(ratings is None or isinstance(ratings, str), "ratings", ratings, RATINGS)
-        places = (("dataset", ratings), ("data_dir", data_dir))
-        moved = {name: place for name, place in places if place is not None}
-        now = config.data.model_copy(update=moved)
-        try:
-            ratings = ratings_of(config.model_copy(update={"data": now}))
-        except (ConfigError, DataError) as error:
-            raise RunFolderError(
-                f"{folder.path}: its data cannot be loaded by name ({error}). If they have moved, "
-                "or were given in Python, say where they are: "
-                f"bgtplanner.{call}(path, ratings=...), or --ratings csv:PATH of recommend"
-            ) from error
-    prepared = Prepared(config, ratings)
-    if prepared.mark != folder.notes().get("data"):
-        raise RunFolderError(
-            f"{folder.path}: the ratings of '{ratings.name}' are not those it was started with; "
-            "bring them back, or start a new run"
-        )
-    return config, prepared
 
 
 class _Run(Run):
@@ -324,22 +333,25 @@ class _Run(Run):
                 self.go_on(folder)
             if self.observer is not None:
                 self.observer.started(config, data.split, simulation.next_round)
-            result = self.result(self._summary(self.carry_out(folder)), folder)
+            result = self._result(self._summary(self.carry_out(folder)), folder)
             if folder is not None:
-                users = example_users(data.ratings, number_of_examples(config))
-                if (lists := examples_of(data.ratings, simulation, users)) is not None:
-                    folder.write("examples.json", lists)
+                result.write_model(folder)
+                number = number_of_examples(config)
+                with contextlib.suppress(ConfigError, ModelFileError):  # it publishes no model
+                    if number and (lists := examples_of(result.model, data.ratings, number)):
+                        folder.write("examples.json", lists)
                 folder.write("summary.json", result.summary)
+                folder.forget()
             if self.observer is not None:
                 self.observer.finished(result)
             return result
 
-    def result(self, summary: Mapping[str, Any], folder: RunFolder | None) -> Result:
-        """What has come of the run."""
+    def _result(self, summary: Mapping[str, Any], folder: RunFolder | None) -> Result:
+        """Return what has come of the run."""
         return Result(
             summary=summary,
             rounds=self.records,
-            ratings=self.prepared.ratings,
+            held=self.prepared.ratings,
             folder=None if folder is None else folder.path,
             simulation=self.simulation,
             config=self.config,

@@ -230,9 +230,10 @@ def alone_by_round(split: Split, rounds: int, last: float | None) -> list[float]
 
 def ranking_of(simulation: Simulation, split: Split) -> dict[str, Any]:
     """The scores of the lists that users would be shown, and of the rankings beside them."""
-    every, released = rankings(split.train), simulation.explain([0]).popularity
+    every = rankings(split.train)
+    released = simulation.federation.model.popularity(simulation.state.shared)
     if released is not None and np.ptp(released) > 0:  # nothing released ranks nothing
-        every = {**every, "popularity_released": the_same_for_all(released)}
+        every["popularity_released"] = the_same_for_all(np.asarray(released))
     found = ranked(simulation.rank, split.train, split.test) | {
         f"{figure}_{name}": value
         for name, rank in every.items()

@@ -33,7 +33,7 @@ from bgtplanner.errors import (
 from bgtplanner.federation.central import CentralTraining
 from bgtplanner.federation.compilation import begin_run, use_compilation_cache
 from bgtplanner.federation.coordinator import Coordinator
-from bgtplanner.models.learner import Learner
+from bgtplanner.models.learner import Learner, model_of
 from bgtplanner.privacy.accountants import TICK
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.ledger import Head
@@ -48,7 +48,7 @@ from bgtplanner.runs.assembly import (
 from bgtplanner.runs.config import Config, load_config
 from bgtplanner.runs.interrupts import stop_requests
 from bgtplanner.runs.prepared import fingerprint_of, ratings_from, ratings_of
-from bgtplanner.runs.publish import guarantee_of, model_of
+from bgtplanner.runs.publish import guarantee_of
 from bgtplanner.runs.settings import TRAINING
 
 Public = Literal["catalogue", "scale"]
@@ -294,9 +294,10 @@ class _Training:
         if self.has_book:
             promise |= {"epsilon_spent": spent, "ledger_head": str(ledger.head)}
         training = {"model": self.config.model.name, "rounds": self.engine.next_round}
+        engine = self.engine
         return model_of(
-            self.engine.federation, self.engine.state, ratings, promise, training,
-            learned=self.engine.learned,
+            engine.federation.model, engine.state.shared, engine.state.memory, ratings,
+            learned=engine.learned, guarantee=promise, training=training,
         )  # fmt: skip
 
     # ---- the state between two processes
