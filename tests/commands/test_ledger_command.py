@@ -91,7 +91,7 @@ def test_a_client_is_named_by_its_label(call: Call, tmp_path: Path) -> None:
     table.write_text(table.read_text().replace("zoe", "zoo").replace("\n1,0", "\n9,0"))
     code, _, err = call("ledger", "show", out, "--client", "1")
     assert code == 2
-    assert "its ratings are not those that it was run with" in err
+    assert "its people are not those that it was run with" in err
     code, shown, err = call("ledger", "export", out / "ledger.sqlite", "--clients")
     assert code == 0
     assert "client" not in json.loads(shown)[0]
@@ -113,13 +113,13 @@ def made_run(path: Path, dataset: str) -> None:
     """A run's folder with a ledger, as a run with a budget leaves it behind."""
     from bgtplanner.runs.config import load_config
     from bgtplanner.runs.folder import RunFolder
-    from bgtplanner.runs.prepared import ratings_of
+    from bgtplanner.runs.prepared import people_of, ratings_of
 
     config = load_config(settings={"data.dataset": dataset, "federation.rounds": 2})
     ratings = ratings_of(config)
     budgets = Budgets.per_client([1.0 + index for index in range(ratings.n_clients)], 1e-5)
     with (
-        RunFolder.create(path, config) as folder,
+        RunFolder.create(path, config, people=people_of(ratings)) as folder,
         Ledger.create(path / "ledger.sqlite", budgets, "laplace/basic") as ledger,
     ):
         for number in range(2):

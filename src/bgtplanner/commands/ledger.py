@@ -246,19 +246,15 @@ def _labels(path: Path) -> list[list[str]] | None:
         return None
     need_simulator()
     from bgtplanner.runs.folder import RunFolder
-    from bgtplanner.runs.prepared import ratings_of
-    from bgtplanner.runs.summary import about_ratings
+    from bgtplanner.runs.prepared import people_of, ratings_of
 
     run = RunFolder(path)
     if run.deployed:
         return [[str(name)] for name in (run.read("clients.json") or {}).get("clients", [])]
-    ratings, facts = ratings_of(run.config()), run.notes()["facts"]
-    about = about_ratings(ratings)
-    if any(
-        facts.get(name, about[name]) != about[name]
-        for name in ("clients", "users", "items", "ratings")
-    ):
-        raise RunFolderError(f"{path}: its ratings are not those that it was run with")
+    ratings = ratings_of(run.config())
+    people = people_of(ratings)
+    if run.notes().get("people", people) != people:
+        raise RunFolderError(f"{path}: its people are not those that it was run with")
     labels: list[list[str]] = [[] for _ in range(ratings.n_clients)]
     for label, client in zip(ratings.user_labels, ratings.client_of_user, strict=True):
         labels[client].append(str(label))

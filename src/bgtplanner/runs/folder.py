@@ -100,7 +100,8 @@ class RunFolder:
         """Start a new run folder, lock it, and note the facts, and what else is to be `noted`.
 
         That is whether it is ``deployed`` to real machines, or ``saved`` without a ledger, what
-        was ``given`` as objects in Python, and the mark of its ``data``, with the ``key`` of it.
+        was ``given`` as objects in Python, the mark of its ``data``, with the ``key`` of it, and
+        that of its ``people``.
         """
         folder = cls(Path(path))
         folder.check_free(overwrite)  # before anything is written there

@@ -104,3 +104,9 @@ def fingerprint_of(split: Split, key: str = "") -> str:
         digest.update("\0".join((*catalogue.labels, *catalogue.names)).encode())
         digest.update(np.ascontiguousarray(catalogue.features).tobytes())
     return digest.hexdigest()
+
+
+def people_of(ratings: Ratings) -> str:
+    """Return a hash of who has which place in the ledger; ratings play no part in it."""
+    labels = "\0".join(map(str, ratings.user_labels.tolist()))
+    return hashlib.sha256(labels.encode() + ratings.client_of_user.tobytes()).hexdigest()

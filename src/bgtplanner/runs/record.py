@@ -92,7 +92,7 @@ SUMMARY = _object(
 """The object in ``summary.json``, and what is known of a run before its first round."""
 
 NOTES = _object(
-    (_Word, "version data key"),
+    (_Word, "version data key people"),
     (_list(_Word), "given"),
     (dict[str, _Word], "versions"),
     (dict[str, Any], "facts"),

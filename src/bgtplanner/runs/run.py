@@ -46,7 +46,7 @@ from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.gains import gains_of
 from bgtplanner.runs.loop import Run
 from bgtplanner.runs.observers import Observer
-from bgtplanner.runs.prepared import Prepared, ratings_from
+from bgtplanner.runs.prepared import Prepared, people_of, ratings_from
 from bgtplanner.runs.recommending import examples_of, number_of_examples
 from bgtplanner.runs.result import Result
 from bgtplanner.runs.summary import (
@@ -153,7 +153,9 @@ def execute(
         return run.train()
     if config.privacy.mechanism != "none" and given.policy is None:  # refuse before writing
         policy_of(config, ledger_of(config, prepared.ratings.n_clients)).state_dict()
-    noted: dict[str, Any] = {"data": prepared.mark, "key": key, "given": list(given.names)}
+    people = people_of(prepared.ratings)
+    noted: dict[str, Any] = {"data": prepared.mark, "key": key, "people": people}
+    noted["given"] = list(given.names)
     with RunFolder.create(out, config, facts=run.facts, overwrite=overwrite, **noted) as folder:
         return run.train(folder)
 
