@@ -19,7 +19,6 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-import bgtplanner
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import ConfigError
 from bgtplanner.models.interactions import Interactions, Shared, Upload, copies
@@ -237,7 +236,7 @@ def model_of(
         learned=learned,
         guarantee=dict(guarantee),
         evidence=dict(found.evidence),
-        training={"bgtplanner": bgtplanner.__version__, **training},
+        training=dict(training),
     )
 
 

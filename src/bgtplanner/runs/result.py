@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+import bgtplanner
 from bgtplanner.arguments import as_path, as_whole, in_words, refuse_unless
 from bgtplanner.data.catalogue import as_label
 from bgtplanner.data.ratings import Ratings
@@ -100,7 +101,10 @@ class Result:
         return model_of(
             learner, shared, memory, self.ratings, learned=bool(self.summary.get("learned", True)),
             guarantee=promise | {"not_accounted": list(self.summary["not_accounted"])},
-            training={"model": self.config.model.name, "rounds": len(self.rounds)},
+            training={
+                "bgtplanner": bgtplanner.__version__, "model": self.config.model.name,
+                "rounds": len(self.rounds),
+            },
         )  # fmt: skip
 
     def _stored(self) -> tuple[Learner, Shared]:

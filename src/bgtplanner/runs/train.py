@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+import bgtplanner
 from bgtplanner.arguments import as_path, as_settings, refuse_unless
 from bgtplanner.data.catalogue import Catalogue, read_items
 from bgtplanner.data.datasets import DATASETS
@@ -293,11 +294,12 @@ class _Training:
         )  # fmt: skip
         if self.has_book:
             promise |= {"epsilon_spent": spent, "ledger_head": str(ledger.head)}
-        training = {"model": self.config.model.name, "rounds": self.engine.next_round}
-        engine = self.engine
+        engine, version = self.engine, bgtplanner.__version__
+        name, rounds = self.config.model.name, engine.next_round
         return model_of(
             engine.federation.model, engine.state.shared, engine.state.memory, ratings,
-            learned=engine.learned, guarantee=promise, training=training,
+            learned=engine.learned, guarantee=promise,
+            training={"bgtplanner": version, "model": name, "rounds": rounds},
         )  # fmt: skip
 
     # ---- the state between two processes
