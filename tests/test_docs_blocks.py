@@ -261,7 +261,7 @@ def test_links_and_pictures_lead_somewhere() -> None:
                 assert ((REPOSITORY / page).parent / target).exists(), f"{page}: {target}"
 
 
-PACKAGES = "commands|data|federation|flower|models|paper|planning|privacy|report|runs"
+PACKAGES = "commands|data|federation|flower|models|paper|planning|privacy|published|report|runs"
 NAMES = re.compile(rf"`((?:{PACKAGES})(?:\.\w+)+)`")
 SETTINGS = re.compile(r"(planning|privacy)\.(options\.)?\w+$")
 FILES = re.compile(r"`((?:\w+/)+\w+\.py)`")
