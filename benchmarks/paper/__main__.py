@@ -26,10 +26,10 @@ from benchmarks.paper.figures import figure_part
 from benchmarks.paper.findings import clip_effect, closeness, gains, misses
 from benchmarks.paper.guarantees import guarantee, theorem
 from benchmarks.paper.page import NOT_RUN, blank, body_of, put
-from benchmarks.paper.plan import DATASETS, FIGURES, RUNS, SEEDS, TEN_USERS, Job, jobs_of
+from benchmarks.paper.plan import COMPARED, DATASETS, FIGURES, RUNS, TEN_USERS, Job, jobs_of
 from benchmarks.paper.results import PROVENANCE, Results, finished, write_halves
-from benchmarks.paper.table import commands, deviations, how_to_run, table2
-from benchmarks.provenance import here, of_one_code
+from benchmarks.paper.table import commands, deviations, how_to_run, other_readings, table2
+from benchmarks.provenance import here
 from bgtplanner.errors import BGTPlannerError, InterruptedRunError
 from bgtplanner.report.terminal import duration
 from bgtplanner.runs.compare import check_settings, run_cells
@@ -37,19 +37,9 @@ from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import write_whole
 from bgtplanner.runs.study import Cell, parse_seeds
 
-
-def provenance(results: Results) -> str | None:
-    """Of which commit and machine the runs of the page are; runs of other code are refused."""
-    if not results.columns:
-        return None
-    return (
-        f"Written by `make paper` from {results.runs:,} runs, seeds {SEEDS[0]} to {SEEDS[-1]}, "
-        f"of {of_one_code(results.provenances)}."
-    )
-
-
 TABLES = {
     "table2": table2,
+    "readings": other_readings,
     "deviations": deviations,
     "commands": commands,
     "closeness": closeness,
@@ -59,10 +49,10 @@ TABLES = {
     "theorem": theorem,
     "guarantee": guarantee,
     "claims": claims,
-    "provenance": provenance,
 }
 TITLES = {
     "table2": "Table 2",
+    "readings": "Other readings",
     "deviations": "Deviations",
     "commands": "The commands",
     "closeness": "How near print is",
@@ -72,7 +62,6 @@ TITLES = {
     "theorem": "The theorem's condition",
     "guarantee": "What is guaranteed",
     "claims": "Claim by claim",
-    "provenance": "Where this comes from",
     **{figure.name: figure.title for figure in FIGURES},
 }
 # Seconds for a run of 100 rounds on one core, to guess by until some have been seen.
@@ -85,7 +74,6 @@ def write_page(results: Results, docs: Path) -> list[str]:
     Raises:
         SystemExit: If the page has no place for one of them.
     """
-    provenance(results)  # refuses runs of different code before anything is written
     text = docs.read_text(encoding="utf-8") if docs.exists() else blank(TITLES)
     written = []
     bodies = {name: body_of(text, name) for name in TITLES}  # first see that all are there
@@ -213,8 +201,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (BGTPlannerError, KeyboardInterrupt) as error:
         print(str(error) or "interrupted; the same command goes on", file=sys.stderr)
         return 1
+    whole = results.complete(COMPARED.values())
     usual = Path("build/paper-quick.md" if quick else "build/paper.md")
-    docs = given.docs or (Path("docs/paper.md") if results.complete() and not quick else usual)
+    docs = given.docs or (Path("docs/paper.md") if whole and not quick else usual)
     written = write_page(results, docs)
     print(f"{docs}: {', '.join(written) or 'nothing to write'}")
     if left := [name for name in TITLES if name not in written]:

@@ -33,7 +33,8 @@ def figure_part(figure: Figure, results: Results, docs: Path) -> str | None:
     for found in sweeps:
         for dataset, mechanism in dict.fromkeys(place[:2] for place in _places(found)):
             pictures[dataset, mechanism] = _draw(figure, found, dataset, mechanism, docs)
-    lines = [_varied(sweeps, key, pictures) for key in KEYS[figure.figure]]
+    lines = [results.provenance(figure)]
+    lines += [_varied(sweeps, key, pictures) for key in KEYS[figure.figure]]
     alt = next((place for place in pictures if place[0] == _SHOWN), next(iter(pictures)))
     lines.append(f"![{DATASETS.get(alt[0], alt[0])}, {alt[1]}]({pictures[alt]})")
     if said := trend(results, figure.figure):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.paper.plan import DATASETS, FIGURES, MECHANISMS, READINGS, SEEDS, Reading
+from benchmarks.provenance import of_one_code
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.folder import write_whole
 from bgtplanner.runs.prepared import ratings_of, split_of
@@ -34,12 +35,12 @@ class Results:
     Attributes:
         settings: Of every reading and data set, what was set otherwise than by the preset.
         sweeps: By name of the figure; one for each folder that has something finished.
-        provenances: Of every run, which code, libraries and machine it is of.
+        provenances: Of the runs in each folder, which code, libraries and machine they are of.
     """
 
     def __init__(self, runs: Path) -> None:
         self.sweeps: dict[str, list[Comparison]] = {}
-        self.provenances: list[Mapping[str, Any]] = []
+        self.provenances: dict[str, list[Mapping[str, Any]]] = {}
         self.settings: dict[tuple[Reading, str], Mapping[str, Any]] = {}
         self._halves = _halves(runs)
         self._cells: dict[tuple[str, str, str], dict[int, Mapping[str, Any]]] = {}
@@ -67,7 +68,8 @@ class Results:
                 continue
             for outcome in outcomes:
                 noted = place / outcome.cell.place / PROVENANCE
-                self.provenances.append(json.loads(noted.read_text()) if noted.exists() else {})
+                mine = self.provenances.setdefault(folder.name, [])
+                mine.append(json.loads(noted.read_text()) if noted.exists() else {})
             yield asked, outcomes
 
     def of(self, reading: Reading, dataset: str, mechanism: str) -> Summaries:
@@ -82,6 +84,11 @@ class Results:
         """Mean and deviation over seeds of one figure of the summaries."""
         found = self.of(reading, dataset, mechanism).values()
         return estimate([summary[name] for summary in found if summary.get(name) is not None])
+
+    def best(self, reading: Reading, dataset: str, mechanism: str, kind: str) -> float | None:
+        """Mean over seeds of RMSE or F1 of the best round."""
+        found = self.figure(reading, dataset, mechanism, f"{kind}_best")
+        return None if found is None else found.mean
 
     def reference(self, dataset: str, name: str) -> Estimate | None:
         """Of a predictor that shares nothing: by seed the same in every cell."""
@@ -113,17 +120,16 @@ class Results:
         known = {dataset for (_, dataset, _), found in self._cells.items() if found}
         return [name for name in DATASETS if name in known]
 
-    @property
-    def runs(self) -> int:
-        """How many runs are there."""
-        single = sum(map(len, self._cells.values()))
-        return single + sum(len(of.outcomes) for some in self.sweeps.values() for of in some)
+    def provenance(self, *parts: Any) -> str:
+        """Return of which commit and machine some runs are; runs of different code are refused."""
+        found = [one for part in parts for one in self.provenances.get(part.name, [])]
+        return f"Of {of_one_code(found)} ({len(found):,} runs)."
 
-    def complete(self) -> bool:
-        """Whether every reading is there, with every seed, on the table's data sets."""
+    def complete(self, readings: Iterable[Reading] = READINGS) -> bool:
+        """Whether these readings are there, with every seed, on the table's data sets."""
         return all(
             len(self.of(reading, dataset, mechanism)) >= len(SEEDS)
-            for reading in READINGS
+            for reading in readings
             for dataset in DATASETS
             for mechanism in reading.mechanisms
         )

@@ -70,24 +70,36 @@ def print_of(reading: Reading, dataset: str, mechanism: str) -> Published | None
 
 
 def table2(results: Results) -> str | None:
-    """RMSE and F1 of every reading, ours / theirs; then what is not there, or with fewer seeds."""
+    """RMSE and F1 of the readings that are compared with print; what is not there."""
+    shown = tuple(COMPARED.values())
     if not results.columns:
         return None
     text = [
         f"**RMSE** of the best round, ours / theirs; {_seeds(results)}. G is Gaussian noise, "
-        "L Laplace. In bold: the reading of each method that is compared with print.",
-        _beside(results, "rmse", 4, results.columns),
+        f"L Laplace. {results.provenance(*shown)}",
+        _beside(results, "rmse", 4, results.columns, shown),
         "**F1** of the best round, ours / theirs:",
-        _beside(results, "f1", 3, results.columns),
+        _beside(results, "f1", 3, results.columns, shown),
     ]
+    return "\n\n".join([*text, *_missing(results, shown)])
+
+
+def other_readings(results: Results) -> str | None:
+    """RMSE and F1 of all other readings, and of ML-1M with ten users in each client."""
+    others = tuple(reading for reading in READINGS if not reading.compared)
+    if not results.complete():
+        return None
     ten = [(TEN_USERS, mechanism) for mechanism in MECHANISMS]
-    if any(results.of(reading, *place) for reading in READINGS for place in ten):
-        text += [
-            "**ML-1M with ten users in each client**, who stay apart; RMSE and F1:",
-            _beside(results, "rmse", 4, ten, tuple(COMPARED.values())),
-            _beside(results, "f1", 3, ten, tuple(COMPARED.values())),
-        ]
-    return "\n\n".join([*text, *_missing(results)])
+    text = [
+        f"**RMSE** of the other readings, ours / theirs. {results.provenance(*others)}",
+        _beside(results, "rmse", 4, results.columns, others),
+        "**F1**:",
+        _beside(results, "f1", 3, results.columns, others),
+        "**ML-1M with ten users in each client**, who stay apart; RMSE and F1:",
+        _beside(results, "rmse", 4, ten, tuple(COMPARED.values())),
+        _beside(results, "f1", 3, ten, tuple(COMPARED.values())),
+    ]
+    return "\n\n".join([*text, *_missing(results, others)])
 
 
 def _beside(
@@ -95,11 +107,11 @@ def _beside(
     kind: str,
     digits: int,
     places: Sequence[tuple[str, str]],
-    readings: Sequence[Reading] = READINGS,
+    readings: Sequence[Reading],
 ) -> str:
     rows = [["", *(column(*place) for place in places)]]
     for reading in readings:
-        rows.append([f"**{reading.label}**" if reading.compared else reading.label])
+        rows.append([reading.label])
         for place in places:
             ours = results.figure(reading, *place, f"{kind}_best")
             theirs = print_of(reading, *place)
@@ -124,7 +136,7 @@ def deviations(results: Results) -> str | None:
     if not results.columns:
         return None
     rows = [["", *(column(*place) for place in results.columns)]]
-    for reading in READINGS:
+    for reading in COMPARED.values():
         rows.append([reading.label])
         for place in results.columns:
             found = [
@@ -145,23 +157,23 @@ def _varies(rmse: Estimate | None, f1: Estimate | None, rounds: Estimate | None)
     return ", ".join([*spread, f"{rounds.mean:.0f}"])
 
 
-def _counts(results: Results) -> dict[tuple[Reading, str], int]:
+def _counts(results: Results, readings: Sequence[Reading]) -> dict[tuple[Reading, str], int]:
     """Seeds done, the fewest of its mechanisms, of every reading and data set."""
     return {
         (reading, dataset): min(len(results.of(reading, dataset, k)) for k in reading.mechanisms)
-        for reading in READINGS
+        for reading in readings
         for dataset in results.datasets
     }
 
 
 def _seeds(results: Results) -> str:
-    most = max(_counts(results).values())
+    most = max(_counts(results, READINGS).values())
     return f"mean of {most} seed{'s' if most != 1 else ''}"
 
 
-def _missing(results: Results) -> list[str]:
+def _missing(results: Results, readings: Sequence[Reading]) -> list[str]:
     """Which cells have fewer seeds, which are not there at all, and how to come by them."""
-    counts = _counts(results)
+    counts = _counts(results, readings)
     most = max(counts.values())
     fewer = [
         f"{reading.label} on {DATASETS[dataset]} ({done})"
@@ -181,7 +193,7 @@ def _missing(results: Results) -> list[str]:
     return text + [
         f"{reading.label} on {DATASETS.get(dataset, dataset)} was run with {', '.join(other)}."
         for (reading, dataset), settings in results.settings.items()
-        if (other := _other(reading, settings))
+        if reading in readings and (other := _other(reading, settings))
     ]
 
 
