@@ -336,9 +336,9 @@ def test_charge_is_on_the_disk_before_a_rating_is_read_or_noise_is_drawn(
         raise OSError
 
     class Watching:
-        def normal(self, shape: tuple[int, ...]) -> Any:
+        def normal_steps(self, _: int, shape: tuple[int, ...]) -> Any:
             seen.append(spent(file))
-            return np.zeros(shape)
+            return np.zeros(shape, dtype=np.int64)
 
     monkeypatch.setattr(Client, "_ratings_for", note)
     client = Client(load_client(file), noise=lambda *_: Watching())
@@ -401,6 +401,27 @@ def test_a_used_ledger_without_its_head_is_refused(
         shutil.rmtree(client.file.state / "answers")
     (client.file.state / "head").unlink()
     with pytest.raises(LedgerError, match="has taken part in a round"):
+        client.answer(replace(request_of_server, round=2))
+
+
+@pytest.mark.parametrize("summed", [False, True])
+def test_a_ledger_older_than_the_newest_answer_is_refused(
+    client: Client, request_of_server: Request, tmp_path: Path, summed: bool
+) -> None:
+    """Also if the head that lies beside it is as old as the ledger."""
+    state = client.file.state
+    client.answer(request_of_server)
+    for name in ("ledger.sqlite", "head"):
+        shutil.copy(state / name, tmp_path / name)
+    later = replace(request_of_server, round=1)
+    if summed:  # such an answer is stored elsewhere, and paid for in the same way
+        with client.open_ledger() as ledger:
+            client._pay(ledger, later)
+    else:
+        client.answer(later)
+    for name in ("ledger.sqlite", "head"):
+        shutil.copy(tmp_path / name, state / name)
+    with pytest.raises(LedgerTamperedError, match="row 3, which was seen before"):
         client.answer(replace(request_of_server, round=2))
 
 

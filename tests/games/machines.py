@@ -339,7 +339,7 @@ class PaysOnceAddsTwice(Client):
     def _pay(self, ledger: Any, request: Any) -> Any:
         guard = Randomizer(ledger, trust="secagg")
         reservation = guard.reserve(request.charge, run=request.run, round=request.round)
-        self._remember(ledger)
+        self._remember(ledger, request.digest)
         return guard, reservation
 
 

@@ -59,12 +59,6 @@ class _Zero:
         del scale
         return np.zeros(shape, dtype=np.int64)
 
-    def split(self, number: int) -> list[Any]:
-        return [self] * number
-
-    def normal(self, shape: tuple[int, ...]) -> Any:
-        return np.zeros(shape)
-
 
 SECRETS = [{"item": 11}, {"value": 5.0}, {"value": 1.0}, {"time": 1e9}]
 

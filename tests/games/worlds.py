@@ -468,7 +468,7 @@ class ReplaysIfNothingChanged(Client):
             with self.open_ledger() as ledger:
                 guard = Randomizer(ledger)
                 paid = guard.reserve(request.charge, run=request.run, round=request.round)
-                self._remember(ledger)
+                self._remember(ledger, request.digest)
                 released = guard.protect(paid, upload[None], clip=request.clip)
                 self.sent[key] = released.values[0]
         return self.sent[key]

@@ -185,7 +185,7 @@ class Client(ClientState):
         reservation = guard.reserve(
             request.charge, run=request.run, round=request.round, rising=True
         )
-        self._remember(ledger)
+        self._remember(ledger, request.digest)
         return guard, reservation
 
     def _done(

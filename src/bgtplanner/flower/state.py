@@ -64,8 +64,9 @@ class ClientState:
     def open_ledger(self) -> Ledger:
         """Open the client's ledger, which must exist and must not have lost an entry.
 
-        The head after each payment is kept beside it. Only a client that was killed between its
-        first payment and the write of that head has a used ledger and no head.
+        The head after each payment is kept beside it, and with the answer that it paid for: an
+        older ledger is noticed by either. Only a client that was killed between its first payment
+        and the write of that head has a used ledger and no head.
         """
         if not self.file.ledger.exists():
             raise LedgerError(
@@ -84,7 +85,21 @@ class ClientState:
                 "so that an older ledger would not be noticed: bring it back, with the ledger "
                 "that was beside it"
             )
+        try:
+            for noted in self._noted()[-1:]:
+                ledger.check_head(noted)
+        except LedgerError:
+            ledger.close()
+            raise
         return ledger
+
+    def _noted(self) -> list[Head]:
+        """Return the ledger's heads after the payments for answers that are kept, in order."""
+        found = []
+        for path in (self.file.state / "answers").glob("*-head"):
+            with contextlib.suppress(FileNotFoundError, LedgerError):  # forgotten, or damaged
+                found.append(Head.parse(path.read_text(encoding="ascii")))
+        return sorted(found)
 
     def _has_released(self) -> bool:
         """Return whether an answer, or what was kept of one, shows that the ledger was used."""
@@ -98,9 +113,11 @@ class ClientState:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def _remember(self, ledger: Ledger) -> None:
-        """Write the ledger's head beside it, where a ledger that was set back is noticed by it."""
-        replace_file(self.file.state / "head", str(ledger.head).encode())
+    def _remember(self, ledger: Ledger, digest: bytes) -> None:
+        """Write the ledger's head beside it, and to the answer that this request will have."""
+        head = str(ledger.head).encode()
+        replace_file(self.file.state / "head", head)
+        self._answers.save(f"{digest.hex()}-head", head)
 
     def _remembered(self) -> Head | None:
         """Return the ledger's head at the latest release."""

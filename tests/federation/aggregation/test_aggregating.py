@@ -311,17 +311,6 @@ def test_a_store_that_is_lost_or_older_in_part_is_noticed(
         members.answer(step, 0, members.got[step, 0])
 
 
-def test_keys_are_fresh_in_every_round() -> None:
-    seen = set()
-    for index in range(3):
-        members = Members(5, round=index)
-        members.play(until="shares")
-        for place in range(5):
-            sent = Keys.from_bytes(members.sent["keys", place])
-            seen |= {sent.sealing, sent.masking, sent.commitment}
-    assert len(seen) == 3 * 5 * 3
-
-
 @pytest.mark.parametrize("until", ["shares", "upload"])
 def test_a_client_that_was_made_to_forget_begins_with_fresh_secrets(until: str) -> None:
     """All of them before they upload: nothing that the first keys were for is used again."""
