@@ -131,7 +131,7 @@ class PolicyContract:
     def test_the_same_seed_gives_the_same_plans(self) -> None:
         """Every random choice comes from the seed, also in a policy restored from JSON."""
         one, two, restored = (
-            _charges(self.play(self.make(seed=5), seed=3, restore=again))
+            [plan.charge_by_class.tolist() for plan in self.play(self.make(seed=5), restore=again)]
             for again in (False, False, True)
         )
         _require(one == two, "plans differ for the same seed")
@@ -185,10 +185,6 @@ class PolicyContract:
 
 def _through_json(policy: Policy) -> Any:
     return json.loads(json.dumps(policy.state_dict()))
-
-
-def _charges(plans: list[Plan]) -> list[Any]:
-    return [plan.charge_by_class.tolist() for plan in plans]
 
 
 def _require_fit(plan: Plan, ledger: Ledger, paid: NDArray[np.int64]) -> None:

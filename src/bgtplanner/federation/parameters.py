@@ -146,5 +146,4 @@ def _bounds_and_scales(
     A class that pays nothing releases nothing: its infinite noise must not reach the others.
     """
     noise = noise_of(accountant, trust, clip, charges, neighbours)
-    # A class that pays nothing releases nothing; its infinite noise must not reach the others.
     return noise.clip, np.where(np.isfinite(noise.scale), noise.scale, 0.0)

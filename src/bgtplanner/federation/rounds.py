@@ -16,9 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
-from numpy.typing import NDArray
 
-from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.chunks import Computed, Heldout, Pairs, by_chunk
 from bgtplanner.federation.client import as_shared, first_parameters
@@ -30,7 +28,6 @@ from bgtplanner.models.interactions import (
     Interactions,
     Shared,
     Upload,
-    laid_out,
     where_users,
 )
 from bgtplanner.models.learner import Learner, Local
@@ -119,12 +116,6 @@ class Federation:
         """The protection, if it protects whole clients."""
         sound = self.protection is not None and self.protection.of.sound
         return self.protection if sound else None
-
-    def lay_out(self, ratings: Ratings, arrival: NDArray[Any] | None) -> Interactions:
-        """Return training ratings, laid out if nothing that is drawn depends on their order."""
-        if self.adds_up:
-            return laid_out(ratings, arrival)
-        return Interactions.of(ratings, arrival)
 
     def initial(self, key: Array, interactions: Interactions) -> State:
         """Return the state before the first round."""

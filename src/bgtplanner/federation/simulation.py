@@ -21,7 +21,7 @@ from bgtplanner.federation.parameters import RoundParameters
 from bgtplanner.federation.protection import Released
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Federation, Outcome, State
-from bgtplanner.models.interactions import Interactions, Shared
+from bgtplanner.models.interactions import Interactions, Shared, laid_out
 from bgtplanner.models.learner import Learner, Local
 from bgtplanner.models.metrics import Metrics, tally
 from bgtplanner.planning.plan import Plan
@@ -88,7 +88,8 @@ class Simulation:
         self._arrivals = np.sort(split.arrival)
         self._device, self._small = pick_device(device), len(split.train) <= FEW_RATINGS
         with jax.default_device(self._device):
-            self._known = federation.lay_out(split.train, split.arrival)
+            lay_out = laid_out if federation.adds_up else Interactions.of
+            self._known = lay_out(split.train, split.arrival)
             self._heldout = Heldout.of(split.test, self._known)
             self._validation = (
                 None if aside is None else Heldout.of(aside.train, self._known, aside.arrival)

@@ -78,7 +78,8 @@ class ClientState:
             self.file.ledger, budgets=self.policy.budgets, accountant=self.policy.rule,
             neighbours=self.policy.neighbours, head=head, witness=self._witness,
         )  # fmt: skip
-        if head is None and (ledger.head.number > _ONE_RESERVATION or self._has_released()):
+        used = ledger.head.number > _ONE_RESERVATION or any(self.file.state.glob("answers/*"))
+        if head is None and (used or (self.file.state / "local.npz").exists()):
             ledger.close()
             raise LedgerError(
                 f"{self.file.state / 'head'}: gone, though this client has taken part in a round, "
@@ -100,11 +101,6 @@ class ClientState:
             with contextlib.suppress(FileNotFoundError, LedgerError):  # forgotten, or damaged
                 found.append(Head.parse(path.read_text(encoding="ascii")))
         return sorted(found)
-
-    def _has_released(self) -> bool:
-        """Return whether an answer, or what was kept of one, shows that the ledger was used."""
-        places = (self.file.state.glob(name) for name in ("local.npz", "answers/*"))
-        return any(path for place in places for path in place)
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:

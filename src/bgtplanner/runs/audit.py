@@ -121,22 +121,18 @@ def audit(
     try:
         where = _RAM if os.access(_RAM, os.W_OK) else None
         with tempfile.TemporaryDirectory(prefix="bgtplanner-audit-", dir=where) as site:
-            trials, games = _attacked(setting, path, -(-number // 2), Path(site), noise)
+            each: list[Check] = []
+            if path == "guard":
+                trials = guard_trials(setting, -(-number // 2), noise)
+            else:
+                from bgtplanner.runs.audit_machines import ClientTarget, GroupTarget
+
+                kind_of = GroupTarget if summed else ClientTarget
+                target = kind_of(setting, Path(site), noise)
+                trials, each = target.trials(-(-number // 2)), target.games()
     finally:
         logging.disable(logging.NOTSET)
-    return _concluded(setting, path, trials, [*trials.checks(), *games], confidence)
-
-
-def _attacked(
-    setting: Setting, path: str, number: int, site: Path, noise: ExactNoise | None
-) -> tuple[Trials, list[Check]]:
-    """Return trials of both inputs, and how well other attacks on the same code did."""
-    if path == "guard":
-        return guard_trials(setting, number, noise), []
-    from bgtplanner.runs.audit_machines import ClientTarget, GroupTarget
-
-    target = (ClientTarget if setting.trust == "local" else GroupTarget)(setting, site, noise)
-    return target.trials(number), target.games()
+    return _concluded(setting, path, trials, [*trials.checks(), *each], confidence)
 
 
 def _concluded(
