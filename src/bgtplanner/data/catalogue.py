@@ -30,6 +30,7 @@ _TITLES = (
     *("title", "name", "itemname", "movietitle", "producttitle", "artistname", "trackname"),
     *("songtitle", "booktitle", "appname", "businessname", "headline"),
 )
+_DATES = ("year", "date", "released", "releasedate", "releaseyear", "published")
 _SEPARATORS = ("|", ";", ",")
 _CLASSES = 5  # of a number
 _MOST_FEATURES = 1024
@@ -38,7 +39,6 @@ _LONGEST_TITLE = 256  # the rest is cut off: one endless title would make all of
 _LONGEST_NAME = 80  # of a category
 _FEWEST_ITEMS = 2  # that a category must have, to say anything about one item from another
 _FEW = 8  # categories that no table is too small for
-_LISTS = (list, tuple, np.ndarray)
 _WORD = re.compile(r"[^\W\d_]{3,}")
 _YEAR_IN_TITLE = re.compile(r"\((\d{4})\)\s*$")
 _YEAR_IN_DATE = re.compile(r"(?:^|\D)((?:1[5-9]|20)\d\d)(?:\D|$)")
@@ -143,33 +143,24 @@ class Catalogue:
         titles = None if title is None else [as_label(cell) for cell in columns[title]]
         for name in wanted.words:
             _named(columns, name, (), "words")
-        made = {
-            name: _features(name, cells, words=name in wanted.words)
-            for name, cells in columns.items()
-            if name not in (item, title) or name in wanted.words
-        }
-        left_out = [f"{name}: {part.reason}" for name, part in made.items() if part.reason]
-        if titles is not None and not any(part.dated for part in made.values()):
+        rest = {name: of for name, of in columns.items() if name not in (item, title)}
+        if titles is not None and usual_place(names, _DATES) is None:
             years = [_YEAR_IN_TITLE.search(text) for text in titles]
             if sum(year is not None for year in years) > len(years) / 2:
-                numbers = [float(year[1]) if year else np.nan for year in years]
-                made["year"] = _number("year", np.array(numbers))
-        names = [name for part in made.values() for name in part.names]
-        too_many = sum(part.too_many for part in made.values()) + max(
-            len(names) - _MOST_FEATURES, 0
-        )
-        if too_many:
-            left_out.append(
-                f"{too_many:,} features: at most {_MOST_CATEGORIES} categories of a column "
-                f"and {_MOST_FEATURES:,} features in all are used"
-            )
+                rest["year"] = [year and year[1] for year in years]
+        made = {name: _features(name, of) for name, of in rest.items() if name not in wanted.words}
+        made |= {name: _words(name, columns[name]) for name in wanted.words}
+        left_out = [f"{name}: {part.left_out}" for name, part in made.items() if part.left_out]
+        feature_names = [name for part in made.values() for name in part.names]
+        if len(feature_names) > _MOST_FEATURES:
+            left_out.append(f"all features after the first {_MOST_FEATURES:,}")
         values = [part.values for part in made.values() if part.values is not None]
         features = np.concatenate([np.zeros((len(labels), 0)), *values], 1, dtype=np.float32)
         return cls(
             labels=np.array(labels),
             titles=None if titles is None else np.array([of[:_LONGEST_TITLE] for of in titles]),
             features=features[:, :_MOST_FEATURES],
-            names=tuple(names[:_MOST_FEATURES]),
+            names=tuple(feature_names[:_MOST_FEATURES]),
             left_out=tuple(left_out),
         )
 
@@ -182,69 +173,55 @@ class Catalogue:
 
 
 class _Made(NamedTuple):
-    """Features that were made of a column.
-
-    Attributes:
-        names: Of the features.
-        values: ``[n_items, n_features]``.
-        too_many: How many more there would have been.
-        dated: Whether the column holds years.
-        reason: Why no feature was made, if none was.
-    """
+    """Features ``[n_items, n]`` that were made of a column, and what of it was left out."""
 
     names: Sequence[str] = ()
     values: NDArray[Any] | None = None
-    too_many: int = 0
-    dated: bool = False
-    reason: str = ""
+    left_out: str = ""
 
 
-def _features(name: str, cells: Sequence[Any], *, words: bool) -> _Made:
+def _features(name: str, cells: Sequence[Any]) -> _Made:
     """Return the features that a column makes, or why it makes none."""
-    if not words and any(isinstance(cell, _LISTS) for cell in cells):
+    if any(isinstance(cell, list) for cell in cells):
         return _lists(name, cells)
     texts = [as_label(cell) for cell in cells]
     filled = [text for text in texts if text]
     if not filled:
-        return _Made(reason="all of it is empty")
-    if words:
-        return _words(name, texts)
+        return _Made(left_out="all of it is empty")
     if filled[0].startswith(("http://", "https://")):
-        return _Made(reason="addresses")
+        return _Made(left_out="addresses")
     if all(map(is_number, filled)):
-        numbers = np.array([float(text) if text else np.nan for text in texts])
-        known = numbers[np.isfinite(numbers)]
-        if name.lower().endswith("id") and len(np.unique(known)) == len(known):
-            return _Made(reason="the number of each item in another list")
-        return _number(name, numbers)
+        return _number(name, np.array([float(text) if text else np.nan for text in texts]))
     years = [_YEAR_IN_DATE.search(text) for text in texts]
     if sum(year is not None for year in years) > 0.9 * len(filled):
         return _number(name, np.array([float(year[1]) if year else np.nan for year in years]))
     parts = _separated(texts)
     counts = Counter(itertools.chain.from_iterable(parts))
     if len(counts) > max(_FEW, len(filled) / 2) or max(counts.values()) < _FEWEST_ITEMS:
-        return _Made(reason="text that hardly comes twice; its words can be features")
+        return _Made(left_out="text that hardly comes twice; its words can be features")
     return _categories(name, parts)
 
 
 def _number(name: str, values: NDArray[np.float64]) -> _Made:
     """Return a number in classes of equal size, or as it is if it is 0 or 1."""
     known = values[np.isfinite(values)]
-    dated = bool(((known >= 1500) & (known < 2100) & (known % 1 == 0)).all())
-    if len(np.unique(known)) < 2:
-        return _Made(reason="the same for all items", dated=dated)
+    distinct = len(np.unique(known))
+    if name.lower().endswith("id") and distinct == len(known):
+        return _Made(left_out="the number of each item in another list")
+    if distinct < 2:
+        return _Made(left_out="the same for all items")
     if np.isin(known, (0.0, 1.0)).all():
         return _Made([name], np.nan_to_num(values)[:, None])
     edges = np.unique(np.quantile(known, np.linspace(0, 1, _CLASSES + 1)))
     place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
     inside = (place[:, None] == np.arange(len(edges) - 1)) & np.isfinite(values)[:, None]
     bounds = itertools.pairwise(f"{edge:.10g}" for edge in edges)
-    return _Made([f"{name}: {low} to {high}" for low, high in bounds], inside, dated=dated)
+    return _Made([f"{name}: {low} to {high}" for low, high in bounds], inside)
 
 
-def _words(name: str, texts: Sequence[str]) -> _Made:
+def _words(name: str, cells: Sequence[Any]) -> _Made:
     """Return words that some items share, hashed so that there are not too many."""
-    rows = [set(_WORD.findall(text.lower())) for text in texts]
+    rows = [set(_WORD.findall(as_label(cell).lower())) for cell in cells]
     counts = Counter(itertools.chain.from_iterable(rows))
     bucket = {
         word: int.from_bytes(hashlib.sha256(word.encode()).digest()[:4], "little") % _BUCKETS
@@ -252,7 +229,7 @@ def _words(name: str, texts: Sequence[str]) -> _Made:
         if 1 < count <= len(rows) / 2
     }
     if not bucket:
-        return _Made(reason="no word of it comes twice")
+        return _Made(left_out="no word of it comes twice")
     made = _marked(rows, bucket, _BUCKETS)
     used = np.flatnonzero(made.any(axis=0))
     return _Made([f"{name}: words {place}" for place in used], made[:, used])
@@ -260,18 +237,17 @@ def _words(name: str, texts: Sequence[str]) -> _Made:
 
 def _lists(name: str, cells: Sequence[Any]) -> _Made:
     """Return a category for each part of lists, or the numbers of an embedding."""
-    rows = [list(cell) if isinstance(cell, _LISTS) else [] for cell in cells]
-    first = next((row for row in rows if row), [])
-    if not any(isinstance(part, float | np.floating) for part in first):
+    rows = [cell or [] for cell in cells]
+    width = max(map(len, rows))
+    if not any(isinstance(part, float) for row in rows for part in row):
         return _categories(name, [[*filter(None, map(as_label, row))] for row in rows])
-    try:  # an embedding: one scale for all of it keeps its angles
-        values = np.array([row or [0.0] * len(first) for row in rows], dtype=np.float64)
-    except (TypeError, ValueError):
-        return _Made(reason="an embedding that is not of the same length for all items")
+    if any(len(row) not in (0, width) for row in rows):
+        return _Made(left_out="an embedding that is not of the same length for all items")
+    values = np.array([row or [0.0] * width for row in rows], dtype=np.float64)
     if not np.isfinite(values).all():
-        return _Made(reason="an embedding with numbers that are not finite")
-    values /= np.abs(values).max() or 1.0
-    return _Made([f"{name}: {index}" for index in range(len(first))], values)
+        return _Made(left_out="an embedding with numbers that are not finite")
+    values /= np.abs(values).max() or 1.0  # one scale for all of it keeps its angles
+    return _Made([f"{name}: {index}" for index in range(width)], values)
 
 
 def _categories(name: str, rows: Sequence[Sequence[str]]) -> _Made:
@@ -279,11 +255,14 @@ def _categories(name: str, rows: Sequence[Sequence[str]]) -> _Made:
     counts = Counter(part for row in rows for part in set(row))
     kept = [part for part, count in counts.items() if _FEWEST_ITEMS <= count < len(rows)]
     if not kept:
-        return _Made(reason="no category of it has two items, and not all")
+        return _Made(left_out="no category of it has two items, and not all")
     kept.sort(key=lambda part: (-counts[part], part))
+    rare = len(kept) - _MOST_CATEGORIES
     place = {part: index for index, part in enumerate(kept[:_MOST_CATEGORIES])}
     names = [f"{name}: {part[:_LONGEST_NAME]}" for part in place]
-    return _Made(names, _marked(rows, place, len(place)), len(kept) - len(place))
+    return _Made(
+        names, _marked(rows, place, len(place)), f"its {rare:,} rarest categories" * (rare > 0)
+    )
 
 
 def _marked(
@@ -336,15 +315,13 @@ def _labels(labels: list[str], where: str) -> list[str]:
         raise DataError(f"{where} has more than {MOST_LABELS:,} items")
     seen = set[str]()
     for row, label in enumerate(labels, start=1):
-        fault = None
-        if not label:
-            fault = "has no label"
-        elif label in seen:
-            fault = "has a label that came before"
-        elif len(label.encode(errors="replace")) > LONGEST_LABEL:
-            fault = f"has a label of more than {LONGEST_LABEL} bytes"
-        if fault is not None:
-            raise DataError(f"{where}: item {row} {fault}; expected each item once, by its label")
+        long = len(label.encode(errors="replace")) > LONGEST_LABEL
+        if long or not label or label in seen:
+            fault = f"of more than {LONGEST_LABEL} bytes" if long else "that came before"
+            has = f"a label {fault}" if label else "no label"
+            raise DataError(
+                f"{where}: item {row} has {has}; expected each item once, by its label"
+            )
         seen.add(label)
     return labels
 
