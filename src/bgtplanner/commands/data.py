@@ -20,7 +20,6 @@ from bgtplanner.data.datasets import DATASETS, dataset_info, find_files
 from bgtplanner.errors import DataError
 
 if TYPE_CHECKING:
-    from bgtplanner.data.catalogue import Catalogue
     from bgtplanner.data.ratings import Ratings
     from bgtplanner.runs.config import Config
 
@@ -46,8 +45,7 @@ def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
         here = "built in" if info.folder is None else "here" if files else "not here"
         rows += [{"name": name, "description": info.description, "status": here, "files": files}]
     lines = [f"{row['name']:<15} {row['status']:<9} {row['description']}" for row in rows]
-    lines += [f"{'csv:PATH':<25} a table of your own, CSV or TSV, plain or gzipped"]
-    lines += [f"{'parquet:PATH':<25} the same as Parquet"]
+    lines += [f"{'csv:PATH':<25} a table of your own: CSV, TSV or Parquet, plain or gzipped"]
     lines += ["Fetch one with: bgtplanner data fetch NAME"]
     answer(as_json, {"datasets": rows}, *lines)
 
@@ -55,9 +53,7 @@ def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
 @data_app.command("info")
 @settings_options("data.data_dir", "data.items", "run.seed")
 def data_info(
-    dataset: Annotated[
-        str, typer.Argument(help="A name from 'data list', csv:PATH or parquet:PATH.")
-    ],
+    dataset: Annotated[str, typer.Argument(help="A name from 'data list', or a table: csv:PATH.")],
     settings: dict[str, Any],
     as_json: Json = False,
 ) -> None:
@@ -98,38 +94,35 @@ def describe(config: Config) -> dict[str, Any]:
     ratings = ratings_of(config)
     split = split_of(config, ratings)
     scores = references(split.train, split.test)
-    per_user = np.bincount(ratings.user, minlength=ratings.n_users)
-    per_item = np.bincount(ratings.item, minlength=ratings.n_items)
-    return {
-        "dataset": ratings.name,
-        "ratings": len(ratings),
-        "users": ratings.n_users,
-        "users_without_ratings": int((per_user == 0).sum()),
-        "clients": ratings.n_clients,
-        "items": ratings.n_items,
-        "density": ratings.density,
-        "ratings_per_user": _spread(per_user),
-        "ratings_per_item": _spread(per_item),
-        "items_without_ratings": int((per_item == 0).sum()),
-        "implicit": ratings.implicit,
-        "times": ratings.time is not None,
-        "public": sorted(ratings.public),
-        "catalogue": _catalogue(ratings.catalogue),
-        "notes": list(ratings.notes),
-        "scale": [ratings.low, ratings.high],
-        "histogram": _histogram(ratings),
-        "train": len(split.train),
-        "test": len(split.test),
-        "rmse_constant": scores.constant.rmse,
-        "rmse_user_mean": scores.user_mean.rmse,
-        "rmse_client_alone": scores.client_alone.rmse,
-        "f1_constant": scores.constant.f1,
+    per = {"user": np.bincount(ratings.user, minlength=ratings.n_users),
+           "item": np.bincount(ratings.item, minlength=ratings.n_items)}  # fmt: skip
+    facts = {
+        "dataset": ratings.name, "ratings": len(ratings), "users": ratings.n_users,
+        "clients": ratings.n_clients, "items": ratings.n_items, "density": ratings.density,
+        "implicit": ratings.implicit, "times": ratings.time is not None,
+        "public": sorted(ratings.public), "notes": list(ratings.notes),
+        "scale": [ratings.low, ratings.high], "histogram": _histogram(ratings),
+        "train": len(split.train), "test": len(split.test), "catalogue": None,
+        "rmse_constant": scores.constant.rmse, "rmse_user_mean": scores.user_mean.rmse,
+        "rmse_client_alone": scores.client_alone.rmse, "f1_constant": scores.constant.f1,
         "f1_user_mean": scores.user_mean.f1,
-    }
+    }  # fmt: skip
+    for who, counts in per.items():
+        low, median, high = np.quantile(counts, [0, 0.5, 1]).tolist()
+        facts[f"{who}s_without_ratings"] = int((counts == 0).sum())
+        facts[f"ratings_per_{who}"] = {"min": low, "median": median, "max": high}
+    if (catalogue := ratings.catalogue) is not None:
+        titles = 0 if catalogue.titles is None else int((catalogue.titles != "").sum())
+        kinds = Counter(name.partition(": ")[0] for name in catalogue.names)
+        facts["catalogue"] = {
+            "items": len(catalogue), "titles": titles, "features": len(catalogue.names),
+            "kinds": dict(kinds), "left_out": list(catalogue.left_out),
+        }  # fmt: skip
+    return facts
 
 
 def _in_words(fact: Any) -> str:
-    """A fact about a data set in a line."""
+    """Return a fact about a data set in a line."""
     if isinstance(fact, dict):
         fact = [f"{name}: {_in_words(of)}" for name, of in fact.items()]
     if isinstance(fact, list):
@@ -137,32 +130,13 @@ def _in_words(fact: Any) -> str:
     return f"{fact:.4g}" if isinstance(fact, float) else str(fact)
 
 
-def _catalogue(catalogue: Catalogue | None) -> dict[str, Any] | None:
-    """Return how many items, titles and features there are, and what was left out."""
-    if catalogue is None:
-        return None
-    titles = catalogue.titles
-    return {
-        "items": len(catalogue),
-        "titles": 0 if titles is None else int((titles != "").sum()),
-        "features": len(catalogue.names),
-        "kinds": dict(Counter(name.partition(": ")[0] for name in catalogue.names)),
-        "left_out": list(catalogue.left_out),
-    }
-
-
 def _histogram(ratings: Ratings) -> dict[str, int]:
-    """How many ratings have each value of the source's scale, or fall into each tenth of it."""
+    """Return how many ratings have each value of the source's scale, or are in a tenth of it."""
     scaled = np.round(ratings.value.astype(np.float64), 6)  # in [0, 1], so nothing can overflow
     values, counts = np.unique(scaled, return_counts=True)
     if len(values) > _MOST_VALUES:
-        counts, edges = np.histogram(scaled, bins=10)
-        values = edges[:-1]
+        counts, values = np.histogram(scaled, bins=10)
     histogram: Counter[str] = Counter()
-    for value, count in zip(ratings.to_raw(values), counts, strict=True):
-        histogram[f"{value:g}"] += int(count)  # to six digits, so two may have the same name
+    for value, count in zip(ratings.to_raw(values), counts.tolist(), strict=False):
+        histogram[f"{value:g}"] += count  # to six digits, so two may have the same name
     return dict(histogram)
-
-
-def _spread(counts: Any) -> dict[str, float]:
-    return dict(zip(("min", "median", "max"), np.quantile(counts, [0, 0.5, 1]), strict=True))

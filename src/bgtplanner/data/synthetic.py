@@ -8,7 +8,8 @@ factorization have the proportions of MovieLens 100K: there is about as much to 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ _ACTIVITY_SPREAD = 0.9  # standard deviation of the logarithm of a user's number
 _RACED = 1 << 21  # pairs of user and item that race at a time, to bound the memory
 _DENSE_SHARE = 8  # a user who rated over 1/8 of the items draws from all items at once
 _MAX_REDRAWS = 60
+_Likes = tuple[NDArray[np.float32], NDArray[np.float32]]  # hidden factors of users, and of items
 _CATEGORY_SHARE = 0.5  # of the variance of a hidden factor that its categories can tell
 _CATEGORY_FROM = 0.6  # standard deviations from which an item belongs to one: about a quarter
 
@@ -80,10 +82,8 @@ def synthetic_ratings(
         ("seed", seed, 0, 2**64),
         ("ratings_per_client", ratings_per_client, users_per_client, most),
     ):
-        expected = f"a whole number from {least} to {largest}"
-        ConfigError.unless(
-            int(given) == given and least <= given <= largest, argument, given, expected
-        )
+        fits = int(given) == given and least <= given <= largest
+        ConfigError.unless(fits, argument, given, f"a whole number from {least} to {largest}")
     ConfigError.unless(0 <= noise < np.inf, "noise", noise, "a finite number, at least 0")
     ConfigError.unless(0 <= choosy <= 10, "choosy", choosy, "a number from 0 to 10")
     generator = np.random.default_rng([seed, 0x5E7])
@@ -101,14 +101,12 @@ def synthetic_ratings(
     item_factors = generator.normal(0, np.sqrt(strength), (items, dim)).astype(np.float32)
     likes = None
     if choosy and dim:
-        fits = choosy / float(np.sum(strength**2) ** 0.5)
-        likes = _Likes(fits * user_factors, item_factors)
+        likes = choosy / float(np.sum(strength**2) ** 0.5) * user_factors, item_factors
     user = np.repeat(np.arange(users, dtype=np.int32), counts)
     item = _draw_items(generator, counts, popularity, likes)
     # Popular items would shift the mean.
     stars = user_bias[user] + (item_bias[item] - float(popularity @ item_bias)) + _MEAN
-    for factor in range(dim):  # less memory than all of them at once
-        stars += user_factors[user, factor] * item_factors[item, factor]
+    stars += _fit((user_factors, item_factors), user, item)
     stars += generator.normal(0, noise, len(stars))
     return Ratings(
         user=user,
@@ -128,7 +126,7 @@ def synthetic_ratings(
 
 
 def _catalogue(item_factors: NDArray[np.float32], seed: int) -> Catalogue:
-    """Titles, and two categories for each hidden factor: items high and low on it, with noise."""
+    """Return titles, and two categories for each hidden factor: high and low on it, with noise."""
     items, dim = item_factors.shape
     generator = np.random.default_rng([seed, 0xCA7])  # its own: the ratings stay as they are
     spread = np.maximum(item_factors.std(axis=0, dtype=np.float64), 1e-12)
@@ -145,87 +143,64 @@ def _catalogue(item_factors: NDArray[np.float32], seed: int) -> Catalogue:
 
 
 def demo_ratings(*, catalogue: bool = False) -> Ratings:
-    """The default data set: always the same 15,000 ratings, a minute of training on a laptop.
+    """Return the default data set: always the same 15,000 ratings, a minute on a laptop.
 
     Example:
         >>> demo_ratings()
         Ratings(demo: 15000 ratings, 300 users, 300 items, 300 clients)
     """
-    return synthetic_ratings(
-        clients=300,
-        items=300,
-        ratings_per_client=50,
-        seed=20_250_101,
-        name="demo",
-        catalogue=catalogue,
-    )
+    shape = {"clients": 300, "items": 300, "ratings_per_client": 50, "seed": 20_250_101}
+    return synthetic_ratings(**shape, name="demo", catalogue=catalogue)
 
 
 def _activity(
     generator: np.random.Generator, users: int, items: int, total: int
 ) -> NDArray[np.int64]:
-    """Number of ratings per user: log-normal, at least a fifth of the mean, `total` in sum."""
+    """Return ratings per user: log-normal, at least a fifth of the mean, `total` in sum."""
     weight = generator.lognormal(0, _ACTIVITY_SPREAD, users)
     least = max(1, total // users // 5)
-
-    def wanted(scale: float) -> NDArray[np.float64]:
-        return np.clip(weight * scale, least, items)
-
     low, high = 0.0, items / float(weight.min())
     for _ in range(100):  # bisection, because clipping moves the mean
         middle = (low + high) / 2
-        low, high = (middle, high) if wanted(middle).sum() < total else (low, middle)
-    exact = wanted(high)
+        too_few = np.clip(weight * middle, least, items).sum() < total
+        low, high = (middle, high) if too_few else (low, middle)
+    exact = np.clip(weight * high, least, items)
     counts = np.floor(exact).astype(np.int64)
-    missing = total - int(counts.sum())
-    if missing > 0:
-        raised = np.argsort(-np.where(counts < items, exact - counts, -1.0), kind="stable")
-        counts[raised[:missing]] += 1
-    elif missing < 0:  # only by rounding errors of the bisection
-        lowered = np.argsort(-counts, kind="stable")
-        counts[lowered[:-missing]] -= 1
+    raised = np.argsort(-np.where(counts < items, exact - counts, -1.0), kind="stable")
+    counts[raised[: total - int(counts.sum())]] += 1
     return counts
 
 
 def _popularity(generator: np.random.Generator, items: int) -> NDArray[np.float64]:
-    """Probability that each item is rated: Zipf-like with a flat head, in random order."""
+    """Return how probable each item is: Zipf-like with a flat head, in random order."""
     weight = 1.0 / (np.arange(items) + 0.02 * items + 1.0)
     generator.shuffle(weight)
     return np.asarray(weight / weight.sum())
 
 
-class _Likes(NamedTuple):
-    """Which items suit which users: the product of their factors, as the logarithm of odds."""
-
-    users: NDArray[np.float32]
-    items: NDArray[np.float32]
-
-    def chance(self, who: NDArray[np.int64], what: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the chance with which a user takes an item that comes along."""
-        total = np.zeros(len(who))
-        for factor in range(self.users.shape[1]):  # less memory than all factors at once
-            total += self.users[who, factor] * self.items[what, factor]
-        return np.asarray(expit(total))
+def _fit(likes: _Likes, who: NDArray[Any], what: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the product of the hidden factors of pairs of a user and an item."""
+    total = np.zeros(len(who))
+    for factor in range(likes[0].shape[1]):  # less memory than all factors at once
+        total += likes[0][who, factor] * likes[1][what, factor]
+    return total
 
 
 def _draw_items(
     generator: np.random.Generator,
     counts: NDArray[np.int64],
     popularity: NDArray[np.float64],
-    likes: _Likes | None = None,
+    likes: _Likes | None,
 ) -> NDArray[np.int32]:
-    """Distinct items for each user, ``counts[user]`` of them, by popularity; sorted by user.
+    """Return distinct items for each user, ``counts[user]`` of them, sorted by user.
 
-    Items come along by popularity, and are taken with the chance that `likes` gives them.
-
-    Users with few ratings draw with replacement and draw again what they already had; users with
-    a large share of the items are handled by an exponential race of all items. Both give the same
-    distribution (one item after another, each by popularity among those left), and both take time
-    in proportion to the number of ratings.
+    Items come along by popularity, and are taken with the chance that `likes` gives them, whose
+    product of factors is the logarithm of odds. Users with few ratings draw with replacement, and
+    draw again what they already had; those with a large share of the items are handled by a race
+    of all items. Both give the same distribution, in time proportional to the ratings.
     """
     items = len(popularity)
     cumulative = np.cumsum(popularity)
-    cumulative[-1] = 1.0
     light = counts * _DENSE_SHARE <= items
     pairs = np.empty(0, dtype=np.int64)  # user * items + item, sorted
     missing = np.where(light, counts, 0)
@@ -236,19 +211,15 @@ def _draw_items(
         drawn = np.searchsorted(cumulative, generator.random(len(who)), side="right")
         drawn = np.minimum(drawn, items - 1)
         if likes is not None:
-            taken = generator.random(len(who)) < likes.chance(who, drawn)
+            taken = generator.random(len(who)) < expit(_fit(likes, who, drawn))
             who, drawn = who[taken], drawn[taken]
-        fresh = np.unique(who * items + drawn)
-        at = np.minimum(np.searchsorted(pairs, fresh), max(len(pairs) - 1, 0))
-        fresh = fresh[pairs[at] != fresh] if len(pairs) else fresh
+        fresh = np.setdiff1d(who * items + drawn, pairs)
         pairs = np.sort(np.concatenate([pairs, fresh]), kind="stable")
         missing = missing - np.bincount(fresh // items, minlength=len(counts))
     racing = np.flatnonzero(~light | (missing > 0))
-    if len(racing):
-        unfinished = np.isin(pairs // items, racing)
-        raced = _race(generator, racing, counts[racing], popularity, likes)
-        pairs = np.sort(np.concatenate([pairs[~unfinished], raced]), kind="stable")
-    return (pairs % items).astype(np.int32)
+    pairs = pairs[~np.isin(pairs // items, racing)]
+    raced = _race(generator, racing, counts[racing], popularity, likes)
+    return (np.sort(np.concatenate([pairs, *raced]), kind="stable") % items).astype(np.int32)
 
 
 def _race(
@@ -256,18 +227,16 @@ def _race(
     racing: NDArray[np.int64],
     counts: NDArray[np.int64],
     popularity: NDArray[np.float64],
-    likes: _Likes | None = None,
-) -> NDArray[np.int64]:
-    """Pairs of the users in `racing`: the items with the smallest exponential arrival times."""
+    likes: _Likes | None,
+) -> Iterator[NDArray[np.int64]]:
+    """Yield pairs of these users and the items with the smallest exponential arrival times."""
     items = len(popularity)
     height = max(1, _RACED // items)
-    pairs = []
     for first in range(0, len(racing), height):
         who, wanted = racing[first : first + height], counts[first : first + height]
         arrival = generator.exponential(size=(len(who), items)) / popularity
         if likes is not None:
-            arrival /= np.maximum(expit(likes.users[who] @ likes.items.T), 1e-12)
+            arrival /= np.maximum(expit(likes[0][who] @ likes[1].T), 1e-12)
         order = np.argsort(arrival, axis=1)
         row, place = np.nonzero(np.arange(items) < wanted[:, None])
-        pairs.append(who[row] * items + order[row, place])
-    return np.concatenate(pairs)
+        yield who[row] * items + order[row, place]
