@@ -75,7 +75,7 @@ class TestCells:
         ("changes", "message"),
         [
             ({"datasets": ()}, "--dataset = "),
-            ({"datasets": ("ml100k",)}, "--dataset: .*Did you mean 'ml-100k'"),
+            ({"datasets": ("ml100k",)}, "--dataset: .*did you mean 'ml-100k'"),
             ({"policies": ("bgd",)}, "--policy .*expected 'bgt'"),
             ({"mechanisms": ("none",)}, "--policy = 'bgt': expected unlimited"),
             ({"mechanisms": ("gaussian", "none")}, "--mechanism = 'none'"),

@@ -45,7 +45,7 @@ def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
         here = "built in" if info.folder is None else "here" if files else "not here"
         rows += [{"name": name, "description": info.description, "status": here, "files": files}]
     lines = [f"{row['name']:<15} {row['status']:<9} {row['description']}" for row in rows]
-    lines += [f"{'csv:PATH':<25} a table of your own: CSV, TSV or Parquet, plain or gzipped"]
+    lines += [f"{'PATH':<25} a table of your own: CSV, TSV or Parquet, plain or gzipped"]
     lines += ["Fetch one with: bgtplanner data fetch NAME"]
     answer(as_json, {"datasets": rows}, *lines)
 
@@ -53,7 +53,9 @@ def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
 @data_app.command("info")
 @settings_options("data.data_dir", "data.items", "run.seed")
 def data_info(
-    dataset: Annotated[str, typer.Argument(help="A name from 'data list', or a table: csv:PATH.")],
+    dataset: Annotated[
+        str, typer.Argument(help="A name from 'data list', or the path of a table.")
+    ],
     settings: dict[str, Any],
     as_json: Json = False,
 ) -> None:

@@ -7,7 +7,6 @@ in the given folder, then in ``$BGTPLANNER_DATA``, then in the user's cache, as
 
 from __future__ import annotations
 
-import difflib
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -188,21 +187,31 @@ DATASETS: Registry[Dataset] = Registry(
     expected="a Dataset",
     fits=lambda found: isinstance(found, Dataset),
 )
-"""The data sets known by name; ``csv:PATH`` and ``parquet:PATH`` name others."""
+"""The data sets known by name; the path of a table is the name of another one."""
 
-_OWN = {
-    kind: Dataset(
-        name=f"{kind}:PATH",
-        description=f"a table of your own, {what}: user, item, rating, maybe time and client",
-        table=TableFormat(unnamed_times=True),
-        scale=None,
-    )
-    for kind, what in (("csv", "CSV or TSV"), ("parquet", "Parquet"))
-}
+_OWN = Dataset(
+    name="csv:PATH",
+    description="a table of your own: user, item, rating, maybe time and client",
+    table=TableFormat(unnamed_times=True),
+    scale=None,
+)
+
+
+def path_of(name: str) -> str | None:
+    """Return the path of a table for which a name of data stands; a path alone is one, too.
+
+    Example:
+        >>> path_of("csv:mine.csv"), path_of("mine.csv"), path_of("demo")
+        ('mine.csv', 'mine.csv', None)
+    """
+    kind, colon, path = name.partition(":")
+    if not colon:
+        return name if "/" in name or "." in name else None
+    return path if kind in ("csv", "parquet") else None
 
 
 def dataset_info(name: str) -> Dataset:
-    """Return the entry of a data set, by its name, ``csv:PATH`` or ``parquet:PATH``.
+    """Return the entry of a data set, by its name, or that of a table, by its path.
 
     Raises:
         ConfigError: If there is no such set; suggests the nearest name.
@@ -213,21 +222,13 @@ def dataset_info(name: str) -> Dataset:
         >>> dataset_info("csv:mine.csv").name
         'csv:mine.csv'
     """
-    expected = "the name of a data set; a file is named 'csv:PATH' or 'parquet:PATH'"
+    expected = "the name of a data set, or the path of a table"
     refuse_unless(isinstance(name, str), "dataset", name, expected)
-    kind, colon, path = name.partition(":")
-    if colon and kind in _OWN:
-        if not path.strip() or "\0" in path:
-            raise ConfigError(f"dataset={name!r}: expected a path after '{kind}:'")
-        return replace(_OWN[kind], name=name)
-    if name in DATASETS:
+    if (path := path_of(name)) is None:
         return DATASETS[name]
-    near = difflib.get_close_matches(name.lower().replace("_", "-"), DATASETS, n=1, cutoff=0.5)
-    if not near and ("/" in name or "." in name):
-        near = [f"{'parquet' if name.endswith(('.parquet', '.pq')) else 'csv'}:{name}"]
-    hint = f" Did you mean '{near[0]}'?" if near else ""
-    known = ", ".join([*DATASETS, *(own.name for own in _OWN.values())])
-    raise ConfigError(f"dataset={name!r}: no such data set.{hint} There are: {known}")
+    ConfigError.unless(bool(path.strip()) and "\0" not in path, "dataset", name, expected)
+    kind = name.partition(":")[0] if ":" in name else "csv"
+    return replace(_OWN, name=f"{kind}:{Path(path).name}")
 
 
 def load_ratings(
@@ -246,10 +247,10 @@ def load_ratings(
     shape: Mapping[str, Any] | None = None,
     **table: Any,
 ) -> Ratings:
-    """Load the ratings of a named set, or of a table with ``csv:PATH`` or ``parquet:PATH``.
+    """Load the ratings of a named set, or of a table: CSV text, plain or gzipped, or Parquet.
 
     Args:
-        name: One of `DATASETS`, or ``csv:`` or ``parquet:`` and the path of a table.
+        name: One of `DATASETS`, or the path of a table, maybe with ``csv:`` before it.
         data_dir: Folder to look in first for real data.
         seed: Seed of ``synthetic``, and of dealing the users of ``ml-1m`` to clients.
         duplicates: Which rating is kept when a user rated an item twice: by default the latest
@@ -285,29 +286,28 @@ def load_ratings(
         table, feedback = table | {"rating": weight}, "clicks"
     given = {key: of for key, of in table.items() if of is not None}
     known = {part.name for part in fields(TableFormat)}
+    path = path_of(name)
     for option, value in (given | ({} if scale is None else {"scale": scale})).items():
-        expected = "is only for csv:PATH and parquet:PATH; leave it out"
-        ConfigError.unless(name not in DATASETS, option, value, f"nothing, as it {expected}")
+        expected = "nothing, as it is only for a table of your own; leave it out"
+        ConfigError.unless(path is not None, option, value, expected)
         ConfigError.unless(option in {*known, "scale"}, "option", option, ", ".join(sorted(known)))
     folder = None
     if info.make is not None:
         ratings = info.make(seed=seed, **(shape or {}))
-    elif name in DATASETS:
+    elif path is None:
         files = find_files(name, None if data_dir is None else as_path("data_dir", data_dir))
         ratings, folder = _read(info, files, duplicates, count_cap), files[0].parent
     else:
-        kind, _, where = name.partition(":")
-        path, asked = with_home(where), None if scale is None else as_scale(scale)
+        asked = None if scale is None else as_scale(scale)
         bounds = None if asked == "minmax" else (0.0, np.inf)
         info = replace(
             info,
-            name=f"{kind}:{path.name}",
             table=replace(info.table, **given),
             scale=asked,
             feedback="ratings" if feedback == "auto" and asked is not None else feedback,
             raw_range=asked if isinstance(asked, tuple) else bounds,
         )
-        ratings = _read(info, [path], duplicates, count_cap)
+        ratings = _read(info, [with_home(path)], duplicates, count_cap)
     ratings = _with_items(ratings, info, items, folder, items_format, unknown_items)
     if info.clients is None:
         return ratings

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bgtplanner.data.datasets import DATASETS
+from bgtplanner.data.datasets import DATASETS, path_of
 from bgtplanner.errors import RunFolderError
 from bgtplanner.models.metrics import shown
 from bgtplanner.report import pictures, verdict
@@ -289,7 +289,7 @@ def _origin(run: _Run) -> Section:
     if run.deployed:
         said.append("To run it again, in the app folder, with another run folder as out:")
         code = "flwr run APP SUPERLINK"
-    elif run.config.data.dataset not in DATASETS and ":" not in run.config.data.dataset:
+    elif run.config.data.dataset not in DATASETS and path_of(run.config.data.dataset) is None:
         code += "  # its ratings were given in Python: bgtplanner.simulate(ratings)"
     heading = "The data, and how to reproduce it"
     return Section(heading, said, code=code, unfold=to_toml(run.config))

@@ -85,7 +85,7 @@ def simulate(
 
     Args:
         ratings: Ratings, a table with named columns such as a DataFrame, or the name of a data
-            set, ``csv:PATH`` or ``parquet:PATH``.
+            set, or the path of a table.
         model: ``tastes``, ``biases``, ``factorization``, ``fedgnn``, ``package.module:Class``, or
             a learner.
         policy: A name, ``package.module:Class``, a class, or a policy made for these clients.

@@ -127,7 +127,7 @@ class DataSection(Section):
     """Which ratings, and how they are divided.
 
     Attributes:
-        dataset: A name from `bgtplanner data list`; ``csv:PATH`` or ``parquet:PATH`` for your own.
+        dataset: A name from `bgtplanner data list`, or the path of your own table.
         data_dir: Folder with real data sets; then ``$BGTPLANNER_DATA``, then the cache.
         items: The public catalogue: a table of all items; ``auto``: the data set's; or ``none``.
         items_column: Column of the items' labels in that table; detected by default.
@@ -180,14 +180,6 @@ class DataSection(Section):
     scale: str | None = None
     feedback: Feedback = "auto"
     count_cap: float = Field(default=COUNT_CAP, gt=0)
-
-    @property
-    def paths(self) -> dict[str, str]:
-        """The paths under which the data are, by key."""
-        kind, _, path = self.dataset.partition(":")
-        found = {"dataset": path} if kind in ("csv", "parquet") and path else {}
-        found |= {} if self.items in ("auto", "none") else {"items": self.items}
-        return found | ({"data_dir": self.data_dir} if self.data_dir else {})
 
 
 class SyntheticSection(Section):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 import bgtplanner
 from bgtplanner.arguments import as_path, as_settings, refuse_unless
 from bgtplanner.data.catalogue import Catalogue, read_items
-from bgtplanner.data.datasets import DATASETS
+from bgtplanner.data.datasets import DATASETS, path_of
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split
 from bgtplanner.durable import replace_file
@@ -114,10 +114,8 @@ def train(
     stated, given = model_given(model)
     named = {"data.dataset": "demo", **TRAINING, "privacy.epsilon": epsilon}
     if isinstance(ratings, str | Path):
-        text = str(ratings)
-        known = text in DATASETS or text.startswith(("csv:", "parquet:"))
-        kind = "parquet" if text.endswith(".parquet") else "csv"
-        named["data.dataset"] = text if known else f"{kind}:{text}"
+        known = str(ratings) in DATASETS or path_of(str(ratings)) is not None
+        named["data.dataset"] = str(ratings) if known else f"csv:{ratings}"
     if isinstance(items, str | Path):
         named["data.items"] = str(items)
     if scale is not None:
@@ -177,8 +175,8 @@ def _assumed(ratings: Ratings, assume_public: Sequence[str]) -> list[str]:
 
 def _ledger_path(ratings: Any, config: Config, out: Path | None) -> Path | None:
     """Return where the ledger is by default: beside the ratings, or beside the model."""
-    kind, colon, path = config.data.dataset.partition(":")
-    if isinstance(ratings, str | Path) and colon and kind in ("csv", "parquet"):
+    path = path_of(config.data.dataset)
+    if isinstance(ratings, str | Path) and path is not None:
         return Path(f"{path}.ledger.sqlite")
     return None if out is None else Path(f"{out}.ledger.sqlite")
 
