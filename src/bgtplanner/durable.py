@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 
-def replace_file(target: Path, content: bytes) -> None:
-    """Replace a file by one with this content."""
-    with replacing(target) as file:
+def replace_file(target: Path, content: bytes, *, private: bool = False) -> None:
+    """Replace a file by one with this content, which if `private` only its owner can read."""
+    with replacing(target, private=private) as file:
         file.write(content)
 
 
 @contextlib.contextmanager
-def replacing(target: Path) -> Iterator[BinaryIO]:
+def replacing(target: Path, *, private: bool = False) -> Iterator[BinaryIO]:
     """Yield a file to write to; at the end it is flushed and renamed over the target.
 
     Without flushing the folder as well, a power cut could bring the old file back after this has
@@ -25,7 +25,8 @@ def replacing(target: Path) -> Iterator[BinaryIO]:
     """
     temporary = target.parent / f".tmp-{secrets.token_hex(8)}"
     try:
-        with temporary.open("xb") as file:
+        mode = 0o600 if private else 0o666
+        with open(temporary, "xb", opener=lambda path, how: os.open(path, how, mode)) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pickle
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,8 @@ class TestLayout:
         assert [json.loads(line) for line in lines] == folder.rounds()
         assert folder.rounds() == [record(n) for n in range(3)]
         assert folder.read("summary.json") == {"rmse_final": 0.5, "epsilon": None}
+        mode = (folder.path / "checkpoint.npz").stat().st_mode
+        assert stat.S_IMODE(mode) == 0o600, "clients' own state is in it"
         stored = folder.checkpoint()
         assert stored is not None
         for name, array in ARRAYS.items():

@@ -14,7 +14,7 @@ from bgtplanner.models.factorization import Factorization
 from bgtplanner.planning.schedules import Uniform
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.runs.folder import RunFolder
-from bgtplanner.runs.observers import Observer
+from bgtplanner.runs.loop import Observer
 from bgtplanner.runs.run import load, resume, simulate
 
 TINY = {"synthetic.clients": 12, "synthetic.items": 15, "synthetic.ratings_per_client": 8}

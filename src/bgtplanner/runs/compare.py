@@ -28,7 +28,7 @@ from bgtplanner.runs import run as runner
 from bgtplanner.runs.assembly import Given, model_given, policy_named
 from bgtplanner.runs.config import Config, differences
 from bgtplanner.runs.folder import RunFolder
-from bgtplanner.runs.interrupts import stop_requests
+from bgtplanner.runs.loop import stop_requests
 from bgtplanner.runs.statistics import Comparison, Outcome, finished_cells, summed_up
 from bgtplanner.runs.study import Cell, Study
 from bgtplanner.runs.tables import write_tables

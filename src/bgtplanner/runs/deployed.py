@@ -37,8 +37,7 @@ from bgtplanner.privacy.compatibility import Choice, check
 from bgtplanner.runs.assembly import accountant_of, coordinator_of, federation_of, promise_of
 from bgtplanner.runs.config import Config, load_config
 from bgtplanner.runs.folder import RunFolder
-from bgtplanner.runs.loop import Run
-from bgtplanner.runs.observers import Observer
+from bgtplanner.runs.loop import Observer, Run
 from bgtplanner.runs.summary import facts_of, spending_of, summarise
 from bgtplanner.text import visible
 

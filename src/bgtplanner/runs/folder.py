@@ -93,15 +93,14 @@ class RunFolder:
         path: Path | str,
         config: Config,
         *,
-        facts: Mapping[str, Any] | None = None,
         overwrite: bool = False,
-        **noted: bool | str | list[str],
+        **noted: bool | str | list[str] | Mapping[str, Any],
     ) -> Self:
-        """Start a new run folder, lock it, and note the facts, and what else is to be `noted`.
+        """Start a new run folder, lock it, and write down what is to be `noted`.
 
         That is whether it is ``deployed`` to real machines, or ``saved`` without a ledger, what
-        was ``given`` as objects in Python, the mark of its ``data``, with the ``key`` of it, and
-        that of its ``people``.
+        was ``given`` as objects in Python, the mark of its ``data``, with the ``key`` of it, that
+        of its ``people``, and the ``facts`` that are known before the first round.
         """
         folder = cls(Path(path))
         folder.check_free(overwrite)  # before anything is written there
@@ -117,7 +116,6 @@ class RunFolder:
                 "version": bgtplanner.__version__,
                 "versions": {"Python": platform.python_version()}
                 | {name: metadata.version(name) for name in ("jax", "numpy", "optax", "scipy")},
-                "facts": dict(facts or {}),
                 **{name: value for name, value in noted.items() if value},
             }
             folder._replace("config.toml", to_toml(config, notes))
@@ -295,29 +293,12 @@ class RunFolder:
         """Replace the checkpoint, after flushing the rounds before it to the disk."""
         with _disk_errors(file := self.path / "rounds.jsonl"), file.open("a") as lines:
             os.fsync(lines.fileno())
-        buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **dict(arrays))
-        self._replace("checkpoint.npz", buffer.getvalue())
+        with _disk_errors(target := self.path / "checkpoint.npz"):
+            write_arrays(target, arrays)
 
     def checkpoint(self) -> dict[str, NDArray[Any]] | None:
         """Return the last checkpoint, or None if there is none yet."""
-        file = self.path / "checkpoint.npz"
-        try:
-            with file.open("rb") as handle:
-                with zipfile.ZipFile(handle) as archive:
-                    # Ours are not compressed; a compressed one could expand without limit.
-                    if any(entry.compress_type for entry in archive.infolist()):
-                        raise ValueError("it is compressed")
-                handle.seek(0)
-                with np.load(handle, allow_pickle=False) as stored:
-                    arrays = {name: stored[name] for name in stored.files}
-            if not all(isinstance(array, np.ndarray) for array in arrays.values()):
-                raise ValueError("it does not hold arrays only")
-        except FileNotFoundError:
-            return None
-        except Exception as error:  # a damaged file makes the reader fail in many ways
-            raise RunFolderError(f"{file}: damaged, or not a checkpoint ({error})") from error
-        return arrays
+        return read_arrays(self.path / "checkpoint.npz")
 
     def summary(self) -> dict[str, Any] | None:
         """Return the whole result of a finished run, or None while it is not done."""
@@ -346,6 +327,33 @@ class RunFolder:
         """Replace a file atomically."""
         with _disk_errors(target := self.path / name):
             replace_file(target, content.encode() if isinstance(content, str) else content)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Replace a file of arrays that only its owner can read: clients' own state is among them."""
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **dict(arrays))
+    replace_file(path, buffer.getvalue(), private=True)
+
+
+def read_arrays(path: Path) -> dict[str, NDArray[Any]] | None:
+    """Return the arrays in a file; None if there is no such file. Nothing in it is run."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            # Ours are not compressed; a compressed one could expand without limit.
+            if any(entry.compress_type for entry in archive.infolist()):
+                raise ValueError("it is compressed")
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+            raise ValueError("it does not hold arrays only")
+    except FileNotFoundError:
+        return None
+    except Exception as error:  # a damaged file makes the reader fail in many ways
+        raise RunFolderError(
+            f"{path}: damaged, or not a checkpoint ({error}); delete it to begin anew"
+        ) from error
+    return arrays
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -25,46 +25,46 @@ def guarantee_of(
     neighbours: Neighbours,
     *,
     people: int,
-    trust: str,
-    seeded: bool,
-    assumed: Sequence[str] = (),
-    ledger: bool = True,
+    assumed: Sequence[str],
+    counted: bool,
 ) -> dict[str, Any]:
-    """Return what a model file promises, in numbers and in sentences."""
-    if seeded:
-        return not_private(people)
-    other = accountant.other_promise(budget, neighbours)
-    epsilon, delta = budget.epsilon, budget.delta
-    right = guessed_right(epsilon, delta)
-    whole = (
+    """Return what the file of a training promises, in numbers and in sentences.
+
+    `assumed` was read off the ratings and taken to be public. Other trainings on them are
+    `counted` if there is a ledger.
+    """
+    other, epsilon, delta = (
+        accountant.other_promise(budget, neighbours),
+        budget.epsilon,
+        budget.delta,
+    )
+    sentences = [
         f"({epsilon:g}, {delta:g})-differential privacy for each of {people:,} people, against "
         f"whoever has this file: epsilon bounds what can be told if {_ABOUT[neighbours]} "
-        f"({neighbours})."
-    )
-    said = [
-        whole,
+        f"({neighbours}).",
         f"Whoever knows everything else and guesses whether that is so is right at most "
-        f"{100 * right:.0f} times in 100; a coin is right 50 times.",
+        f"{100 * guessed_right(epsilon, delta):.0f} times in 100; a coin is right 50 times.",
     ]
-    if other is not None:
+    if (other := accountant.other_promise(budget, neighbours)) is not None:
         opposite = next(name for name in _ABOUT if name != neighbours)
-        said.append(f"If {_ABOUT[opposite]} ({opposite}), epsilon is {rounded_up(other)}.")
-    if trust == "central":
-        said.append("Whoever ran the training held the ratings, and was trusted with them.")
-    said.append("Who takes part is not hidden, nor is how many people do.")
+        sentences.append(f"If {_ABOUT[opposite]} ({opposite}), epsilon is {rounded_up(other)}.")
+    sentences.append("Whoever ran the training held the ratings, and was trusted with them.")
+    sentences.append("Who takes part is not hidden, nor is how many people do.")
     not_accounted = [f"{name} of the ratings" for name in assumed]
     if assumed:
-        said.append(f"This holds only if these were public: {' and '.join(assumed)}.")
-    if not ledger:
+        sentences.append(f"This holds only if these were public: {' and '.join(assumed)}.")
+    if not counted:
         not_accounted.append("other trainings on the same ratings")
-        said.append("No ledger was kept: other trainings on the same ratings are not counted.")
+        sentences.append(
+            "No ledger was kept: other trainings on the same ratings are not counted."
+        )
     if delta * people > 1:
-        said.append("Delta is above 1 in the number of people: that is not a strong promise.")
+        sentences.append("Delta is above 1 in the number of people: this is no strong promise.")
     return {
         "private": True, "epsilon": epsilon, "delta": delta, "neighbours": neighbours,
-        "epsilon_other_reading": other, "trust": trust, "unit": "client",
+        "epsilon_other_reading": other, "trust": "central", "unit": "client",
         "mechanism": accountant.mechanism, "accounting": accountant.name, "people": people,
-        "not_accounted": not_accounted, "sentences": said,
+        "not_accounted": not_accounted, "sentences": sentences,
     }  # fmt: skip
 
 

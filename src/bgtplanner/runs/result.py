@@ -30,7 +30,7 @@ from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import MODEL, RunFolder
 from bgtplanner.runs.prepared import ratings_of, split_of
 from bgtplanner.runs.publish import not_private
-from bgtplanner.runs.recommending import histories_of
+from bgtplanner.runs.recommending import examples_of, histories_of, number_of_examples
 from bgtplanner.text import visible
 
 Label = str | int | float | np.generic
@@ -110,22 +110,20 @@ class Result:
     def _stored(self) -> tuple[Learner, Shared]:
         """Return the learner and the parameters of a folder that 0.2 has finished."""
         arrays = None if self.folder is None else RunFolder(self.folder).checkpoint()
+        name, ratings = self.config.model.name, self.ratings
         if arrays is None:
-            raise ConfigError(
-                f"model = {self.config.model.name}: it publishes no model to make lists of"
-            )
-        if self.learner is None and ":" in self.config.model.name:
+            raise ConfigError(f"model = {name}: it publishes no model to make lists of")
+        if self.learner is None and ":" in name:
             raise RunFolderError(
                 f"{self.folder}: its model is code, which opening a folder never runs; give it: "
                 "load(path, model=...)"
             )
-        ratings = self.ratings
         learner = suited_learner(
             self.config, ratings.n_items, self.learner,
             clients=ratings.n_clients, implicit=ratings.implicit,
         )  # fmt: skip
         shared = Shared(
-            *(jnp.asarray(arrays.get(f"shared/{name}", ())) for name in Shared._fields)
+            *(jnp.asarray(arrays.get(f"shared/{part}", ())) for part in Shared._fields)
         )
         like = jax.eval_shape(
             lambda features: first_parameters(learner, jax.random.key(0), 1, features)[0],
@@ -164,24 +162,24 @@ class Result:
             RunFolderError: If the folder is in use.
             StorageError: If it cannot be written.
         """
-        folder = RunFolder.create(
-            as_path("path", path),
-            self.config,
-            overwrite=overwrite,
-            given=[name for name in self.given if name == "model"],
-            saved=True,
-        )
-        with folder:
+        given = [name for name in self.given if name == "model"]
+        place = as_path("path", path)
+        with RunFolder.create(
+            place, self.config, overwrite=overwrite, given=given, saved=True
+        ) as folder:
             for record in self.rounds:
                 folder.append_round(record)
-            self.write_model(folder)
-            folder.write("summary.json", self.summary)
-        return folder.path
+            self.write_to(folder)
+        return place
 
-    def write_model(self, folder: RunFolder) -> None:
-        """Write the model file into a run folder, unless the learner publishes none."""
+    def write_to(self, folder: RunFolder) -> None:
+        """Write the model, unless the learner publishes none, a few lists, and the summary."""
+        number = number_of_examples(self.config)
         with contextlib.suppress(ConfigError, ModelFileError):
             self.model.save(folder.path / MODEL)
+            if number and (lists := examples_of(self.model, self.ratings, number)):
+                folder.write("examples.json", lists)
+        folder.write("summary.json", self.summary)
 
     @overload
     def predict(self, user: Label, item: Label) -> float: ...  # type: ignore[overload-overlap]

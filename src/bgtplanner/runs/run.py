@@ -6,10 +6,8 @@ import contextlib
 import functools
 import math
 import secrets
-import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +15,7 @@ import numpy as np
 
 from bgtplanner.arguments import as_path, as_settings, refuse_unless
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.errors import (
-    ConfigError,
-    ModelFileError,
-    RunFolderError,
-    TrainingDivergedError,
-)
+from bgtplanner.errors import RunFolderError
 from bgtplanner.federation.compilation import use_compilation_cache
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.simulation import Simulation
@@ -44,10 +37,8 @@ from bgtplanner.runs.assembly import (
 from bgtplanner.runs.config import Config, load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.gains import gains_of
-from bgtplanner.runs.loop import Run
-from bgtplanner.runs.observers import Observer
+from bgtplanner.runs.loop import Observer, Run
 from bgtplanner.runs.prepared import Prepared, people_of, ratings_from
-from bgtplanner.runs.recommending import examples_of, number_of_examples
 from bgtplanner.runs.result import Result
 from bgtplanner.runs.summary import (
     about_ratings,
@@ -62,7 +53,6 @@ from bgtplanner.runs.summary import (
     summarise,
 )
 
-_LOST = 1e6  # no parameter that predicts ratings from 0 to 1 is anywhere near
 RATINGS = "Ratings, a table with named columns, or the name of a data set"
 
 
@@ -146,17 +136,16 @@ def execute(
     if out is not None:
         RunFolder(Path(out)).check_free(overwrite)  # before minutes are spent on loading
     use_compilation_cache()
-    key = secrets.token_hex(16)
-    prepared, given = Prepared(config, ratings, key), given or Given()
+    key, given = secrets.token_hex(16), given or Given()
+    prepared = Prepared(config, ratings, key)
     run = _Run(config, prepared, given, observer)
     if out is None:
         return run.train()
     if config.privacy.mechanism != "none" and given.policy is None:  # refuse before writing
         policy_of(config, ledger_of(config, prepared.ratings.n_clients)).state_dict()
-    people = people_of(prepared.ratings)
-    noted: dict[str, Any] = {"data": prepared.mark, "key": key, "people": people}
-    noted["given"] = list(given.names)
-    with RunFolder.create(out, config, facts=run.facts, overwrite=overwrite, **noted) as folder:
+    noted: dict[str, Any] = {"data": prepared.mark, "key": key, "given": list(given.names)}
+    noted |= {"people": people_of(prepared.ratings), "facts": run.facts}
+    with RunFolder.create(out, config, overwrite=overwrite, **noted) as folder:
         return run.train(folder)
 
 
@@ -179,7 +168,7 @@ def resume(
             its policy no longer exists.
     """
     with RunFolder.open(as_path("path", path)) as folder:
-        notes, given = folder.notes(), Given(model, policy, folder.given)
+        notes, config, given = folder.notes(), folder.config(), Given(model, policy, folder.given)
         if notes.get("saved"):
             raise RunFolderError(f"{path}: a finished run, saved without its ledger; load it")
         if folder.deployed:
@@ -188,14 +177,13 @@ def resume(
         if folder.summary() is not None:
             folder.forget()  # if the process that finished it was killed just before
             return load(path, ratings=ratings)
-        config = folder.config()
         if (name := config.planning.policy) in POLICIES.gone:
-            said = f"the policy {name} {POLICIES.gone[name]}"
-            raise RunFolderError(f"{path}: cannot be resumed; start a new run ({said})")
+            why = f"the policy {name} {POLICIES.gone[name]}"
+            raise RunFolderError(f"{path}: cannot be resumed; start a new run ({why})")
         _check_given(folder, config, given, trust_code)
         use_compilation_cache()
-        wanted = Result(summary={}, rounds=[], folder=folder.path, config=config, held=ratings)
-        prepared = Prepared(config, wanted.ratings, notes.get("key", ""))
+        begun = Result(summary={}, rounds=[], folder=folder.path, config=config, held=ratings)
+        prepared = Prepared(config, begun.ratings, notes.get("key", ""))
         if prepared.mark != notes.get("data"):
             raise RunFolderError(
                 f"{path}: the ratings of '{prepared.ratings.name}' are not those it was started "
@@ -236,19 +224,17 @@ def load(
         raise RunFolderError(f"{path}: not finished; continue with: {folder.resume_command}")
     fits = ratings is None or isinstance(ratings, Ratings | str)
     refuse_unless(fits, "ratings", ratings, RATINGS)
-    places = {
-        "dataset": ratings if isinstance(ratings, str) else None,
-        "data_dir": None if data_dir is None else str(as_path("data_dir", data_dir)),
-    }
-    moved = {name: place for name, place in places.items() if place is not None}
-    data = config.data.model_copy(update=moved)
+    held = ratings if isinstance(ratings, Ratings) else None
+    moved = {} if ratings is held else {"dataset": ratings}
+    if data_dir is not None:
+        moved["data_dir"] = str(as_path("data_dir", data_dir))
     return Result(
         summary=summary,
         rounds=folder.rounds(),
         folder=folder.path,
-        config=config.model_copy(update={"data": data}),
+        config=config.model_copy(update={"data": config.data.model_copy(update=moved)}),
         given=folder.given,
-        held=ratings if isinstance(ratings, Ratings) else None,
+        held=held,
         learner=model,
     )
 
@@ -282,23 +268,16 @@ def _check_given(folder: RunFolder, config: Config, given: Given, trust_code: bo
 class _Run(Run):
     """A run in simulation."""
 
-    simulation: Simulation
+    engine: Simulation
 
     def __init__(
-        self,
-        config: Config,
-        prepared: Prepared,
-        given: Given,
-        observer: Observer | None = None,
+        self, config: Config, prepared: Prepared, given: Given, observer: Observer | None
     ) -> None:
         self.prepared, self.given, ratings = prepared, given, prepared.ratings
+        clients, implicit = ratings.n_clients, ratings.implicit
         simulation = Simulation(
             federation_of(
-                config,
-                ratings.n_items,
-                given.model,
-                clients=ratings.n_clients,
-                implicit=ratings.implicit,
+                config, ratings.n_items, given.model, clients=clients, implicit=implicit
             ),
             prepared.split,
             seed=config.run.seed,
@@ -318,52 +297,50 @@ class _Run(Run):
     def step(self) -> RoundResult | None:
         if self.planned is not None:
             return super().step()
-        begun = time.perf_counter()
-        played = self.simulation.rest() if self.reached else self.simulation.step()
-        return replace(played, seconds=time.perf_counter() - begun)
+        return self.engine.rest() if self.reached else self.engine.step()
+
+    def inspected(self, index: int) -> dict[str, float]:
+        """The NDCG@10 of the lists after some of the rounds, if it is shown."""
+        if index not in self._ranked_in:
+            return {}
+        split = self.prepared.split
+        value = float(METRICS[HEADLINE].of(lists_of(self.engine.rank, split.train, split.test)))
+        return {HEADLINE: value} if math.isfinite(value) else {}
 
     def train(self, folder: RunFolder | None = None, *, go_on: bool = False) -> Result:
         """Play all rounds, or all after the checkpoint, and return what came of them."""
-        config, data, simulation = self.config, self.prepared, self.simulation
+        config, data = self.config, self.prepared
         if config.privacy.mechanism != "none":
             path = None if folder is None else folder.path / "ledger.sqlite"
             self.planned = coordinator_of(
-                config, simulation, data.mark, path, policy=self.given.policy
+                config, self.engine, data.mark, path, policy=self.given.policy
             )
         with contextlib.closing(self):
             if folder is not None and go_on:
                 self.go_on(folder)
             if self.observer is not None:
-                self.observer.started(config, data.split, simulation.next_round)
-            result = self._result(self._summary(self.carry_out(folder)), folder)
+                self.observer.started(config, data.split, self.engine.next_round)
+            seconds = self.carry_out(folder)
+            result = Result(
+                summary=self._summary(seconds),
+                rounds=self.records,
+                held=data.ratings,
+                folder=None if folder is None else folder.path,
+                simulation=self.engine,
+                config=config,
+                given=self.given.names,
+            )
             if folder is not None:
-                result.write_model(folder)
-                number = number_of_examples(config)
-                with contextlib.suppress(ConfigError, ModelFileError):  # it publishes no model
-                    if number and (lists := examples_of(result.model, data.ratings, number)):
-                        folder.write("examples.json", lists)
-                folder.write("summary.json", result.summary)
+                result.write_to(folder)
                 folder.forget()
             if self.observer is not None:
                 self.observer.finished(result)
             return result
 
-    def _result(self, summary: Mapping[str, Any], folder: RunFolder | None) -> Result:
-        """Return what has come of the run."""
-        return Result(
-            summary=summary,
-            rounds=self.records,
-            held=self.prepared.ratings,
-            folder=None if folder is None else folder.path,
-            simulation=self.simulation,
-            config=self.config,
-            given=self.given.names,
-        )
-
     def _summary(self, seconds: float) -> dict[str, Any]:
         """The figures of the finished run."""
         split, number, goal = self.prepared.split, len(self.records), self.config.planning.goal
-        predicted = self.simulation.predict(split.test.user, split.test.item)
+        predicted = self.engine.predict(split.test.user, split.test.item)
         spending, budgets = None, None
         if self.planned is not None:
             ledger = self.planned.ledger
@@ -373,29 +350,9 @@ class _Run(Run):
                 budgets = ledger.budgets
                 spending["classes"] = classes_of(ledger, split.test, predicted)
         found = summarise(self.config, self.facts, self.records, seconds, spending)
-        found["learned"] = self.simulation.learned
-        found |= ranking_of(self.simulation, split)
+        found["learned"] = self.engine.learned
+        found |= ranking_of(self.engine, split)
         found["gains"] = gains_of(split, predicted, number - 1, budgets)
         found[f"{HEADLINE}_served"] = lists_served(goal, self.records, found.get(HEADLINE))
         alone = alone_by_round(split, number, found["rmse_client_alone"])
         return found | {"rmse_client_alone_served": as_served(goal, alone or [])}
-
-    def inspected(self, index: int) -> dict[str, float]:
-        """The NDCG@10 of the lists after some of the rounds, if it is shown.
-
-        Whether the model is lost, and the run with it, what was released says, not a test.
-        """
-        shared = self.simulation.state.shared
-        parts = [np.asarray(part) for part in (shared.items, shared.dense)]
-        if not all((np.abs(part) < _LOST).all() for part in parts):  # NaN is not, either
-            raise TrainingDivergedError(
-                f"training diverged in round {self.simulation.next_round}: the model's parameters "
-                f"grow without end. Try a smaller server.learning_rate "
-                f"(now {self.config.server.learning_rate:g})"
-            )
-        if index not in self._ranked_in:
-            return {}
-        split = self.prepared.split
-        lists = lists_of(self.simulation.rank, split.train, split.test)
-        value = float(METRICS[HEADLINE].of(lists))
-        return {HEADLINE: value} if math.isfinite(value) else {}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
+import contextlib
 import json
-import os
 import secrets
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,35 +19,27 @@ from bgtplanner.data.catalogue import Catalogue, read_items
 from bgtplanner.data.datasets import DATASETS, path_of
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split
-from bgtplanner.durable import replace_file
 from bgtplanner.errors import (
     BudgetExceeded,
     ConfigError,
-    InterruptedRunError,
     LedgerError,
     RunFolderError,
     StorageError,
-    TrainingDivergedError,
 )
 from bgtplanner.federation.central import CentralTraining
-from bgtplanner.federation.compilation import begin_run, use_compilation_cache
+from bgtplanner.federation.compilation import use_compilation_cache
 from bgtplanner.federation.coordinator import Coordinator
 from bgtplanner.models.learner import Learner, model_of
 from bgtplanner.privacy.accountants import TICK
 from bgtplanner.privacy.budget import Budget
-from bgtplanner.privacy.ledger import Head
 from bgtplanner.privacy.randomness import SeededNoise
 from bgtplanner.published.model import Model
-from bgtplanner.runs.assembly import (
-    Given,
-    coordinator_of,
-    federation_of,
-    model_given,
-)
+from bgtplanner.runs.assembly import Given, coordinator_of, federation_of, model_given
 from bgtplanner.runs.config import Config, load_config
-from bgtplanner.runs.interrupts import stop_requests
+from bgtplanner.runs.folder import read_arrays, write_arrays
+from bgtplanner.runs.loop import Observer, Run
 from bgtplanner.runs.prepared import fingerprint_of, ratings_from, ratings_of
-from bgtplanner.runs.publish import guarantee_of
+from bgtplanner.runs.publish import guarantee_of, not_private
 from bgtplanner.runs.settings import TRAINING
 
 Public = Literal["catalogue", "scale"]
@@ -67,7 +57,6 @@ _FIXED: dict[str, Any] = {
 }
 """Settings that a training has and that cannot be chosen."""
 
-_LOST = 1e6  # no parameter that predicts ratings from 0 to 1 is anywhere near
 Progress = Callable[[int, int, float], None]
 
 
@@ -141,18 +130,19 @@ def train(
     target = None if out is None else as_path("out", out)
     if target is not None and target.exists() and not overwrite:
         raise RunFolderError(f"--out {target}: exists; name another file, or give --overwrite")
-    book = _ledger_path(ratings, config, target) if ledger == "auto" else ledger
-    training = _Training(config, data, given, None if book is None else Path(book), target, seed)
-    try:
-        if overwrite and training.state is not None:
-            training.state.unlink(missing_ok=True)
-        made = training.carried_out(progress, assumed)
-        if target is not None:
-            made.save(target)
-            training.finished()
-        return made
-    finally:
-        training.close()
+    if ledger == "auto":
+        ledger = _ledger_path(ratings, config, target)
+    file = None if target is None else _State(target.with_name(f"{target.name}.state"))
+    if file is not None and overwrite:
+        file.path.unlink(missing_ok=True)
+    observer = None if progress is None else _Progress(progress)
+    training = _Training(config, data, given, ledger, seed, observer)
+    with contextlib.closing(training):
+        made = training.carried_out(file, assumed)
+    if file is not None and target is not None:
+        made.save(target)
+        file.path.unlink(missing_ok=True)
+    return made
 
 
 def _assumed(ratings: Ratings, assume_public: Sequence[str]) -> list[str]:
@@ -181,21 +171,73 @@ def _ledger_path(ratings: Any, config: Config, out: Path | None) -> Path | None:
     return None if out is None else Path(f"{out}.ledger.sqlite")
 
 
-class _Training:
-    """A training in progress: the ratings, the ledger that pays, and the state to resume from."""
+class _Progress(Observer):
+    """Tells a function how far a training is."""
+
+    def __init__(self, tell: Progress) -> None:
+        self._tell = tell
+
+    def round(self, record: Mapping[str, Any], total: int) -> None:
+        self._tell(record["round"] + 1, total, 1.0 - max(record["left"]))
+
+
+class _State:
+    """The file beside a model from which an interrupted training goes on.
+
+    It is readable by its owner alone, since it holds what clients would keep to themselves, and
+    goes when the model is there. Training again would be another release: so a round that is in
+    the ledger and not in this file is paid for again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.mark = path, b""
+
+    @property
+    def resume_command(self) -> str:
+        """What continues the training."""
+        return f"the same command. Until then, {self.path} holds private data"
+
+    def append_round(self, record: Mapping[str, Any]) -> None:
+        """Keep no record: nobody looks at it."""
+
+    def keep_rounds(self, number: int) -> list[dict[str, Any]]:
+        """Return the records of earlier rounds: none."""
+        del number
+        return []
+
+    def write_checkpoint(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Replace the file."""
+        try:
+            write_arrays(self.path, {**arrays, "mark": np.frombuffer(self.mark, np.uint8)})
+        except OSError as error:
+            raise StorageError.of(self.path, error, "the same command goes on") from error
+
+    def checkpoint(self) -> dict[str, NDArray[Any]] | None:
+        """Return what was written last, if this is the same training; None if nothing was."""
+        arrays = read_arrays(self.path)
+        if arrays is not None and arrays.pop("mark", np.zeros(0)).tobytes() != self.mark:
+            raise RunFolderError(
+                f"{self.path}: a training with other settings or other ratings was interrupted "
+                "here; go on with those, or begin anew with --overwrite"
+            )
+        return arrays
+
+
+class _Training(Run):
+    """A training in progress: the ratings, the ledger that pays, and the state to go on from."""
+
+    engine: CentralTraining
+    planned: Coordinator
 
     def __init__(
         self,
         config: Config,
         ratings: Ratings,
         given: Given,
-        ledger: Path | None,
-        out: Path | None,
+        ledger: Path | str | None,
         seed: int | None,
+        observer: Observer | None,
     ) -> None:
-        begin_run()
-        self.config, self.ratings, self.seed = config, ratings, seed
-        self.state = None if out is None else Path(f"{out}.state")
         nothing = ratings.take(np.zeros(0, dtype=np.int64))
         split = Split(train=ratings, test=nothing, arrival=np.zeros(len(ratings), dtype=np.int32))
         refuse_unless(len(ratings) > 0, "ratings", ratings, "at least one rating")
@@ -206,14 +248,14 @@ class _Training:
         if type(federation.model).publishes is Learner.publishes:  # before anything is spent
             name = config.model.name
             raise ConfigError(f"--model {name}: publishes no model file; use tastes or biases")
-        self.engine = CentralTraining(
-            federation, split, seed=config.run.seed, device=config.run.device
-        )
+        engine = CentralTraining(federation, split, seed=config.run.seed, device=config.run.device)
         if seed is not None:
-            self.engine.noise = SeededNoise(seed)
+            engine.noise = SeededNoise(seed)
+        super().__init__(config, engine, observer)
+        self.checkpoint_every = 1  # a round that is played again is paid for again
+        self.ratings, self.seeded, self.has_book = ratings, seed is not None, ledger is not None
         self.mark = fingerprint_of(split)
-        self.has_book = ledger is not None
-        self.planned = self._coordinator(ledger)
+        self.planned = self._coordinator(None if ledger is None else Path(ledger))
 
     def _coordinator(self, ledger: Path | None) -> Coordinator:
         """Put policy and ledger around the training, under a name that was never used.
@@ -225,8 +267,8 @@ class _Training:
             planned = coordinator_of(self.config, self.engine, self.mark, ledger)
         except OSError as error:
             raise StorageError.of(f"--ledger {ledger}", error, "name another file") from error
-        labels = [str(of) for of in self.ratings.user_labels.tolist()]
-        whose = planned.ledger.fingerprint(*(of.encode() for of in labels)).hex()[:16]
+        labels = [str(of).encode() for of in self.ratings.user_labels.tolist()]
+        whose = planned.ledger.fingerprint(*labels).hex()[:16]
         for row in planned.ledger.history():
             name = str(row.get("run", ""))
             if name.startswith("train-") and name.split("-")[1] != whose:
@@ -238,111 +280,33 @@ class _Training:
         planned.run = planned.policy.run = f"train-{whose}-{secrets.token_hex(8)}"
         return planned
 
-    def close(self) -> None:
-        """Close the ledger."""
-        self.planned.ledger.close()
-
-    def finished(self) -> None:
-        """Delete the state: it holds what clients would keep to themselves."""
-        if self.state is not None:
-            self.state.unlink(missing_ok=True)
-
-    def carried_out(self, progress: Progress | None, assumed: Sequence[str]) -> Model:
+    def carried_out(self, state: _State | None, assumed: Sequence[str]) -> Model:
         """Play all rounds, or all after the saved state, and return the model."""
-        self._go_on()
-        planned, engine, rounds = self.planned, self.engine, self.config.federation.rounds
-        ledger = planned.ledger
-        capacity = ledger.accountant.capacity(ledger.budgets.classes[0])
+        if state is not None:
+            settings = self.config.model_dump(mode="json")
+            state.mark = json.dumps([settings, self.mark], sort_keys=True).encode()
+            self.go_on(state)
+        ledger, ratings, engine = self.planned.ledger, self.ratings, self.engine
         if engine.next_round == 0 and float(ledger.left().max()) <= TICK:
             raise BudgetExceeded(
                 "the budget in the ledger is spent by earlier trainings: nothing more may be "
                 "released about these people, whatever the model is for",
-                charge=capacity, left=0.0,
+                charge=ledger.accountant.capacity(ledger.budgets.classes[0]), left=0.0,
             )  # fmt: skip
-        with stop_requests(active=self.state is not None) as asked:
-            while engine.next_round < rounds:
-                played = planned.step()
-                if played is None:
-                    break
-                self._check()
-                self._save()
-                spent = 1.0 - float(ledger.left().max()) / capacity
-                if progress is not None:
-                    progress(engine.next_round, rounds, spent)
-                if asked.is_set() and engine.next_round < rounds:
-                    raise InterruptedRunError(
-                        f"stopped after round {engine.next_round}; the same command goes on from "
-                        f"here. Until then, {self.state} holds private data"
-                    )
-        return self._model(assumed)
-
-    def _check(self) -> None:
-        shared = self.engine.state.shared
-        if not all((np.abs(np.asarray(of)) < _LOST).all() for of in shared):
-            raise TrainingDivergedError("training diverged: try a smaller server.learning_rate")
-
-    def _model(self, assumed: Sequence[str]) -> Model:
-        ledger, ratings = self.planned.ledger, self.ratings
-        budget = ledger.budgets.classes[0]
-        spent = float(ledger.epsilon_spent().max())
-        promise = guarantee_of(
-            Budget(max(budget.epsilon, spent), budget.delta), ledger.accountant,
-            ledger.neighbours, people=ratings.n_clients, trust="central",
-            seeded=self.seed is not None, assumed=assumed, ledger=self.has_book,
-        )  # fmt: skip
+        self.carry_out(state)
+        budget, spent = ledger.budgets.classes[0], float(ledger.epsilon_spent().max())
+        promise = not_private(ratings.n_clients)
+        if not self.seeded:
+            promise = guarantee_of(
+                Budget(max(budget.epsilon, spent), budget.delta), ledger.accountant,
+                ledger.neighbours, people=ratings.n_clients, assumed=assumed,
+                counted=self.has_book,
+            )  # fmt: skip
         if self.has_book:
             promise |= {"epsilon_spent": spent, "ledger_head": str(ledger.head)}
-        engine, version = self.engine, bgtplanner.__version__
-        name, rounds = self.config.model.name, engine.next_round
+        trained = {"model": self.config.model.name, "rounds": engine.next_round}
         return model_of(
             engine.federation.model, engine.state.shared, engine.state.memory, ratings,
             learned=engine.learned, guarantee=promise,
-            training={"bgtplanner": version, "model": name, "rounds": rounds},
+            training={"bgtplanner": bgtplanner.__version__, **trained},
         )  # fmt: skip
-
-    # ---- the state between two processes
-
-    def _save(self) -> None:
-        """Write what resuming needs, for the owner's eyes only: it holds private data."""
-        if self.state is None:
-            return
-        planned = self.planned.state_dict() | {"head": str(self.planned.ledger.head)}
-        texts = {"planned": json.dumps(planned), "mark": self._mark()}
-        coded = {name: np.frombuffer(of.encode(), np.uint8) for name, of in texts.items()}
-        buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **self.engine.arrays(), **coded)
-        old = os.umask(0o077)
-        try:
-            replace_file(self.state, buffer.getvalue())
-        except OSError as error:
-            raise StorageError.of(str(self.state), error, "the same command goes on") from error
-        finally:
-            os.umask(old)
-
-    def _mark(self) -> str:
-        """Return what must be the same when a training goes on: settings and ratings."""
-        return json.dumps([self.config.model_dump(mode="json"), self.mark], sort_keys=True)
-
-    def _go_on(self) -> None:
-        """Restore the saved state, if there is one."""
-        if self.state is None or not self.state.exists():
-            return
-        try:
-            with np.load(self.state, allow_pickle=False) as stored:
-                arrays: dict[str, NDArray[Any]] = {name: stored[name] for name in stored.files}
-            planned = json.loads(bytes(arrays.pop("planned")))
-            mark = bytes(arrays.pop("mark")).decode()
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise RunFolderError(
-                f"{self.state}: cannot be read; delete it, or begin anew with --overwrite"
-            ) from error
-        if mark != self._mark():
-            raise RunFolderError(
-                f"{self.state}: a training with other settings or other ratings was interrupted "
-                "here; go on with those, or begin anew with --overwrite"
-            )
-        self.planned.ledger.check_head(Head.parse(planned.pop("head")))
-        name = self.planned.run
-        self.engine.restore(arrays)
-        self.planned.load_state_dict(planned)
-        self.planned.run = self.planned.policy.run = name
