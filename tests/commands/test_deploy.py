@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bgtplanner.cli import app
+from bgtplanner.data.datasets import load_ratings
 from bgtplanner.errors import ConfigError, LedgerError, RunFolderError
 from bgtplanner.federation.aggregation.neighbourhood import degree_and_threshold
 from bgtplanner.federation.aggregation.roster import Roster
@@ -308,13 +309,16 @@ def run_in_process(folder: Path, online: int | None = None) -> list[tuple[int, i
 
 def test_a_federation_as_written_is_answered_and_its_clients_recommend(deployment: Path) -> None:
     home = deployment / "clients" / "1"
-    user = load_client(home / "client.toml").table().user[0]
+    user = load_client(home / "client.toml").table().user.rows()[0]
     assert isinstance(call("recommend", home, "--client", user).exception, ConfigError)
     enroll_all(deployment)
     assert run_in_process(deployment, 5) == [(5, 0)] * 3  # least_clients
     found = json.loads(call("recommend", home, "--client", user, "--top", 3, "--json").output)
+    films = load_ratings("demo").catalogue
+    assert films is not None
+    assert films.titles is not None
     for entry in found["items"]:
-        assert entry["title"] == f"Item {entry['item']}"
+        assert entry["title"] == films.titles[int(entry["item"])]
         assert 0 <= entry["predicted"] <= 5
     for flag, value in (("--ratings", "demo"), ("--data-dir", "x")):
         error = call("recommend", home, "--client", user, flag, value).exception

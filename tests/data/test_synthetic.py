@@ -55,10 +55,18 @@ def test_blocks_and_redraws(monkeypatch: pytest.MonkeyPatch) -> None:
     check_sound(ratings)
 
 
-def test_demo_never_changes() -> None:
+def test_the_demo() -> None:
+    """Always the same people, with a catalogue that people can read."""
     demo = demo_ratings()
     assert repr(demo) == "Ratings(demo: 15000 ratings, 300 users, 300 items, 300 clients)"
     assert np.array_equal(demo.value, demo_ratings().value)
+    films = demo.catalogue
+    assert films is not None
+    assert films.titles is not None
+    assert len(set(films.titles.tolist())) == 300
+    assert films.names[:2] == ("genre: Comedy", "genre: Thriller")
+    assert (films.features.sum(axis=1) == 0).mean() < 0.05
+    check_sound(demo)
 
 
 @pytest.mark.parametrize(
@@ -93,8 +101,9 @@ def test_a_catalogue_changes_no_rating() -> None:
     made = with_items.catalogue
     assert made is not None
     assert made.titles is not None
-    assert (made.labels[12], made.titles[12]) == ("12", "Item 12")
-    assert made.names == tuple(f"category: {number}" for number in (1, 2, 3, 4))
+    genres = ("Comedy", "Thriller", "Romance", "Science Fiction")
+    assert made.names == tuple(f"genre: {name}" for name in genres)
+    assert len(np.unique(made.titles)) == 400
     assert 0.2 < made.features.mean() < 0.35
     assert not (made.features[:, 0] * made.features[:, 1]).any(), "high and low on one factor"
     other = synthetic_ratings(**shape, catalogue=True, seed=1).catalogue
@@ -102,7 +111,7 @@ def test_a_catalogue_changes_no_rating() -> None:
     assert not np.array_equal(other.features, made.features)
 
 
-def test_categories_tell_something_about_tastes() -> None:
+def test_genres_tell_something_about_tastes() -> None:
     """Users' mean residuals on a category and its opposite go against each other."""
     ratings = synthetic_ratings(
         clients=300, items=100, ratings_per_client=60, dim=1, noise=0.1, catalogue=True

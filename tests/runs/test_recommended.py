@@ -12,13 +12,18 @@ from typing import Any
 import pytest
 
 from bgtplanner import Result, simulate
+from bgtplanner.data.synthetic import synthetic_ratings
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
 
-def run(**settings: Any) -> Result:
+SIZES = {"clients": 300, "items": 300, "ratings_per_client": 50, "seed": 20_250_101}
+
+
+def run(*, features: bool = True, **settings: Any) -> Result:
+    people = synthetic_ratings(**SIZES, catalogue=features)  # type: ignore[arg-type]
     named = {key.replace("__", "."): value for key, value in settings.items()}
-    return simulate("demo", rounds=10, settings=named | {"run.device": "cpu"})
+    return simulate(people, rounds=10, settings=named | {"run.device": "cpu"})
 
 
 def against_alone(result: Result) -> float:
@@ -35,6 +40,13 @@ def test_worth_sharing_at_ten(mechanism: str, most: float) -> None:
     assert result.summary["planner_note"].startswith("aimed at all rounds")
 
 
+def test_lists_of_the_demo_beat_popularity() -> None:
+    """By 1.78 times after 100 rounds with seed 0, and 1.64 as served; 1.4 with other seeds."""
+    summary = simulate("demo", rounds=10, settings={"run.device": "cpu"}).summary
+    assert summary["ndcg_at_10"] > 1.3 * summary["ndcg_at_10_popularity"]
+    assert summary["overlap"] < 0.8 * summary["overlap_popularity"]
+
+
 def test_worth_sharing_with_nobody_trusted() -> None:
     result = run(privacy__trust="local")
     assert result.summary["mechanism"] == "privunit"
@@ -46,8 +58,7 @@ def test_worth_sharing_with_nobody_trusted() -> None:
 @pytest.mark.parametrize("features", [True, False])
 def test_not_worth_sharing(features: bool) -> None:
     """Then a client does as well as it would alone; features cost nothing, and help it still."""
-    changed = {} if features else {"data__items": "none"}
-    result = run(privacy__epsilon=0.1, privacy__trust="local", **changed)
+    result = run(features=features, privacy__epsilon=0.1, privacy__trust="local")
     assert features or against_alone(result) == pytest.approx(1.0, abs=1e-6)
     if features:
         summary = result.summary

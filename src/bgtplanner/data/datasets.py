@@ -140,8 +140,8 @@ _FILMTRUST = Dataset(
 _SETS = (
     Dataset(
         name="demo",
-        description="the default: 300 synthetic clients, always the same",
-        make=lambda seed: demo_ratings(catalogue=True),  # noqa: ARG005 - always the same
+        description="the default: 300 made-up people with tastes, always the same",
+        make=lambda seed: demo_ratings(),  # noqa: ARG005 - always the same
     ),
     Dataset(
         name="synthetic",

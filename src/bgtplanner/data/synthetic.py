@@ -8,8 +8,9 @@ factorization have the proportions of MovieLens 100K: there is about as much to 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +28,44 @@ _ACTIVITY_SPREAD = 0.9  # standard deviation of the logarithm of a user's number
 _RACED = 1 << 21  # pairs of user and item that race at a time, to bound the memory
 _DENSE_SHARE = 8  # a user who rated over 1/8 of the items draws from all items at once
 _MAX_REDRAWS = 60
-_Likes = tuple[NDArray[np.float32], NDArray[np.float32]]  # hidden factors of users, and of items
-_CATEGORY_SHARE = 0.5  # of the variance of a hidden factor that its categories can tell
-_CATEGORY_FROM = 0.6  # standard deviations from which an item belongs to one: about a quarter
+_GENRE_FROM = 0.6  # standard deviations from which an item belongs to one: about a quarter
+_NOUNS = {  # by genre: the first two are high and low on the first hidden factor, and so on
+    "Comedy": "Understudy Picnic Landlady Honeymoon Accordion Nephew Casserole Umbrella",
+    "Thriller": "Witness Alibi Corridor Passenger Verdict Signal Basement Bystander",
+    "Romance": "Letter Waltz Promise Harbour Violin Balcony Postcard Orchid",
+    "Science Fiction": "Orbit Colony Satellite Android Nebula Reactor Antenna Replica",
+    "Family": "Kite Snowman Lighthouse Circus Otter Bakery Scarecrow Carousel",
+    "Crime": "Heist Informer Inspector Pawnshop Getaway Forger Warehouse Bookkeeper",
+    "Adventure": "Caravan Compass Expedition Summit Lagoon Airship Glacier Ferry",
+    "Drama": "Inheritance Harvest Schoolmaster Mill Widow Homecoming Quarry Apprentice",
+    "Fantasy": "Dragon Enchanter Chalice Labyrinth Griffin Talisman Willow Oracle",
+    "War": "Barracks Armistice Sentry Battalion Trench Telegram Medic Deserter",
+    "Musical": "Chorus Serenade Bandstand Tambourine Overture Ballroom Cabaret Encore",
+    "Horror": "Crypt Attic Scarab Mirror Hollow Gravedigger Lantern Asylum",
+    "Documentary": "Census Reef Assembly Observatory Migration Archive Delta Workshop",
+    "Mystery": "Cipher Manor Locket Riddle Governess Footprint Clockmaker Envelope",
+    "Western": "Prairie Stagecoach Saloon Drifter Canyon Telegraph Sheriff Mustang",
+    "Animation": "Teapot Marionette Beetle Balloonist Hedgehog Tinsmith Pebble Comet",
+}
+_ADJECTIVES = (
+    "Last Quiet Borrowed Crooked Paper Hidden Seventh Distant Reluctant Golden Broken Northern "
+    "Midnight Unlikely Forgotten Second Restless Invisible Careful Stolen"
+)
+
+
+class _Likes(NamedTuple):
+    """How well items suit users: the product of hidden factors, less what all items lack."""
+
+    users: NDArray[np.float32]
+    items: NDArray[np.float32]
+    reluctance: float = 0.0
+
+    def of_pairs(self, who: NDArray[Any], what: NDArray[Any]) -> NDArray[np.float64]:
+        """Return it for pairs of a user and an item."""
+        total = np.full(len(who), -self.reluctance)
+        for factor in range(self.users.shape[1]):  # less memory than all factors at once
+            total += self.users[who, factor] * self.items[what, factor]
+        return total
 
 
 def synthetic_ratings(
@@ -41,6 +77,8 @@ def synthetic_ratings(
     users_per_client: int = 1,
     noise: float = 0.87,
     choosy: float = 0.0,
+    reluctance: float = 0.0,
+    genre_share: float = 0.5,
     seed: int = 0,
     name: str = "synthetic",
     catalogue: bool = False,
@@ -58,9 +96,11 @@ def synthetic_ratings(
         noise: Standard deviation, in stars, of the part that cannot be predicted.
         choosy: How strongly users pick what they will like: the change of an item's log-odds per
             standard deviation of its fit. With 0 they pick by popularity alone.
+        reluctance: Log-odds against an item that suits a choosy user as an average one does.
+        genre_share: Share of the variance of a hidden factor that genres can tell.
         seed: The same arguments and seed give the same ratings.
         name: Name of the set in reports.
-        catalogue: Whether the items have titles and categories, which tell something about the
+        catalogue: Whether the items have titles and genres, which tell something about the
             hidden factors. The ratings are the same, to the bit.
 
     Raises:
@@ -101,12 +141,13 @@ def synthetic_ratings(
     item_factors = generator.normal(0, np.sqrt(strength), (items, dim)).astype(np.float32)
     likes = None
     if choosy and dim:
-        likes = choosy / float(np.sum(strength**2) ** 0.5) * user_factors, item_factors
+        scaled = choosy / float(np.sum(strength**2) ** 0.5) * user_factors
+        likes = _Likes(scaled, item_factors, reluctance)
     user = np.repeat(np.arange(users, dtype=np.int32), counts)
     item = _draw_items(generator, counts, popularity, likes)
     # Popular items would shift the mean.
     stars = user_bias[user] + (item_bias[item] - float(popularity @ item_bias)) + _MEAN
-    stars += _fit((user_factors, item_factors), user, item)
+    stars += _Likes(user_factors, item_factors).of_pairs(user, item)
     stars += generator.normal(0, noise, len(stars))
     return Ratings(
         user=user,
@@ -121,36 +162,55 @@ def synthetic_ratings(
         item_labels=np.arange(items),
         name=name,
         public=frozenset({"scale", "catalogue"}),  # both are settings, not data
-        catalogue=_catalogue(item_factors, seed) if catalogue else None,
+        catalogue=_catalogue(item_factors, genre_share, seed) if catalogue else None,
     )
 
 
-def _catalogue(item_factors: NDArray[np.float32], seed: int) -> Catalogue:
-    """Return titles, and two categories for each hidden factor: high and low on it, with noise."""
+def _catalogue(item_factors: NDArray[np.float32], share: float, seed: int) -> Catalogue:
+    """Return titles, and two genres for each hidden factor: high and low on it, with noise."""
     items, dim = item_factors.shape
     generator = np.random.default_rng([seed, 0xCA7])  # its own: the ratings stay as they are
     spread = np.maximum(item_factors.std(axis=0, dtype=np.float64), 1e-12)
-    noise = generator.normal(0, np.sqrt(1 - _CATEGORY_SHARE), (items, dim))
-    seen = np.sqrt(_CATEGORY_SHARE) * item_factors / spread + noise
-    marks = np.stack([seen > _CATEGORY_FROM, seen < -_CATEGORY_FROM], axis=2)
-    labels = np.arange(items).astype(str)
+    noise = generator.normal(0, np.sqrt(1 - share), (items, dim))
+    seen = np.sqrt(share) * item_factors / spread + noise
+    marks = np.stack([seen > _GENRE_FROM, seen < -_GENRE_FROM], axis=2).reshape(items, 2 * dim)
+    genres = [*_NOUNS, *(f"Genre {number}" for number in range(len(_NOUNS) + 1, 2 * dim + 1))]
     return Catalogue(
-        labels=labels,
-        titles=np.char.add("Item ", labels),
-        features=marks.reshape(items, 2 * dim).astype(np.float32),
-        names=tuple(f"category: {number}" for number in range(1, 2 * dim + 1)),
+        labels=np.arange(items).astype(str),
+        titles=np.array(_titles(marks[:, : len(_NOUNS)], generator)),
+        features=marks.astype(np.float32),
+        names=tuple(f"genre: {genre}" for genre in genres[: 2 * dim]),
     )
 
 
-def demo_ratings(*, catalogue: bool = False) -> Ratings:
+def _titles(marks: NDArray[np.bool_], generator: np.random.Generator) -> list[str]:
+    """Return a title for each item: an adjective, a noun of its first genre, maybe a number."""
+    adjectives, nouns = _ADJECTIVES.split(), [row.split() for row in _NOUNS.values()]
+    first = np.where(marks.any(axis=1), marks.argmax(axis=1) if marks.size else 0, -1)
+    drawn = generator.integers([len(adjectives), len(nouns[0])], size=(len(marks), 2))
+    titles, sequels = list[str](), Counter[str]()
+    for genre, (adjective, noun) in zip(first.tolist(), drawn.tolist(), strict=True):
+        title = f"The {adjectives[adjective]} {nouns[genre][noun]}"
+        sequels[title] += 1
+        titles.append(f"{title} {sequels[title]}" if sequels[title] > 1 else title)
+    return titles
+
+
+def demo_ratings() -> Ratings:
     """Return the default data set: always the same 15,000 ratings, a minute on a laptop.
+
+    People have four tastes, of which genres tell a good half. Of what comes along, by popularity,
+    they take one item in fifty if it suits them as an average one does, every other one if it
+    suits them by 1.6 standard deviations more. As on MovieLens, what can be learned without
+    privacy makes lists that are about twice as good as the popular one.
 
     Example:
         >>> demo_ratings()
         Ratings(demo: 15000 ratings, 300 users, 300 items, 300 clients)
     """
     shape = {"clients": 300, "items": 300, "ratings_per_client": 50, "seed": 20_250_101}
-    return synthetic_ratings(**shape, name="demo", catalogue=catalogue)
+    world = {"choosy": 2.5, "reluctance": 4.0, "genre_share": 0.6}
+    return synthetic_ratings(**shape, **world, name="demo", catalogue=True)  # type: ignore[arg-type]
 
 
 def _activity(
@@ -178,14 +238,6 @@ def _popularity(generator: np.random.Generator, items: int) -> NDArray[np.float6
     return np.asarray(weight / weight.sum())
 
 
-def _fit(likes: _Likes, who: NDArray[Any], what: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the product of the hidden factors of pairs of a user and an item."""
-    total = np.zeros(len(who))
-    for factor in range(likes[0].shape[1]):  # less memory than all factors at once
-        total += likes[0][who, factor] * likes[1][what, factor]
-    return total
-
-
 def _draw_items(
     generator: np.random.Generator,
     counts: NDArray[np.int64],
@@ -201,7 +253,8 @@ def _draw_items(
     """
     items = len(popularity)
     cumulative = np.cumsum(popularity)
-    light = counts * _DENSE_SHARE <= items
+    # Of what comes along, reluctant users take the fewer.
+    light = counts * _DENSE_SHARE * np.exp(0.0 if likes is None else likes.reluctance) <= items
     pairs = np.empty(0, dtype=np.int64)  # user * items + item, sorted
     missing = np.where(light, counts, 0)
     for _ in range(_MAX_REDRAWS):
@@ -211,7 +264,7 @@ def _draw_items(
         drawn = np.searchsorted(cumulative, generator.random(len(who)), side="right")
         drawn = np.minimum(drawn, items - 1)
         if likes is not None:
-            taken = generator.random(len(who)) < expit(_fit(likes, who, drawn))
+            taken = generator.random(len(who)) < expit(likes.of_pairs(who, drawn))
             who, drawn = who[taken], drawn[taken]
         fresh = np.setdiff1d(who * items + drawn, pairs)
         pairs = np.sort(np.concatenate([pairs, fresh]), kind="stable")
@@ -236,7 +289,9 @@ def _race(
         who, wanted = racing[first : first + height], counts[first : first + height]
         arrival = generator.exponential(size=(len(who), items)) / popularity
         if likes is not None:
-            arrival /= np.maximum(expit(likes[0][who] @ likes[1].T), 1e-12)
+            arrival /= np.maximum(
+                expit(likes.users[who] @ likes.items.T - likes.reluctance), 1e-12
+            )
         order = np.argsort(arrival, axis=1)
         row, place = np.nonzero(np.arange(items) < wanted[:, None])
         yield who[row] * items + order[row, place]
