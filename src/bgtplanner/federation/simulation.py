@@ -206,7 +206,7 @@ class Simulation:
             metrics=Metrics.of(outcome.scores),
             loss=float(outcome.loss),
             clients=int(outcome.clients),
-            ratings=int(np.searchsorted(self._arrivals, index, side="right")),
+            ratings=int(np.searchsorted(self._arrivals, np.int32(index), side="right")),
             dropped=0 if released is None else int(released.dropped),
         )
 
