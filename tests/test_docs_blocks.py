@@ -150,6 +150,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     tables = {
         "ratings": ["user,item,rating,time"]
         + [f"{user},{item},{1 + (user * item) % 5},{user + 9 * item}" for user, item in pairs],
+        "mine": ["item,rating", "3,5", "4,1"],
         "clicks": ["user,item", *(f"{user},{item}" for user, item in pairs if (user + item) % 3)],
         "items": ["item,title,genre", *(f"{item},Film {item},War|Drama" for item in range(5))]
         + [f"{item},Film {item},War" for item in range(5, 8)],
