@@ -136,7 +136,7 @@ def test_likeness_and_reasons_name_what_was_liked() -> None:
     assert {"film4", "film5"} <= set(named(made.recommend(history, top=12)))
     words = made.explain(history, "film5")
     assert words is not None
-    assert words.startswith("because you liked Film No. ")
+    assert words.startswith("because you rated Film No. ")
     with pytest.raises(DataError):
         made.similar("nowhere")
 
@@ -200,3 +200,27 @@ def test_what_changed() -> None:
     assert found["epsilon"] == [3.0, 4.0]
     assert abs(found["quality_correlation"]) < 0.6
     assert differences(made, made)["same_of_ten"] == 10
+
+
+def test_a_new_item_keeps_numbers_that_are_not_yes_or_no() -> None:
+    made = tastes()
+    newer = Catalogue(
+        labels=np.array([*made.items, "new"]), titles=None, names=made.names,
+        features=np.append(made.features, [[-0.25, 0.5]], axis=0).astype(np.float32),
+    )  # fmt: skip
+    assert made.with_items(newer).features[-1].tolist() == [-0.25, 0.5]
+
+
+def test_at_most_half_of_all_reasons_are_those_of_everybody() -> None:
+    """Of people with tastes of their own; on real data `benchmarks.protocols` counts them."""
+    few = np.stack([np.arange(300) % 5 == 0, np.arange(300) % 6 == 0], axis=1).astype(np.float32)
+    made, generator = tastes(300, axes=0, features=few), np.random.default_rng(0)
+    kinds = [np.flatnonzero(kind) for kind in few.T]
+    people = {
+        at: {f"film{of}": 4 + of % 2 for of in generator.choice(kinds[at % 2], 20, False)}
+        for at in range(40)
+    }
+    reasons = [row.reason for _, rows in made.recommend_many(people) for row in rows]
+    everybody = {"popular", "liked by many", "rated well by those who know it"}
+    assert np.mean([of in everybody for of in reasons if of is not None]) <= 0.5
+    assert any("because you rated Film No. " in (of or "") for of in reasons)

@@ -33,10 +33,10 @@ def write(
     """Write a model file; a `key` is the 32 bytes of an Ed25519 private key, which signs it."""
     text = json.dumps(facts, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     told = {"format": _FORMAT, "version": str(VERSION), "model": text, "digest": "0" * 64}
-    if key is not None:
-        owner = _ed25519().Ed25519PrivateKey.from_private_bytes(key)
-        public = owner.public_key().public_bytes_raw().hex()
-        told |= {"signer": public, "signature": "0" * 128}
+    owner = None if key is None else _ed25519().Ed25519PrivateKey.from_private_bytes(key)
+    if owner is not None:
+        told["signer"] = owner.public_key().public_bytes_raw().hex()
+        told["signature"] = "0" * 128
     header, body = dict[str, Any]({"__metadata__": told}), b""
     for name, array in sorted(arrays.items()):
         kind = "U8" if np.isin(array, (0, 1)).all() else "F32"  # most features are yes or no
@@ -44,17 +44,17 @@ def write(
         place = [len(body), len(body) + len(added)]
         header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": place}
         body += added
-    head = json.dumps(header, ensure_ascii=False).encode()
-    content = struct.pack("<Q", len(head)) + head + body
-    digest = hashlib.sha256(content).digest()
-    values = {"digest": digest.hex()}
-    if key is not None:
-        values["signature"] = owner.sign(digest).hex()
-    for name, value in values.items():
-        zeros = f'"{name}": "{"0" * len(value)}"'
-        content = content.replace(zeros.encode(), f'"{name}": "{value}"'.encode(), 1)
+
+    def content() -> bytes:
+        head = json.dumps(header, ensure_ascii=False).encode()
+        return struct.pack("<Q", len(head)) + head + body
+
+    digest = hashlib.sha256(content()).digest()  # of the file with zeros in the place of both
+    told["digest"] = digest.hex()
+    if owner is not None:
+        told["signature"] = owner.sign(digest).hex()
     try:
-        replace_file(path, content)
+        replace_file(path, content())
     except OSError as error:
         raise StorageError.of(str(path), error, "choose another path") from error
 

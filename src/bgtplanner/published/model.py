@@ -19,8 +19,8 @@ from bgtplanner.data.catalogue import Catalogue, read_items
 from bgtplanner.data.columns import columns_of_frame
 from bgtplanner.errors import ConfigError, DataError, ModelFileError, NothingLearnedError
 from bgtplanner.published import file
-from bgtplanner.published.ranking import RANKERS, Histories, Ranked, Ranker
-from bgtplanner.published.reasons import Described, Explanation, reasons_of
+from bgtplanner.published.ranking import RANKERS, Histories, Ranker
+from bgtplanner.published.reasons import reasons_of
 from bgtplanner.published.verdict import Verdict, verdict_of
 
 History = Mapping[Any, float] | Iterable[Any]
@@ -28,8 +28,6 @@ History = Mapping[Any, float] | Iterable[Any]
 
 _AT_ONCE = 1 << 19  # scores held in memory at a time
 _NEW_ITEMS = 3.0  # ridge weight, in items, of the features that a new item is placed by
-_GOOD = 0.7  # a rating from which on an item of the history can be named as one that was liked
-_SPEAKS = 0.05  # how much an item of the history must add to another one to be named for it
 
 
 class Recommended(NamedTuple):
@@ -92,13 +90,15 @@ class Model:
         if self.ranker not in list(RANKERS):  # no address is looked up
             known = ", ".join(RANKERS)
             raise ModelFileError(f"the model is a {self.ranker!r}; this release reads {known}")
-        shapes = self.features.shape == (number, len(self.names))
-        shapes = shapes and self.released.ndim == 2 and len(self.released) == number > 0
-        shapes = shapes and (self.titles is None or len(self.titles) == number)
-        if not shapes or len(self._place) != number or not self.low < self.high:
-            raise ModelFileError(
-                "the model's items, titles, features, numbers and scale do not fit together"
-            )
+        texts = [*self.names, *(self.titles or ())]
+        stated = (self.settings, self.guarantee, self.evidence, self.training)
+        fits = self.features.shape == (number, len(self.names))
+        fits = fits and self.released.ndim == 2 and len(self.released) == number > 0
+        fits = fits and (self.titles is None or len(self.titles) == number)
+        fits = fits and all(isinstance(of, str) for of in texts)
+        fits = fits and all(isinstance(of, dict) for of in stated)
+        if not fits or len(self._place) != number or not self.low < self.high:
+            raise ModelFileError("the model's items, features, numbers and scale do not fit")
         try:
             _ = self._ranker  # its settings and numbers fit the kind
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
@@ -185,22 +185,16 @@ class Model:
             parts = [of if isinstance(of, Mapping) else list(of) for of in histories.values()]
             person = np.repeat(np.arange(len(labels)), [len(part) for part in parts])
             item = np.array([str(of) for part in parts for of in part], dtype=str)
-            rated = (
-                self._scaled(list(part.values()))
-                if isinstance(part, Mapping)
-                else np.full(len(part), np.nan)
-                for part in parts
-            )
-            value = np.concatenate([np.zeros(0), *rated])
+            value = np.concatenate([np.zeros(0), *map(self._scaled, parts)])
         else:
             columns = columns_of_frame(histories)
             needed = ("user", "item") if self.implicit else ("user", "item", "rating")
             if missing := [name for name in needed if name not in columns]:
-                problem = f"the frame has no column {' and '.join(missing)}"
-                raise DataError(f"{problem}; it has {', '.join(columns)}")
+                lacking, has = " and ".join(missing), ", ".join(columns)
+                raise DataError(f"the frame has no column {lacking}; it has {has}")
             found, person = np.unique(np.asarray(columns["user"]), return_inverse=True)
             labels, item = found.tolist(), np.asarray(columns["item"])
-            value = self._scaled(columns[needed[-1]])
+            value = self._scaled(np.asarray(columns[needed[-1]]))
         known, which = np.unique(item, return_inverse=True)
         places = [self._place.get(str(of), -1) for of in known.tolist()]
         place = np.array(places, dtype=np.int64)[which]
@@ -212,11 +206,15 @@ class Model:
         return labels, Histories(starts, place[rows], value[rows])
 
     def _scaled(self, ratings: Any) -> NDArray[np.float64]:
-        """Return ratings from 0 to 1; refuse any outside the scale, without naming it."""
-        if self.implicit:
+        """Return ratings from 0 to 1, NaN for items that were only picked.
+
+        Any outside the scale is refused, without being named.
+        """
+        if self.implicit or isinstance(ratings, list):
             return np.full(len(ratings), np.nan)
+        given = list(ratings.values()) if isinstance(ratings, Mapping) else ratings
         try:
-            found = (np.asarray(ratings, dtype=np.float64) - self.low) / (self.high - self.low)
+            found = (np.asarray(given, dtype=np.float64) - self.low) / (self.high - self.low)
         except (TypeError, ValueError, OverflowError) as error:
             raise DataError("history: expected a number for each item") from error
         if not ((found >= -1e-9) & (found <= 1 + 1e-9)).all():
@@ -237,12 +235,7 @@ class Model:
         return allowed
 
     def _lists(
-        self,
-        labels: list[Any],
-        people: Histories,
-        barred: NDArray[np.bool_],
-        top: int,
-        explain: bool,
+        self, labels: list[Any], people: Histories, barred: NDArray[Any], top: int, explain: bool
     ) -> Iterator[tuple[Any, list[Recommended]]]:
         """Yield the lists of some people."""
         ranked = self._ranker.ranked(people, explain=explain)
@@ -251,48 +244,29 @@ class Model:
         size = min(top, len(self.items))
         best = np.argpartition(scores, -size, axis=1)[:, -size:]
         values = np.take_along_axis(scores, best, axis=1)
-        order = np.lexsort((best, -values), axis=1)
-        best = np.take_along_axis(best, order, axis=1)
-        lengths = (values > -np.inf).sum(axis=1).tolist()
+        best = np.take_along_axis(best, np.lexsort((best, -values), axis=1), axis=1)
+        lengths = (values > -np.inf).sum(axis=1)
         ratings: list[list[Any]] = [[None] * size] * len(labels)
         if ranked.predicted is not None:
-            predicted = np.take_along_axis(ranked.predicted, best, axis=1).astype(np.float64)
-            ratings = (self.low + (self.high - self.low) * predicted).tolist()
-        words = self._reasons(people, ranked, best) if explain else [[None] * size] * len(labels)
-        for at, (label, places) in enumerate(zip(labels, best.tolist(), strict=True)):
-            yield (
-                label,
-                [
-                    self._line(label, to, of, ratings[at][to], words[at][to])
-                    for to, of in enumerate(places[: lengths[at]])
-                ],
-            )
+            ratings = self._raw(np.take_along_axis(ranked.predicted, best, axis=1))
+        reasons: list[list[str | None]] = [[None] * size] * len(labels)
+        if explain:
+            reasons = reasons_of(self, people, ranked, self._ranker.places(), best)
+        for at, label in enumerate(labels):
+            columns = zip(best[at, : lengths[at]].tolist(), ratings[at], reasons[at], strict=False)
+            yield label, [self._line(label, place, *of) for place, of in enumerate(columns)]
 
     def _line(
-        self, user: Any, at: int, item: int, predicted: float | None, reason: str | None
+        self, user: Any, at: int, item: int, predicted: Any = None, reason: str | None = None
     ) -> Recommended:
         """Return the line of an item on a list."""
         title = None if self.titles is None else self.titles[item]
         return Recommended(user, at + 1, self.items[item], title, predicted, reason)
 
-    def _reasons(
-        self, people: Histories, ranked: Ranked, best: NDArray[np.int64]
-    ) -> list[list[str | None]]:
-        """Return why each item is on each list; what the person liked is named by its title."""
-        because: list[list[str | None]] = [[None] * best.shape[1] for _ in best]
-        if ranked.because is not None and self.titles is not None:
-            table = self._ranker.places()
-            for at in np.flatnonzero(np.diff(people.starts)).tolist():
-                mine = slice(*people.starts[at : at + 2])
-                value, added = people.value[mine], ranked.because[mine] @ table[best[at]].T
-                usual = max(_GOOD, float(np.nanmean(np.r_[value, 0.0])))
-                added[value < usual] = -np.inf  # not what was picked without a rating
-                first = added.argmax(axis=0)
-                for place in np.flatnonzero(added.max(axis=0) >= _SPEAKS).tolist():
-                    because[at][place] = self.titles[people.item[mine][first[place]]]
-        about = Described(self.features, self.names, self.low, self.high)
-        whom = "others" if self.learned else "chance would"
-        return reasons_of(about, ranked.why or Explanation(), best, whom, because)
+    def _raw(self, predicted: Any) -> list[Any]:
+        """Return predicted ratings on the scale of the data."""
+        found = np.asarray(predicted, dtype=np.float64)
+        return (self.low + (self.high - self.low) * found).tolist()  # type: ignore[no-any-return]
 
     # ---- single questions
 
@@ -302,14 +276,13 @@ class Model:
             raise ConfigError("predict: the model is of clicks, which have no ratings to predict")
         places = [self._known(item) for item in items]
         ranked = self._ranker.ranked(self._histories({None: history})[1])
-        found = np.asarray(ranked.predicted, dtype=np.float64)[0, places]
-        return [float(of) for of in self.low + (self.high - self.low) * found]
+        return self._raw(np.asarray(ranked.predicted)[0, places])
 
     def explain(self, history: History, item: Any) -> str | None:
         """Return why an item suits a person, in words; None if nothing of note speaks for it."""
         place, (_, people) = self._known(item), self._histories({None: history})
         ranked = self._ranker.ranked(people, explain=True)
-        return self._reasons(people, ranked, np.array([[place]]))[0][0]
+        return reasons_of(self, people, ranked, self._ranker.places(), np.array([[place]]))[0][0]
 
     def similar(self, item: Any, *, top: int = 10) -> list[Recommended]:
         """Return the items that the same people like, the most similar first."""
@@ -320,7 +293,7 @@ class Model:
         alike = table @ table[place] / np.maximum(length * length[place], 1e-12)
         alike[place] = -np.inf
         order = np.argsort(-alike, kind="stable")[: min(top, len(alike) - 1)].tolist()
-        return [self._line(None, at, of, None, None) for at, of in enumerate(order)]
+        return [self._line(None, at, of) for at, of in enumerate(order)]
 
     def _known(self, item: Any) -> int:
         """Return the index of an item; refuse one that the model does not know."""
@@ -350,7 +323,7 @@ class Model:
         own: NDArray[Any] = np.zeros((len(new), len(self.names)))
         if both:
             known = self.features[[self._place[labels[at]] for at in both]]
-            own = _regressed(newer.features[both], known, newer.features[new]) > 0.5
+            own += _regressed(newer.features[both], known, newer.features[new]) > 0.5
         for at, name in enumerate(self.names):
             if name in column:
                 own[:, at] = newer.features[new, column[name]]
@@ -385,12 +358,6 @@ def load_model(path: Path | str, *, signer: bytes | None = None) -> Model:
     facts, arrays = file.read(Path(path), signer)
     try:
         facts |= {name: array.astype(np.float32) for name, array in arrays.items()}
-        texts = [*facts["names"], *(facts["titles"] or [])]
-        stated = [facts[name] for name in ("settings", "guarantee", "evidence", "training")]
-        if not all(isinstance(of, str) for of in texts):
-            raise TypeError("titles")
-        if not all(isinstance(of, dict) for of in stated):
-            raise TypeError("statements")
         return Model(**facts)
-    except (KeyError, TypeError, ValueError) as error:
+    except (TypeError, ValueError) as error:
         raise ModelFileError(f"{path}: lacks what a model file must hold") from error

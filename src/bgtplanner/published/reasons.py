@@ -1,27 +1,38 @@
 """Why an item is on a person's list, in words.
 
-A reason names what moved the item up for this person, the strongest first: an item that the person
-liked, a feature that the person rates higher or picks more often than usual, tastes. What moves an
-item up for everybody, that it is popular or well rated, is said only where nothing of the person's
-own did.
+A reason names what moved the item up for this person, the strongest first: an item of the history
+that was rated high, or a feature that the person rates higher or picks more often than usual. What
+moves an item up for everybody, that it is popular or well rated, is said only where nothing of the
+person's own did.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from bgtplanner.published.model import Model
+    from bgtplanner.published.ranking import Histories, Ranked
 
 _TENTH = 0.1  # a rating so much higher counts as an item that is about three times as likely
 _HIGHER = 0.02  # on the scale of 0 to 1: what is less is not worth a word
 _OFTEN = float(np.log(1.5))
 _POPULAR = float(np.log(2.0))
-_TASTES = 0.3
+_DRAWN = 0.3  # how much the history must add to the logarithm of how likely an item is picked
+_CARRIES = 0.05  # and how much of that an item of the history that is named
+_HIGH = 0.7  # the least rating that is called high, if the person's own mean is not higher
 _BESIDE = 0.25  # of the strongest: what a second clause must have
 _CLASS = re.compile(r"(-?\d[\d.e+-]*) to (-?\d[\d.e+-]*)")
+_YEARS = re.compile(r"(\d{4}(?:\.\d+)?) to (\d{4}(?:\.\d+)?)")
+_DATE = re.compile("year|date|released|published", re.IGNORECASE)
+_TENS = ("twenties", "thirties", "forties", "fifties", "sixties", "seventies", "eighties")
+_DECADES = dict(zip(range(1920, 2000, 10), (*_TENS, "nineties"), strict=True))
 _HASHED = re.compile(r"(words )?\d+")
 _OF_ALL = ("", "popular", "rated well by those who know it", "liked by many")
 _Floats = NDArray[np.float64]
@@ -36,50 +47,31 @@ class Explanation(NamedTuple):
     interest: Any = None  # logarithm of how much more often they are picked
     tastes: Any = None  # what the axes of taste add to each item
 
-    def of_users(self, which: Any) -> Explanation:
-        """Return the explanation for some of the users, as NumPy arrays."""
-        arrays = [None if part is None else np.asarray(part) for part in self]
-        parts: list[Any] = [None if part is None else part[which] for part in arrays[2:]]
-        return Explanation(*arrays[:2], *parts)
-
-
-class Described(NamedTuple):
-    """What words about items need: their public features by name, and the scale of ratings."""
-
-    features: NDArray[np.float32]  # [n_items, n_features]
-    names: Sequence[str]  # of the features; none if nothing is to be said of them
-    low: float
-    high: float
-
 
 def reasons_of(
-    about: Described,
-    why: Explanation,
-    items: NDArray[Any],
-    whom: str = "others",
-    because: Sequence[Sequence[str | None]] | None = None,
+    model: Model, people: Histories, ranked: Ranked, table: _Floats, items: NDArray[Any]
 ) -> list[list[str | None]]:
     """Return a reason for each place of each list; None where there is none.
 
-    `items` are those on the lists, ``[users, top]``; picks are compared with those of `whom`;
-    `because` has the title of an item that the user liked and that speaks for the one in a place.
+    `items` are those on the lists, ``[people, top]``; `table` is where all items lie.
     """
-    wide, none = about.high - about.low, np.zeros(items.shape)
+    why, none, wide = ranked.why or Explanation(), np.zeros(items.shape), model.high - model.low
     digits, unit = (
-        (".1f", "stars") if about.low >= 0 and 3 <= about.high <= 10 else (".2g", "points")
+        (".1f", "stars") if model.low >= 0 and 3 <= model.high <= 10 else (".2g", "points")
     )
-    names = [plain_name(name) for name in about.names]
+    whom = "others" if model.learned else "chance would"
+    names = [plain_name(name) for name in model.names]
     popular, good = (none if of is None else np.asarray(of, np.float64)[items] for of in why[:2])
     popular, good = popular * (popular >= _POPULAR), good * (good >= _HIGHER)
     kind = (popular > 0) + 2 * (good > 0)
-    leaning, leaned = _of_features(about, names, why.leaning, items)
-    interest, picked = _of_features(about, names, why.interest, items)
-    tastes = none if why.tastes is None else np.take_along_axis(np.asarray(why.tastes), items, 1)
+    leaning, leaned = _of_features(model.features, names, why.leaning, items)
+    interest, picked = _of_features(model.features, names, why.interest, items)
+    drawn, said = _of_history(model.titles, people, ranked, table, items)
     strengths = np.stack([
         popular + good / _TENTH,
         np.where(leaning >= _HIGHER, leaning / _TENTH, 0.0),
         np.where(interest >= _OFTEN, interest, 0.0),
-        np.where(tastes >= _TASTES, tastes, 0.0),
+        np.where(drawn >= _DRAWN, drawn, 0.0),
     ])  # fmt: skip
     strengths[0] = np.where((strengths[1:] > 0).any(axis=0), 0.0, strengths[0])
 
@@ -92,8 +84,7 @@ def reasons_of(
         if which == 2:
             often = np.exp(why.interest[at[0]][picked[at]])
             return f"you pick {names[picked[at]]} {often:.2g} times as often as {whom}"
-        liked = None if because is None else because[at[0]][at[1]]
-        return "fits what people like you pick" if liked is None else f"because you liked {liked}"
+        return said[at[0]][at[1]]
 
     order = np.argsort(-strengths, axis=0, kind="stable")[:2]
     best = np.take_along_axis(strengths, order, axis=0)
@@ -105,17 +96,50 @@ def reasons_of(
     return reasons
 
 
+def _of_history(
+    titles: Sequence[str] | None, people: Histories, ranked: Ranked, table: _Floats, items: Any
+) -> tuple[_Floats, list[list[str]]]:
+    """Return how far a person's history moved each item up, and in words what of it did.
+
+    It is the item of the history that did most, if it was rated high, or picked without a rating,
+    and has a title. Otherwise only the axes of taste count, which other people have shaped.
+    """
+    tastes = None if ranked.why is None else ranked.why.tastes
+    drawn = np.zeros(items.shape)
+    if tastes is not None:
+        drawn = np.take_along_axis(np.asarray(tastes, np.float64), items, axis=1)
+    said = [["fits what people like you pick"] * items.shape[1] for _ in items]
+    if ranked.because is None or titles is None:
+        return drawn, said
+    number, rated = np.diff(people.starts), np.nan_to_num(people.value)
+    usual = np.maximum(people.sums(rated) / np.maximum(number, 1), _HIGH).repeat(number)
+    for at in np.flatnonzero(number).tolist():
+        mine = slice(*people.starts[at : at + 2])
+        added = ranked.because[mine] @ table[items[at]].T
+        together = added.sum(axis=0)
+        added[people.value[mine] < usual[mine]] = -np.inf
+        first, most = added.argmax(axis=0), added.max(axis=0)
+        for place in np.flatnonzero((most >= _CARRIES) & (together >= _DRAWN)).tolist():
+            of = mine.start + first[place]
+            title, liked = titles[people.item[of]], rated[of] > 0
+            drawn[at, place] = together[place]
+            said[at][place] = (
+                f"because you {f'rated {title} high' if liked else f'picked {title}'}"
+            )
+    return drawn, said
+
+
 def _of_features(
-    about: Described, names: Sequence[str | None], values: Any, items: NDArray[Any]
+    features: NDArray[Any], names: Sequence[str | None], values: Any, items: NDArray[Any]
 ) -> tuple[_Floats, NDArray[np.int64]]:
     """Return how far a feature with a name moved each item up at most, and which feature it was.
 
     It counts only as far as the item's features together moved it up: an item that is lifted by
     one feature and pulled down by two others is not recommended because of the one.
     """
-    if values is None or not about.features.size or len(names) != np.shape(values)[1]:
+    if values is None or not features.size or len(names) != np.shape(values)[1]:
         return np.zeros(items.shape), np.zeros(items.shape, dtype=np.int64)
-    added = about.features[items] * np.asarray(values, np.float64)[:, None, :]
+    added = features[items] * np.asarray(values, np.float64)[:, None, :]
     together = added.sum(axis=2)
     added[:, :, [name is None for name in names]] = 0.0
     return np.minimum(added.max(axis=2), together), added.argmax(axis=2)
@@ -125,20 +149,23 @@ def plain_name(name: str) -> str | None:
     """Return a feature as people would call it; None for hashed words and embeddings.
 
     Example:
-        >>> plain_name("genre: Drama"), plain_name("year: 1990 to 1998"), plain_name("is_new")
-        ('Drama', 'items of the 1990s', 'is new')
-        >>> plain_name("title: words 17"), plain_name("embedding: 3")
-        (None, None)
+        >>> plain_name("genre: Drama"), plain_name("is_new"), plain_name("title: words 17")
+        ('Drama', 'is new', None)
+        >>> plain_name("year: 1990 to 1998"), plain_name("year: 1994 to 1996")
+        ('titles from the nineties', 'titles from the mid-nineties')
     """
     column, colon, part = name.partition(": ")
     if not colon:
         return name.replace("_", " ")
     if _HASHED.fullmatch(part):
         return None
-    found = _CLASS.fullmatch(part)
-    if found is None:
-        return part
-    if column != "year":
-        return f"items with {column} {part}"
-    first, last = found.groups()
-    return f"items of the {first[:3]}0s" if first[:3] == last[:3] else f"items of {part}"
+    years = _YEARS.fullmatch(part) if _DATE.search(column) else None
+    if years is None:
+        return f"items with {column} {part}" if _CLASS.fullmatch(part) else part
+    first, end = (math.ceil(float(year)) for year in years.groups())
+    last, decade = max(first, end - 1), first - first % 10  # the end begins the next class
+    if last - decade > 9:
+        return f"titles from {first} to {last}"
+    third = ("early ", "mid-", "late ")[(first + last - 2 * decade) // 7]
+    called = _DECADES.get(decade, f"{decade}s")
+    return f"titles from the {third if last - first < 6 else ''}{called}"
