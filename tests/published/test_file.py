@@ -25,6 +25,22 @@ def test_a_model_comes_back_as_it_was(tmp_path: Path) -> None:
     assert (tmp_path / "one.model").read_bytes() == (tmp_path / "two.model").read_bytes()
 
 
+def test_a_file_of_version_1_is_read_for_good() -> None:
+    """It was written by 0.2, and signed by the key 00 01 02 ..."""
+    path = Path(__file__).parent / "assets" / "version-1.model"
+    found, made = load_model(path), tastes(12)
+    np.testing.assert_array_equal(found.released, made.released)
+    np.testing.assert_array_equal(found.features, made.features)
+    assert (found.items, found.titles, found.low, found.high) == (
+        made.items, made.titles, 1.0, 5.0,
+    )  # fmt: skip
+    assert found.guarantee == made.guarantee
+    assert len(found.recommend({"film0": 5, "film3": 2})) == 10
+    ed25519 = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519")
+    key = ed25519.Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+    load_model(path, signer=key.public_key().public_bytes_raw())
+
+
 def test_other_software_reads_the_layout(tmp_path: Path) -> None:
     """By the description of the format alone: length, JSON, arrays at their offsets."""
     made = tastes()
