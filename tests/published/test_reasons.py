@@ -16,7 +16,7 @@ FEATURES = np.array(
     [[1, 0, 0, 0, 0], [0, 1, 0, 0, 0], [1, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 0, 1, 1]],
     dtype=np.float32,
 )
-NOBODY = Histories(np.zeros(2, np.int64), np.zeros(0, np.int64), np.zeros(0))
+SOMEBODY = Histories(np.array([0, 1]), np.array([0]), np.array([0.1]))
 
 
 def of(scale: tuple[float, float] = (0.0, 5.0), **why: Any) -> list[str | None]:
@@ -26,7 +26,7 @@ def of(scale: tuple[float, float] = (0.0, 5.0), **why: Any) -> list[str | None]:
 
 
 def said(
-    why: Explanation, people: Histories = NOBODY, scale: Any = (0.0, 5.0), drawn: Any = None
+    why: Explanation, people: Histories = SOMEBODY, scale: Any = (0.0, 5.0), drawn: Any = None
 ) -> list[str | None]:
     """Return them of people whose history draws them to items, along axes that the items are."""
     model: Any = SimpleNamespace(
@@ -78,6 +78,13 @@ def test_the_strongest_first_and_at_most_two() -> None:
     assert found[1] == "fits what people like you pick"
     # What is weak beside the strongest is not worth a word.
     assert of(leaning=[[0.03, 0, 0, 0, 0]], tastes=[[5.0] * 5])[0] == found[1]
+
+
+def test_who_has_no_history_is_told_so() -> None:
+    nobody = Histories(np.zeros(2, np.int64), np.zeros(0, np.int64), np.zeros(0))
+    found = said(Explanation(popularity=np.log([3, 1, 1, 1, 1])), nobody)
+    known = "nothing of yours is known yet"
+    assert found == [f"popular; {known}", *[known] * 4]
 
 
 def test_an_item_of_the_history_that_carries_another() -> None:

@@ -173,11 +173,6 @@ class Model:
             people = everybody.some(begin, begin + len(some))
             yield from self._lists(some, people, barred, top, explain)
 
-    def newcomers(self, histories: Any) -> list[Any]:
-        """Return who has rated nothing that the model knows: their lists go by popularity."""
-        labels, people = self._histories(histories)
-        return [labels[at] for at in np.flatnonzero(np.diff(people.starts) == 0)]
-
     def _histories(self, histories: Any) -> tuple[list[Any], Histories]:
         """Return people and what they have rated; of several ratings of an item, the last."""
         if isinstance(histories, Mapping) and not {"user", "item"} <= set(histories):

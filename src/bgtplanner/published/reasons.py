@@ -3,7 +3,7 @@
 A reason names what moved the item up for this person, the strongest first: an item of the history
 that was rated high, or a feature that the person rates higher or picks more often than usual. What
 moves an item up for everybody, that it is popular or well rated, is said only where nothing of the
-person's own did.
+person's own did. Who has no history is told so.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ _TENS = ("twenties", "thirties", "forties", "fifties", "sixties", "seventies", "
 _DECADES = dict(zip(range(1920, 2000, 10), (*_TENS, "nineties"), strict=True))
 _HASHED = re.compile(r"(words )?\d+")
 _OF_ALL = ("", "popular", "rated well by those who know it", "liked by many")
+_NEW = "nothing of yours is known yet"
 _Floats = NDArray[np.float64]
 
 
@@ -93,6 +94,8 @@ def reasons_of(
     for user, place in np.argwhere(given[0]).tolist():
         chosen = order[given[:, user, place], user, place]
         reasons[user][place] = "; ".join(clause(which, (user, place)) for which in chosen)
+    for user in np.flatnonzero(np.diff(people.starts) == 0).tolist():
+        reasons[user] = ["; ".join(filter(None, (of, _NEW))) for of in reasons[user]]
     return reasons
 
 
