@@ -3,7 +3,7 @@
     python -m benchmarks.paper                      write what has been run into docs/paper.md
     python -m benchmarks.paper --run --jobs 16      run what is missing first
     python -m benchmarks.paper --run --quick        one data set, one seed, a corner of the figures
-    python -m benchmarks.paper --plan               say what would be run, and how long it takes
+    python -m benchmarks.paper --plan               say what would be run
 
 Finished runs are kept in `runs/paper` and never run again. A part without results is left as it
 is. Until Table 2 is there with five seeds of all three data sets, the page is `build/paper.md`
@@ -64,8 +64,6 @@ TITLES = {
     "claims": "Claim by claim",
     **{figure.name: figure.title for figure in FIGURES},
 }
-# Seconds for a run of 100 rounds on one core, to guess by until some have been seen.
-_SECONDS = {"filmtrust": 6.0, "ml-100k": 8.0, "ml-1m": 40.0, "ml-1m-merged": 40.0}
 
 
 def write_page(results: Results, docs: Path) -> list[str]:
@@ -93,20 +91,11 @@ def write_page(results: Results, docs: Path) -> list[str]:
     return written
 
 
-def tell(jobs: Sequence[Job], runs: Path, side_by_side: int) -> None:
-    """Say how much there is to do and how long it will take."""
-    left, total, seconds = 0, 0, 0.0
-    for job in jobs:
-        asked = job.asked
-        done = finished(asked, job.folder(runs))
-        taken = [float((one.summary or {}).get("seconds_total") or 0.0) for one in done]
-        each = sum(taken) / len(taken) if taken else _SECONDS.get(job.dataset, 10.0)
-        cells = len(asked.cells())
-        total += cells
-        left += cells - len(done)
-        seconds += (cells - len(done)) * each
-    rest = f", about {duration(seconds / side_by_side)}" if left else ""
-    print(f"{total:,} runs in {len(jobs)} grids, {left:,} of them to do{rest}", flush=True)
+def tell(jobs: Sequence[Job], runs: Path) -> None:
+    """Say how much there is to do."""
+    total = sum(len(job.asked.cells()) for job in jobs)
+    left = total - sum(len(finished(job.asked, job.folder(runs))) for job in jobs)
+    print(f"{total:,} runs in {len(jobs)} grids, {left:,} of them to do", flush=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         jobs = list(jobs_of(datasets, seeds, quick=quick))
         good = True
         if given.run or given.plan:
-            tell(jobs, runs, given.jobs)
+            tell(jobs, runs)
         if given.plan:
             print("\n".join(job.command(runs, given.jobs) for job in jobs))
             return 0

@@ -51,16 +51,12 @@ def _rmse(results: Results, reading: Reading, place: tuple[str, str], kind: str 
 def _order(results: Results) -> Iterator[Verdict]:
     """The order of the methods in each of the six blocks."""
     for place in results.columns:
-        ours = {
-            reading.method: _rmse(results, reading, place)
-            for reading in (BGT, *RIVALS)
-            if results.figure(reading, *place, "rmse_best") is not None
-        }
-        theirs = {
-            reading.method: value
-            for reading in (BGT, *RIVALS)
-            if (value := of_print(reading, *place, "rmse")) is not None
-        }
+        ours, theirs = {}, {}
+        for reading in (BGT, *RIVALS):
+            if results.figure(reading, *place, "rmse_best") is not None:
+                ours[reading.method] = _rmse(results, reading, place)
+            if (value := of_print(reading, *place, "rmse")) is not None:
+                theirs[reading.method] = value
         every = [_rmse(results, reading, place) for reading in OTHERS]
         best = ours["BGTplanner"] == min(ours.values())
         always = all(not value < ours["BGTplanner"] for value in every)
@@ -76,20 +72,9 @@ def _order(results: Results) -> Iterator[Verdict]:
 def _any_order(results: Results, place: tuple[str, str]) -> bool:
     """Whether BGTplanner is best under some choice of a reading for each rival."""
     ours = _rmse(results, BGT, place)
-    methods = {reading.method for reading in OTHERS}
-    return all(
-        any(
-            _rmse(results, reading, place) > ours
-            for reading in OTHERS
-            if reading.method == method and results.figure(reading, *place, "rmse_best")
-        )
-        for method in methods
-        if any(
-            results.figure(reading, *place, "rmse_best")
-            for reading in OTHERS
-            if reading.method == method
-        )
-    )
+    known = [reading for reading in OTHERS if results.figure(reading, *place, "rmse_best")]
+    beaten = {reading.method for reading in known if _rmse(results, reading, place) > ours}
+    return beaten == {reading.method for reading in known}
 
 
 def _headline(results: Results) -> Iterator[Verdict]:

@@ -71,24 +71,17 @@ def closeness(results: Results) -> str | None:
 
 
 def _against_constant(results: Results) -> str:
-    worse, number, theirs_worse, theirs_number = 0, 0, 0, 0
+    ours, theirs = [], []  # whether each cell is worse
     for dataset, mechanism in results.columns:
         constant = results.reference(dataset, "rmse_constant")
-        if constant is None:
-            continue
-        for reading in (BGT, *RIVALS):
-            ours = results.figure(reading, dataset, mechanism, "rmse_best")
-            if ours is not None:
-                number += 1
-                worse += ours.mean > constant.mean
-        for reading in (BGT, *RIVALS):
-            theirs = print_of(reading, dataset, mechanism)
-            if theirs is not None:
-                theirs_number += 1
-                theirs_worse += theirs.rmse > constant.mean
+        for reading in (BGT, *RIVALS) if constant is not None else ():
+            if (found := results.figure(reading, dataset, mechanism, "rmse_best")) is not None:
+                ours.append(found.mean > constant.mean)
+            if (printed := print_of(reading, dataset, mechanism)) is not None:
+                theirs.append(printed.rmse > constant.mean)
     return (
         "Private cells with a higher RMSE than one constant for all: "
-        f"{worse} of {number} of ours, {theirs_worse} of {theirs_number} of the paper's."
+        f"{sum(ours)} of {len(ours)} of ours, {sum(theirs)} of {len(theirs)} of the paper's."
     )
 
 

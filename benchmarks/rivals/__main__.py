@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from joblib import Parallel, delayed
 
 from benchmarks.rivals.comparison import OURS, Cell, cells_of, measured, table
 from bgtplanner.errors import BGTPlannerError
@@ -42,27 +42,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--out", type=Path, help="where to keep the figures, as JSON")
     given = parser.parse_args(arguments)
-    try:
-        epsilons = [float(part) for part in given.epsilon.split(",")]
-        seeds = [int(part) for part in given.seeds.split(",")]
-    except ValueError as error:
-        parser.error(f"--epsilon, --seeds: expected numbers with commas ({error})")
-    cells = cells_of(
-        given.dataset.split(","), epsilons, seeds, given.models.split(","), given.data_dir
-    )
+    epsilons = [float(part) for part in given.epsilon.split(",")]
+    seeds = [int(part) for part in given.seeds.split(",")]
+    models = given.models.split(",")
+    cells = cells_of(given.dataset.split(","), epsilons, seeds, models, given.data_dir)
     found: list[dict[str, Any]] = []
     if given.out is not None and given.out.exists():
         found = json.loads(given.out.read_text(encoding="utf-8"))
     done = {tuple(row[name] for name in Cell._fields[:5]) for row in found}
     left = [cell for cell in cells if tuple(cell[:5]) not in done]
-    started = multiprocessing.get_context("spawn")
+    parallel = Parallel(given.jobs, return_as="generator")
     try:
-        with ProcessPoolExecutor(given.jobs, mp_context=started, max_tasks_per_child=8) as pool:
-            for row in pool.map(measured, left) if given.jobs > 1 else map(measured, left):
-                found.append(row)
-                print(json.dumps(row), flush=True)
-                if given.out is not None:
-                    write_whole(given.out, json.dumps(found, indent=1))
+        for row in parallel(delayed(measured)(cell) for cell in left):
+            found.append(row)
+            print(json.dumps(row), flush=True)
+            if given.out is not None:
+                write_whole(given.out, json.dumps(found, indent=1))
     except BGTPlannerError as error:
         print(str(error), file=sys.stderr)
         return 2

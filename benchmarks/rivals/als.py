@@ -14,13 +14,13 @@ The server needs the normal equations of each item. With x = (1, u), or x = u fo
 the part of a rating (or of the 1) that the items' own part has to explain, a client uploads for
 every item that it has rated
 
-    1, t x, and x x' if ``gramian = "items"``,
+    1, t x,
 
 and once, in the dense part, the number 1 and x x' (for ranking also x w'). It scales all of this
 to length 1, so every client counts the same. The weights of both sides of an item's equations are
-the same, hence they cancel. What is published releases x x' for each item, d (d + 1) / 2 numbers
-per item. With ``gramian = "shared"``, x x' of an item is taken to be the mean x x' of all clients
-times the item's count, which is so much less noisy that it wins wherever we measured.
+the same, hence they cancel. What is published releases x x' for each item. Here that of an item is
+taken to be the mean x x' of all clients times the item's count, which is so much less noisy that
+it wins wherever we measured.
 
 The server also goes beyond what is published, wherever that helped: it averages the statistics of
 several rounds, knows the noise of every statistic, and shrinks each solution accordingly.
@@ -53,11 +53,11 @@ _RIDGE = 1e-4  # of users, relative to the items' mean square: only keeps them s
 _LEAST = 1e-9
 _MOST_NORMAL = 5.0  # standard deviations below zero, where the tail's mean is approximated
 _WEIGHTS = (0.2, 3.0)  # smallest and largest weight of an item in uploads
-_POSITIVE = (
-    *("level_shrinkage", "factor_shrinkage", "feature_shrinkage", "unobserved_weight"),
-    *("quality_spread", "factor_spread", "max_norm"),
-    *("count_weight", "factor_weight", "gramian_weight"),
-)
+_LEVEL_SHRINKAGE, _FACTOR_SHRINKAGE, _FEATURE_SHRINKAGE = 5.0, 0.25, 10.0  # of users, by ridge
+_QUALITY_SPREAD, _FACTOR_SPREAD = 0.1, 0.1  # standard deviations of the items' (task ratings)
+_COUNT_WEIGHT = 0.15  # of a rating's count in an upload
+_FACTOR_WEIGHT = 3.0  # of the factors in it, beside 1 for the quality (task ratings)
+_MAX_NORM = 2.0  # longer user factors are clipped (task ratings)
 
 
 class Equations(NamedTuple):
@@ -118,17 +118,7 @@ class Als(Learner):
         task: ``ratings`` or ``ranking``. A learner for one of them is not good at the other: the
             first ranks by predicted ratings, the second predicts a user's mean.
         dim: Number of factors, d.
-        gramian: Whether x x' is released for all ``items``, as published, or once, ``shared``.
         mean: Prediction when nothing is known: a public constant, never the mean of the data.
-        level_shrinkage: Ridge weight of a user's level, in ratings.
-        factor_shrinkage: Ridge weight of a user's factors (task ratings).
-        feature_shrinkage: Ridge weight of a user's leaning towards features, for :class:`Cmf`.
-        quality_spread: Standard deviation of the items' qualities (task ratings).
-        factor_spread: Standard deviation of the items' factors (task ratings).
-        count_weight: Weight of a rating's count in an upload.
-        factor_weight: Weight of the factors in an upload, beside 1 for the quality (ratings).
-        gramian_weight: Weight of x x' in an upload.
-        max_norm: Longer user factors are clipped (task ratings).
         unobserved_weight: Weight of each item's 0, beside `observed_weight` (task ranking).
         observed_weight: Weight of a rated item's 1 in the left side (task ranking).
         favour: How much more highly rated items count: the power of the rating (task ranking).
@@ -140,17 +130,7 @@ class Als(Learner):
 
     task: Literal["ratings", "ranking"] = "ratings"
     dim: int = 4
-    gramian: Literal["shared", "items"] = "shared"
     mean: float = 0.7
-    level_shrinkage: float = 5.0
-    factor_shrinkage: float = 0.25
-    feature_shrinkage: float = 10.0
-    quality_spread: float = 0.1
-    factor_spread: float = 0.1
-    count_weight: float = 0.15
-    factor_weight: float = 3.0
-    gramian_weight: float = 1.0
-    max_norm: float = 2.0
     unobserved_weight: float = 0.3
     observed_weight: float = 0.3
     favour: float = 2.0
@@ -165,7 +145,7 @@ class Als(Learner):
             favour=(0, 10),
             **dict.fromkeys(("mean", "memory", "adaptive"), (0, 1)),
             **dict.fromkeys(("observed_weight", "item_shrinkage"), (0, 1e6)),
-            **dict.fromkeys(_POSITIVE, (1e-6, 1e6)),
+            unobserved_weight=(1e-6, 1e6),
         )
 
     @property
@@ -186,7 +166,7 @@ class Als(Learner):
     def initial(self, key: Array, n_users: int, n_items: int) -> tuple[Shared, Local]:
         """Random factors of length 1 or so, and equal weights; nothing else is known."""
         factors = jax.random.normal(key, (n_items, self.dim)) / max(self.dim, 1) ** 0.5
-        factors = factors * (1.0 if self.ranks else self.factor_spread)
+        factors = factors * (1.0 if self.ranks else _FACTOR_SPREAD)
         head = jnp.tile(jnp.array([1.0, 0.0]), (n_items, 1))
         dense = jnp.zeros(1 + _triangular(self.width))
         items = jnp.concatenate([head, factors], axis=1)
@@ -196,11 +176,11 @@ class Als(Learner):
         """Solve for each user's level, leanings and factors by ridge regression."""
         del local
         items, known = self._coordinates(shared), interactions.present
-        level = self.level_shrinkage
+        level = _LEVEL_SHRINKAGE
         if not self.ranks:
             table = jnp.concatenate([jnp.ones((items.shape[0], 1)), items], axis=1)
             leanings = items.shape[1] - self.dim
-            ridge = [self.feature_shrinkage] * leanings + [self.factor_shrinkage] * self.dim
+            ridge = [_FEATURE_SHRINKAGE] * leanings + [_FACTOR_SHRINKAGE] * self.dim
             normal = normal_equations(table, [level, *ridge], interactions)
             target = interactions.value - self.mean - shared.items[interactions.item, 1]
             right = interactions.products_by_user(table, known * target)
@@ -236,18 +216,16 @@ class Als(Learner):
             crossed = (leanings[:, :, None] * x[:, None, :]).reshape(len(users), -1)
         else:
             left = interactions.value - self.mean - interactions.of_users(local[:, 0]) - public
-            fits = jnp.minimum(self.max_norm / jnp.maximum(length, _LEAST), 1.0)
-            x = jnp.concatenate([active, self.factor_weight * fits * users], axis=1)
+            fits = jnp.minimum(_MAX_NORM / jnp.maximum(length, _LEAST), 1.0)
+            x = jnp.concatenate([active, _FACTOR_WEIGHT * fits * users], axis=1)
             dense, crossed = [x[:, :, None] * x[:, None, :]], jnp.zeros((len(users), 0))
         squares = dense[0][:, *_triangle(self.width)]
-        columns = [jnp.full((left.shape[0], 1), self.count_weight)]
+        columns = [jnp.full((left.shape[0], 1), _COUNT_WEIGHT)]
         columns += [left[:, None] * interactions.of_users(x)]
-        if self.gramian == "items":
-            columns += [self.gramian_weight * interactions.of_users(squares)]
         uploaded = jnp.concatenate(columns, axis=1)
         uploaded = uploaded * (interactions.present * rows[:, 0])[:, None]
         uploaded = interactions.sum_by_pair(uploaded)
-        whole = self.gramian_weight * jnp.concatenate([squares, crossed], axis=1)
+        whole = jnp.concatenate([squares, crossed], axis=1)
         once = jnp.concatenate([_MEAN_WEIGHT * active, whole * active], axis=1)
         once = jax.ops.segment_sum(once, interactions.client_of_user, interactions.n_clients)
         by_client = interactions.sum_pairs((uploaded**2).sum(1))
@@ -288,9 +266,8 @@ class Als(Learner):
         name = type(self).__name__.lower()
         expected = f"posterior, for the model {name}"
         ConfigError.unless(fits, "server.optimizer", server.optimizer, expected)
-        items, each = shared.items.shape[0], self.gramian == "items"
-        width = 1 + self.width + (_triangular(self.width) if each else 0)
-        return Equations(jnp.zeros((items, width)), jnp.zeros(()), jnp.zeros(items))
+        items = shared.items.shape[0]
+        return Equations(jnp.zeros((items, 1 + self.width)), jnp.zeros(()), jnp.zeros(items))
 
     def server_update(
         self, shared: Shared, memory: Equations, mean: Aggregate, noise: Noise, server: Server
@@ -307,14 +284,10 @@ class Als(Learner):
         weights = shared.items[:, 0]
         memory = memory.plus(mean.gradient.items / unit, relative, weights, self.memory)
         rows, spread = memory.mean()
-        counts = _positive(rows[:, 0] / self.count_weight, spread.mean() / self.count_weight)
-        square, crossed = jnp.split(dense[1:] / self.gramian_weight, [_triangular(self.width)])
+        counts = _positive(rows[:, 0] / _COUNT_WEIGHT, spread.mean() / _COUNT_WEIGHT)
+        square, crossed = jnp.split(dense[1:], [_triangular(self.width)])
         gramian = _semidefinite(_symmetric(square, self.width))
-        right, squares = jnp.split(rows[:, 1:], [self.width], axis=1)
-        if self.gramian == "items":
-            left = _semidefinite(_symmetric(squares / self.gramian_weight, self.width))
-        else:
-            left = counts[:, None, None] * gramian
+        left, right = counts[:, None, None] * gramian, rows[:, 1:]
         told = Told(counts, gramian, crossed, left, right, spread, noise.clients)
         solve = self._ranking if self.ranks else self._qualities
         quality, factors = solve(shared, told)
@@ -338,7 +311,7 @@ class Als(Learner):
         popularity = jnp.log1p(counts / jnp.maximum(counts.mean(), _LEAST))[:, None]
         ones = jnp.ones((counts.shape[0], 1))
         line = jnp.concatenate([ones, popularity - popularity.mean(), features], axis=1)
-        noisy = spread**2 + sampled * counts + (self.quality_spread * counts) ** 2 + _LEAST**2
+        noisy = spread**2 + sampled * counts + (_QUALITY_SPREAD * counts) ** 2 + _LEAST**2
         weighted = (counts**2 / noisy)[:, None] * line
         prior = jnp.full(line.shape[1], _LINE_SPREAD**-2).at[0].set(_LEVEL_SPREAD**-2)
         fitted = jnp.linalg.solve(
@@ -349,13 +322,11 @@ class Als(Learner):
         values, vectors = jnp.linalg.eigh(left)
         values = jnp.maximum(values, 0.0)
         precision = values / ((spread**2)[:, None] + sampled * values + _LEAST**2)
-        spreads = jnp.array(
-            [self.quality_spread] + [self.factor_spread / self.factor_weight] * self.dim
-        )
+        spreads = jnp.array([_QUALITY_SPREAD] + [_FACTOR_SPREAD / _FACTOR_WEIGHT] * self.dim)
         information = jnp.einsum("iab,ib,icb->iac", vectors, values * precision, vectors)
         known = jnp.einsum("iab,ib,icb,ic->ia", vectors, precision, vectors, right)
         found = jnp.linalg.solve(information + jnp.diag(spreads**-2), known[..., None])[..., 0]
-        return found[:, 0] + expected, found[:, 1:] * self.factor_weight
+        return found[:, 0] + expected, found[:, 1:] * _FACTOR_WEIGHT
 
     def _ranking(self, shared: Shared, told: Told) -> tuple[Array, Array]:
         """Return no quality, and each item's factors: ridge, of rows shrunk by their noise."""
@@ -381,7 +352,7 @@ class Als(Learner):
     def _ridge(self, items: Array) -> Array:
         """Return the ridge weights of users for ranking, relative to the items' mean square."""
         leanings = items.shape[1] - self.dim
-        return _RIDGE * jnp.array([1.0 + self.feature_shrinkage] * leanings + [1.0] * self.dim)
+        return _RIDGE * jnp.array([1.0 + _FEATURE_SHRINKAGE] * leanings + [1.0] * self.dim)
 
     def _wanted(self, interactions: Interactions) -> Array:
         """Return what a rated item's score should be, for ranking: 1 for a usual rating."""
@@ -390,12 +361,10 @@ class Als(Learner):
     def _loss(self, shared: Shared, local: Local, interactions: Interactions) -> Array:
         """Return half of each client's mean squared error, of ratings or of scores."""
         user, item = interactions.user, interactions.item
-        score = (self._coordinates(shared)[item] * local[user, 1:]).sum(1)
+        error = interactions.value - self.mean - local[user, 0] - shared.items[item, 1]
         if self.ranks:
-            error = self._wanted(interactions) - score
-        else:
-            score = score + self.mean + local[user, 0] + shared.items[item, 1]
-            error = interactions.value - score
+            error = self._wanted(interactions)
+        error = error - (self._coordinates(shared)[item] * local[user, 1:]).sum(1)
         ratings = jnp.maximum(interactions.ratings_of_clients, 1.0)
         return 0.5 * interactions.sum_by_client(interactions.present * error**2) / ratings
 

@@ -30,17 +30,15 @@ def differences(old: Model, new: Model) -> dict[str, Any]:
             said.append(f"{name.capitalize()}: {before} became {after}.")
     try:
         tops = [{str(row.item) for row in each.recommend(explain=False)} for each in pair]
-        found["same_of_ten"] = len(tops[0] & tops[1])
-        said.append(f"Of the ten items for a newcomer, {found['same_of_ten']} are the same.")
+        found["same_of_ten"] = same = len(tops[0] & tops[1])
+        said.append(f"Of the ten items for a newcomer, {same} are the same.")
     except NothingLearnedError:
         said.append("One of them makes no lists.")
-    if old.ranker == new.ranker and len(both) > 1:
-        first = old.released[[own[of] for of in both], 0]
-        second = new.released[[place[of] for of in both], 0]
-        if first.std() * second.std() > 0:
-            found["quality_correlation"] = float(np.corrcoef(first, second)[0, 1])
-            said.append(
-                "Qualities of the items that stayed: correlation "
-                f"{found['quality_correlation']:.2f}."
-            )
+    first, second = (
+        old.released[[own[of] for of in both]],
+        new.released[[place[of] for of in both]],
+    )
+    if old.ranker == new.ranker and both and first[:, 0].std() * second[:, 0].std() > 0:
+        found["quality_correlation"] = like = float(np.corrcoef(first[:, 0], second[:, 0])[0, 1])
+        said.append(f"Qualities of the items that stayed: correlation {like:.2f}.")
     return found | {"sentences": said}

@@ -92,12 +92,12 @@ class Model:
             raise ModelFileError(f"the model is a {self.ranker!r}; this release reads {known}")
         texts = [*self.names, *(self.titles or ())]
         stated = (self.settings, self.guarantee, self.evidence, self.training)
-        fits = self.features.shape == (number, len(self.names))
+        fits = self.features.shape == (number, len(self.names)) and self.low < self.high
         fits = fits and self.released.ndim == 2 and len(self.released) == number > 0
+        fits = fits and number == len(self._place)
         fits = fits and (self.titles is None or len(self.titles) == number)
         fits = fits and all(isinstance(of, str) for of in texts)
-        fits = fits and all(isinstance(of, dict) for of in stated)
-        if not fits or len(self._place) != number or not self.low < self.high:
+        if not fits or not all(isinstance(of, dict) for of in stated):
             raise ModelFileError("the model's items, features, numbers and scale do not fit")
         try:
             _ = self._ranker  # its settings and numbers fit the kind
@@ -122,8 +122,6 @@ class Model:
         facts = {of.name: getattr(self, of.name) for of in fields(self)}
         arrays = {name: facts.pop(name) for name in ("features", "released")}
         file.write(Path(path), facts, arrays, key)
-
-    # ---- lists
 
     def recommend(self, history: History = (), **how: Any) -> list[Recommended]:
         """Return the best items for anybody's history; items in it are never on the list.
@@ -262,8 +260,6 @@ class Model:
         """Return predicted ratings on the scale of the data."""
         found = np.asarray(predicted, dtype=np.float64)
         return (self.low + (self.high - self.low) * found).tolist()  # type: ignore[no-any-return]
-
-    # ---- single questions
 
     def predict(self, history: History, items: Iterable[Any]) -> list[float]:
         """Return the ratings that a person would give some items, on the scale of the data."""
