@@ -80,6 +80,17 @@ def test_the_strongest_first_and_at_most_two() -> None:
     assert of(leaning=[[0.03, 0, 0, 0, 0]], tastes=[[5.0] * 5])[0] == found[1]
 
 
+def test_the_same_is_not_said_twice() -> None:
+    """What a feature adds, items of the history with that feature add."""
+    people = Histories(np.array([0, 1]), np.array([0]), np.array([0.9]))
+    why = Explanation(interest=np.log([[1.6, 1, 1, 1, 1]]), leaning=np.array([[0.1, 0, 0, 0, 0]]))
+    found = said(why, people, drawn=np.array([[0.7, 0, 0, 0, 0]]))
+    assert found[0] == "you rate Sci-Fi 0.5 stars above your mean; because you rated Solaris high"
+    found = said(why, people, drawn=np.array([[0.2, 0, 0, 0, 0]]))
+    leaning = "you rate Sci-Fi 0.5 stars above your mean"
+    assert found[0] == f"{leaning}; you pick Sci-Fi 1.6 times as often as others"
+
+
 def test_who_has_no_history_is_told_so() -> None:
     nobody = Histories(np.zeros(2, np.int64), np.zeros(0, np.int64), np.zeros(0))
     found = said(Explanation(popularity=np.log([3, 1, 1, 1, 1])), nobody)

@@ -74,6 +74,7 @@ def reasons_of(
         np.where(interest >= _OFTEN, interest, 0.0),
         np.where(drawn >= _DRAWN, drawn, 0.0),
     ])  # fmt: skip
+    strengths[2] *= strengths[2] >= 2 * strengths[3]  # or else the history says it as well
     strengths[0] = np.where((strengths[1:] > 0).any(axis=0), 0.0, strengths[0])
 
     def clause(which: int, at: tuple[int, int]) -> str:
