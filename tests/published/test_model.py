@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from scipy.stats import norm
 from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.errors import ConfigError, DataError, ModelFileError, NothingLearnedError
 from bgtplanner.published.difference import differences
+from bgtplanner.published.model import load_model
+from bgtplanner.published.ranking import RANKERS, Ranker
 
 HISTORY = {"film0": 5, "film2": 5, "film4": 4.5, "film1": 1, "film3": 2}
 
@@ -224,3 +227,22 @@ def test_at_most_half_of_all_reasons_are_those_of_everybody() -> None:
     everybody = {"popular", "liked by many", "rated well by those who know it"}
     assert np.mean([of in everybody for of in reasons if of is not None]) <= 0.5
     assert any("because you rated Film No. " in (of or "") for of in reasons)
+
+
+class Newest(Ranker):
+    """Ranks by one number that was released of each item, the same for everybody."""
+
+    def responses(self) -> Any:
+        return np.ones((len(self.released), 1)), np.full(1, 1e9)
+
+
+def test_a_kind_of_ones_own_is_read_where_it_is_registered(tmp_path: Path) -> None:
+    released = np.random.default_rng(1).permutation(30)[:, None] / 100
+    with pytest.raises(ModelFileError, match="newest"):
+        tastes(ranker="newest", released=released, settings={"mean": 0.5})
+    RANKERS.add("newest", Newest)
+    tastes(ranker="newest", released=released, settings={"mean": 0.5}).save(tmp_path / "a.model")
+    found = named(load_model(tmp_path / "a.model").recommend(HISTORY, top=30))
+    assert found == [
+        f"film{at}" for at in np.argsort(-released[:, 0]) if f"film{at}" not in HISTORY
+    ]
