@@ -264,7 +264,8 @@ class _Training(Run):
         another release, with noise of its own.
         """
         try:
-            planned = coordinator_of(self.config, self.engine, self.mark, ledger)
+            once = secrets.token_hex(16)  # no hash of the ratings: who has the ledger could guess
+            planned = coordinator_of(self.config, self.engine, once, ledger)
         except OSError as error:
             raise StorageError.of(f"--ledger {ledger}", error, "name another file") from error
         labels = [str(of).encode() for of in self.ratings.user_labels.tolist()]
