@@ -18,10 +18,11 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from bgtplanner import Ratings, load_model, simulate
+from bgtplanner import Ratings, load_model, simulate, train
 from bgtplanner.data.split import Split
 from bgtplanner.federation.central import CentralTraining
 from bgtplanner.privacy.conversions import gdp_capacity
+from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.mechanisms import mechanism_named
 from bgtplanner.privacy.randomness import SystemNoise
 from bgtplanner.runs.assembly import federation_of
@@ -125,6 +126,24 @@ def test_a_finished_folder(
     simulate("synthetic", rounds=3, epsilon=500, settings=SETTINGS, out=tmp_path / "run")
     by_state, by_hash = won(tmp_path / "run")
     assert (by_state, by_hash) == (0, 0) if defended else by_state > 0.8 and by_hash == 1
+
+
+def test_the_ledger_of_a_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds its key, so nothing that follows from the ratings may go into its hashes."""
+    hashed: list[set[bytes]] = []
+    original = Ledger.fingerprint
+
+    def fingerprint(self: Ledger, *parts: bytes) -> bytes:
+        hashed[-1] |= {part for part in parts if b"epsilon" in part}  # what the release is of
+        return original(self, *parts)
+
+    monkeypatch.setattr(Ledger, "fingerprint", fingerprint)
+    for _ in range(2):
+        hashed.append(set())
+        few: Any = {"settings": {"federation.rounds": 1, "model.name": "biases"}}
+        train("demo", ledger=None, seed=1, **few)
+    assert all(hashed)
+    assert not hashed[0] & hashed[1], "the same ratings, and the same settings"
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 3.0, None])
