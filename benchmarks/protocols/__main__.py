@@ -29,17 +29,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
+from benchmarks.results.tables import spread
 from bgtplanner import Model, Ratings, load_ratings, train
-from bgtplanner.runs.recommending import histories_of
 from bgtplanner.runs.statistics import estimate
 
-_LIKED = 4.0
 _PENALTY = {"ml-100k": 200.0, "ml-1m": 300.0, "ml-10m": 400.0, "ml-20m": 500.0}  # of EASE
 _FILES = {
     "ml-10m": ("ml-10M100K/ratings.dat", "ml-10M100K/movies.dat", {"delimiter": "::"}),
     "ml-20m": ("ml-20m/ratings.csv", "ml-20m/movies.csv", {}),
 }
-_AT_ONCE = 1000  # people whose scores are held in memory
 
 
 class Task(NamedTuple):
@@ -73,7 +71,7 @@ def counts(ratings: Ratings) -> Any:
 
 def liked(ratings: Ratings) -> Any:
     """Return which ratings are of 4 and more."""
-    return ratings.to_raw(ratings.value) > _LIKED - 1e-3
+    return ratings.to_raw(ratings.value) > 4.0 - 1e-3
 
 
 def clicks(ratings: Ratings, fewest: int) -> Ratings:
@@ -130,6 +128,12 @@ def newcomers(ratings: Ratings, generator: Any) -> dict[str, Task]:
 TASKS = {"strong": strong, "last-two": last_two, "newcomers": newcomers}
 
 
+def frame_of(ratings: Ratings) -> dict[str, Any]:
+    """Return ratings as a table for a model's lists."""
+    frame = {"user": ratings.user_labels[ratings.user], "item": ratings.item_labels[ratings.item]}
+    return frame if ratings.implicit else frame | {"rating": ratings.to_raw(ratings.value)}
+
+
 def matrix(ratings: Ratings) -> Any:
     """Return who has which item, as a sparse matrix of ones."""
     ones, shape = np.ones(len(ratings), np.float32), (ratings.n_users, ratings.n_items)
@@ -139,8 +143,8 @@ def matrix(ratings: Ratings) -> Any:
 def by_scores(histories: Ratings, scored: Callable[[Any], Any], top: int) -> Any:
     """Return everybody's best items, ``[people, top]``, without those of the history."""
     every, found = matrix(histories), []
-    for begin in range(0, every.shape[0], _AT_ONCE):
-        some = every[begin : begin + _AT_ONCE]
+    for begin in range(0, every.shape[0], 1000):
+        some = every[begin : begin + 1000]
         scores = np.where(some.toarray() > 0, -np.inf, scored(some))
         found.append(np.argsort(-scores, axis=1, kind="stable")[:, :top])
     return np.concatenate(found)
@@ -174,7 +178,7 @@ def ours(histories: Ratings, model: Model, top: int) -> Any:
     place = {label: at for at, label in enumerate(model.items)}
     row = {label: at for at, label in enumerate(histories.user_labels.tolist())}
     found = np.full((len(row), top), -1)
-    for user, lines in model.recommend_many(histories_of(histories), top=top, explain=False):
+    for user, lines in model.recommend_many(frame_of(histories), top=top, explain=False):
         found[row[user], : len(lines)] = [place[line.item] for line in lines]
     return found
 
@@ -199,9 +203,8 @@ def measured(
     """Yield the figures of every ranker under a protocol with one seed."""
     for kind, task in TASKS[given.protocol](ratings, np.random.default_rng(seed)).items():
         if not kind:
-            rankers = {"popularity": popularity(task.known)}
-            rankers["EASE"] = ease(task.known, _PENALTY[name])
-            for title, scored in rankers.items():
+            others = popularity(task.known), ease(task.known, _PENALTY[name])
+            for title, scored in zip(("popularity", "EASE"), others, strict=True):
                 yield title, figures(by_scores(task.histories, scored, 100), task.wanted)
         for epsilon in map(float, given.epsilon.split(",")):
             lists = ours(task.histories, trained(task.known, epsilon, seed), 100)
@@ -211,23 +214,17 @@ def measured(
 def speed(model: Model, frame: Any) -> None:
     """Print how many people get a list in a second, and how often reasons begin with what."""
     for explain in (False, True):
-        begun = time.perf_counter(), time.process_time()
+        begun = time.process_time()
         lists = list(model.recommend_many(frame, explain=explain))
-        wall, core = time.perf_counter() - begun[0], time.process_time() - begun[1]
-        how = f"{len(lists) / wall:,.0f} people a second, {len(lists) / core:,.0f} a core's second"
-        print(f"{'with' if explain else 'without'} reasons: {how}")
+        print(f"{len(lists) / (time.process_time() - begun):,.0f} a core's second, {explain=}")
     said = collections.Counter(str(row.reason)[:11] for _, rows in lists for row in rows)
-    total = sum(said.values())
-    print({words: f"{number / total:.1%}" for words, number in said.most_common(8)})
+    print({words: f"{of / said.total():.1%}" for words, of in said.most_common(8)})
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a protocol and print the table of means over seeds."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.protocols",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    how = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=how)
     parser.add_argument("protocol", choices=[*TASKS, "speed"])
     parser.add_argument("--dataset", default="ml-100k", help="one or several, with commas")
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
@@ -237,18 +234,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in given.dataset.split(","):
         ratings, table = loaded(name, given.data_dir), collections.defaultdict(list)
         if given.protocol == "speed":
-            speed(trained(ratings, float(given.epsilon), 0), histories_of(ratings))
-            continue
-        for seed in map(int, given.seeds.split(",")):
+            speed(trained(ratings, float(given.epsilon), 0), frame_of(ratings))
+        for seed in map(int, given.seeds.split(",")) if given.protocol in TASKS else ():
             for title, found in measured(given, name, ratings, seed):
                 table[title].append(found)
         for title, rows in table.items():
             if title == next(iter(table)):
                 print(f"| {name} | {' | '.join(rows[0])} |\n{'|---' * (len(rows[0]) + 1)}|")
-            means = [estimate([row[of] for row in rows]) for of in rows[0]]
-            cells = [
-                f"{of.mean:.4f}" + f" ± {of.half or 0:.4f}" * (len(rows) > 1) for of in means if of
-            ]
+            cells = [spread(estimate([row[of] for row in rows])) for of in rows[0]]
             print(f"| {title} | {' | '.join(cells)} |", flush=True)
 
 
