@@ -143,10 +143,13 @@ def read_bytes(path: Path, most: int, *, plain: bool = True) -> bytes:
     Raises:
         OSError: If it cannot be read, is longer, or is refused.
     """
-    if plain and not stat.S_ISREG(path.stat().st_mode):  # opening it may wait forever
+    found, longer = path.stat(), OSError(f"is longer than {most:,} bytes")
+    if plain and not stat.S_ISREG(found.st_mode):  # opening it may wait forever
         raise OSError("is a folder" if path.is_dir() else "is not a plain file")
+    if found.st_size > most:
+        raise longer
     with path.open("rb") as file:
-        content = file.read(most + 1)
+        content = file.read() if plain else file.read(most + 1)
     if len(content) > most:
-        raise OSError(f"is longer than {most:,} bytes")
+        raise longer
     return content

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import socket
-import stat
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -24,14 +23,11 @@ FETCHED = [info for info in (DATASETS[name] for name in DATASETS) if info.url is
 CONTENT = b"".join(b"%d\t%d\t3\t0\n" % (n, n * n) for n in range(40_000))
 
 
-def zip_of(files: dict[str, bytes], links: tuple[str, ...] = ()) -> bytes:
+def zip_of(files: dict[str, bytes]) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():
-            info = zipfile.ZipInfo(name)
-            info.compress_type = zipfile.ZIP_DEFLATED
-            info.external_attr = (stat.S_IFLNK if name in links else stat.S_IFREG) << 16
-            archive.writestr(info, content)
+            archive.writestr(name, content)
     return buffer.getvalue()
 
 
@@ -42,7 +38,6 @@ GOOD_ZIP = zip_of({"ml-100k/README": b"terms", "ml-100k/u.data": CONTENT})
 class Server:
     """What the server sends, and how it misbehaves."""
 
-    url: str = ""
     body: bytes = GOOD_ZIP
     breaks: int = 0  # replies that are cut short
     statuses: list[int] = field(default_factory=list)  # of the first replies
@@ -71,7 +66,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        state.url = f"http://127.0.0.1:{http.server_address[1]}/ml-100k.zip"
+        url = f"http://127.0.0.1:{http.server_address[1]}/ml-100k.zip"
+        monkeypatch.setitem(DATASETS._entries, "ml-100k", replace(DATASETS["ml-100k"], url=url))
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         monkeypatch.setattr("pooch.core.time.sleep", lambda _: None)
         bind(monkeypatch, state.body)
@@ -92,8 +88,8 @@ def bind(
     monkeypatch.setitem(DATASETS._entries, "ml-100k", changed)
 
 
-def fetch(server: Server, folder: Path, **options: Any) -> Path:
-    return fetch_dataset("ml-100k", folder, **({"url": server.url} | options))
+def fetch(folder: Path) -> Path:
+    return fetch_dataset("ml-100k", folder)
 
 
 def files_in(folder: Path) -> list[str]:
@@ -111,7 +107,7 @@ class TestGood:
         self, server: Server, tmp_path: Path
     ) -> None:
         for _ in range(2):
-            folder = fetch(server, tmp_path / "new")
+            folder = fetch(tmp_path / "new")
         assert folder == tmp_path / "new" / "ml-100k"
         assert files_in(tmp_path / "new") == ["u.data"]
         assert (folder / "u.data").read_bytes() == CONTENT
@@ -120,7 +116,7 @@ class TestGood:
     @pytest.mark.parametrize("name", ["u.data", "u.data.gz"])
     def test_own_file_is_left_alone(self, server: Server, tmp_path: Path, name: str) -> None:
         own_file(tmp_path, name)
-        fetch(server, tmp_path)
+        fetch(tmp_path)
         assert (server.asked, files_in(tmp_path)) == (0, [name])
 
     def test_only_what_is_missing_is_added(
@@ -129,16 +125,16 @@ class TestGood:
         server.body = zip_of({"u.data": b"theirs", "u.item": b"1|Toy Story"})
         bind(monkeypatch, server.body, catalogue="u.item")
         mine = own_file(tmp_path, "u.data")
-        fetch(server, tmp_path)
+        fetch(tmp_path)
         assert mine.read_bytes() == b"mine"
         assert mine.with_name("u.item").read_bytes() == b"1|Toy Story"
 
     def test_default_folder(
         self, server: Server, no_data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
-        assert fetch_dataset("ml-100k", url=server.url) == no_data / "ml-100k"
+        assert fetch_dataset("ml-100k") == no_data / "ml-100k"
         monkeypatch.setenv("BGTPLANNER_DATA", str(tmp_path / "mine"))
-        assert fetch_dataset("ml-100k", url=server.url) == tmp_path / "mine" / "ml-100k"
+        assert fetch_dataset("ml-100k") == tmp_path / "mine" / "ml-100k"
 
 
 class TestBroken:
@@ -146,7 +142,7 @@ class TestBroken:
 
     def test_another_attempt_helps(self, server: Server, tmp_path: Path) -> None:
         server.breaks, server.statuses = 1, [503]
-        fetch(server, tmp_path)
+        fetch(tmp_path)
         assert (server.asked, files_in(tmp_path)) == (3, ["u.data"])
 
     @pytest.mark.parametrize(
@@ -163,22 +159,24 @@ class TestBroken:
         for name, value in how.items():
             setattr(server, name, value)
         with pytest.raises(DownloadError, match=problem) as caught:
-            fetch(server, tmp_path)
+            fetch(tmp_path)
         assert f"put them into {tmp_path / 'ml-100k'}" in str(caught.value)
         assert str(DATASETS["ml-100k"].url) in str(caught.value)
         assert files_in(tmp_path) == []
 
-    def test_no_network(self, server: Server, tmp_path: Path) -> None:
+    def test_no_network(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         with socket.socket() as nobody:  # has a port, and does not listen
             nobody.bind(("127.0.0.1", 0))
             url = f"http://127.0.0.1:{nobody.getsockname()[1]}/x.zip"
-            with pytest.raises(DownloadError, match=r"no connection.*By hand: get https"):
-                fetch(server, tmp_path, url=url)
+            closed = replace(DATASETS["ml-100k"], url=url)
+            monkeypatch.setitem(DATASETS._entries, "ml-100k", closed)
+            with pytest.raises(DownloadError, match=r"no connection.*By hand: get http"):
+                fetch(tmp_path)
 
     def test_folder_that_cannot_be_made(self, server: Server, tmp_path: Path) -> None:
         (tmp_path / "ml-100k").write_text("in the way")
         with pytest.raises(DownloadError, match="cannot write in"):
-            fetch(server, tmp_path)
+            fetch(tmp_path)
 
 
 class TestHostile:
@@ -187,7 +185,7 @@ class TestHostile:
     ) -> None:
         bind(monkeypatch, server.body, {"u.data": "0" * 64})
         with pytest.raises(DownloadError, match=r"u\.data: wrong checksum"):
-            fetch(server, tmp_path)
+            fetch(tmp_path)
         assert files_in(tmp_path) == []
 
     @pytest.mark.parametrize(
@@ -195,11 +193,10 @@ class TestHostile:
         [
             (zip_of({"u.data/": b""}), "has 0 files u.data"),
             (zip_of({"a/u.data": b"x", "b/u.data": b"y"}), "has 2 files u.data"),
-            (zip_of({"u.data": bytes(2_000_000)}), "unpacks to more than 1,000,000 bytes"),
             (b"not a zip file at all", "not a valid zip file"),
             (GOOD_ZIP[:3000] + bytes(50) + GOOD_ZIP[3050:], "not a valid zip file"),
         ],
-        ids=["folder", "two", "bomb", "junk", "damaged"],
+        ids=["folder", "two", "junk", "damaged"],
     )
     def test_archive(
         self,
@@ -211,9 +208,8 @@ class TestHostile:
     ) -> None:
         server.body = body
         bind(monkeypatch, body)
-        monkeypatch.setattr("bgtplanner.data.download._MOST_BYTES", 1_000_000)
         with pytest.raises(DownloadError, match=problem):
-            fetch(server, tmp_path / "in")
+            fetch(tmp_path / "in")
         assert files_in(tmp_path / "in") == []
 
     @pytest.mark.parametrize(
@@ -224,17 +220,9 @@ class TestHostile:
     ) -> None:
         server.body = body
         bind(monkeypatch, body)
-        fetch(server, tmp_path / "in")
+        fetch(tmp_path / "in")
         assert files_in(tmp_path / "in") == ["u.data"]
         assert [path.name for path in tmp_path.iterdir()] == ["in"]
-
-    @pytest.mark.parametrize(
-        "url",
-        ["http://example.org/x.zip", "file:///etc/passwd", "ftp://127.0.0.1/x", "https:///x"],
-    )
-    def test_addresses(self, tmp_path: Path, url: str) -> None:
-        with pytest.raises(ConfigError, match="https"):
-            fetch_dataset("ml-100k", tmp_path, url=url)
 
 
 @pytest.mark.parametrize("name", ["demo", "synthetic", "csv:x.csv"])

@@ -106,7 +106,7 @@ def test_a_column_that_might_be_the_rating_is_asked_for(read: Any) -> None:
         said = r"which column is the rating\?.*data\.rating_column=.*for clicks .*: none"
         with pytest.raises(ConfigError, match=said):
             read(content)
-    assert read("user,item,none\n1,10,3\n", rating="none").rating.tolist() == [3.0]
+    assert read("user,item,none\n1,10,3\n", rating=2).rating.tolist() == [3.0]
     with pytest.raises(
         ConfigError, match=r"are there names in the first row\?.*data\.header=true"
     ):
@@ -184,7 +184,7 @@ SECRET = re.compile(r"777|888|4\.125|abc")
         (GOOD + "7773,8883,  \n", 3, "column 3 is empty"),
         (GOOD + ",8883,4.125\n", 3, "column 1 is empty"),
         (GOOD + '7773,"",4.125\n', 3, "column 2 is empty"),
-        (GOOD + "7773,8883,nan\n", 3, "column 3 is not finite"),
+        (GOOD + "7773,8883,nan\n", 3, "column 3 is not a number"),
         (GOOD + "7773,8883,-Infinity\n", 3, "column 3 is not finite"),
         (GOOD + "7773,8883,1e999\n", 3, "column 3 is not finite"),
         (GOOD + "7773,8883,6.125\n", 3, "column 3 is out of range: expected a rating from 0 to 5"),
@@ -229,8 +229,7 @@ def test_not_a_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         read_table(tmp_path / "none.csv")
     (tmp_path / "plain.gz").write_text(GOOD)
-    with pytest.raises(DataError, match="is not a gzip file"):
-        read_table(tmp_path / "plain.gz")
+    assert len(read_table(tmp_path / "plain.gz").user) == 2
 
 
 @in_one_folder
@@ -396,12 +395,12 @@ class TestParquet:
             ("user", ["7771", "7771\0"], "row 2: column 1 holds a zero byte"),
             ("user", [7771.0, float("nan")], "row 2: column 1 is empty"),
             ("item", ["8881", "8" * 300], "row 2: column 2 is longer than 256 bytes"),
-            ("item", [["8881"], ["8882"]], "cannot be read"),
+            ("item", [["8881"], ["8882"]], "column 2 holds neither text nor numbers"),
             ("rating", [4.125, None], "row 2: column 3 is empty"),
-            ("rating", [4.125, float("nan")], "row 2: column 3 is not finite"),
+            ("rating", [4.125, float("nan")], "row 2: column 3 is empty|not a number"),
             ("rating", ["4.125", "abc"], "row 2: column 3 is not a number"),
             ("rating", [4.125, 6.125], "row 2: column 3 is out of range: expected a rating from"),
-            ("rating", [[4.125], [4.125]], "cannot be read"),
+            ("rating", [[4.125], [4.125]], "column 3 holds neither text nor numbers"),
             ("time", ["1", "abc"], "row 2: column 4 is neither a number nor a date"),
         ],
     )
@@ -433,5 +432,5 @@ class TestParquet:
 
 def test_too_many_labels(read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bgtplanner.data.tables.MOST_LABELS", 2)
-    with pytest.raises(DataError, match="names more than 2 items"):
+    with pytest.raises(DataError, match="line 4: column 2 is one of more than 2 labels"):
         read("user,item,rating\na,b,1\na,c,2\na,d,2\n")

@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgtplanner.data.columns import ITEM_NAMES, is_missing, is_number, usual_place
-from bgtplanner.data.files import DELIMITERS_OF_ITEMS, OpenTable, open_frame, open_table
+from bgtplanner.data.files import DELIMITERS_OF_ITEMS, OpenTable, open_table
+from bgtplanner.data.tables import labels_of
 from bgtplanner.errors import ConfigError, DataError
-from bgtplanner.text import LONGEST_LABEL, MOST_LABELS
 
 _IDS = ("id", *ITEM_NAMES, "isbn", "sku")
 _TITLES = (
@@ -52,13 +53,11 @@ class ItemsFormat:
     Attributes:
         columns: Names of the columns of a table that has no header.
         item: Column of the item's label, by name.
-        title: Column of the title, by name.
         words: Columns of text whose words are features; the title can be one of them.
     """
 
     columns: tuple[str, ...] | None = None
     item: str | None = None
-    title: str | None = None
     words: tuple[str, ...] = ()
 
 
@@ -81,14 +80,12 @@ class Catalogue:
     left_out: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        number, unless = len(self.labels), DataError
-        shaped = self.features.shape == (number, len(self.names))
-        if not shaped or (self.titles is not None and len(self.titles) != number):
-            raise unless("a catalogue's labels, titles and features are not for the same items")
-        if not np.isfinite(self.features).all():
-            raise unless("a catalogue's features must be finite numbers")
-        if len(set(self.labels.tolist())) < number:
-            raise unless("a catalogue names an item twice")
+        number = len(self.labels)
+        titled = self.titles is None or len(self.titles) == number
+        if not titled or self.features.shape != (number, len(self.names)):
+            raise DataError("a catalogue's labels, titles and features are not for the same items")
+        if not np.isfinite(self.features).all() or len(set(self.labels.tolist())) < number:
+            raise DataError("a catalogue has features that are not finite, or an item twice")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -119,50 +116,7 @@ class Catalogue:
             >>> made.names, made.features.tolist()
             (('genre: Drama', 'genre: War'), [[1.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
         """
-        table = open_frame(frame)
-        return cls._from_table(table, table.first, items_format or ItemsFormat(), where=where)
-
-    @classmethod
-    def _from_table(
-        cls,
-        table: OpenTable,
-        names: Sequence[str],
-        wanted: ItemsFormat,
-        *,
-        header: bool = True,
-        where: str,
-    ) -> Catalogue:
-        """Return the catalogue in an open table whose columns have these names."""
-        cells = table.columns(range(len(names)), header=header)
-        columns = {name: column.to_pylist() for name, column in zip(names, cells, strict=True)}
-        item = _named(columns, wanted.item, _IDS, "item") or next(iter(columns), None)
-        if item is None or not columns[item]:
-            raise DataError(f"{where} has no items; expected a row for each")
-        labels = _labels([as_label(cell) for cell in columns[item]], where)
-        title = _named(columns, wanted.title, _TITLES, "title")
-        titles = None if title is None else [as_label(cell) for cell in columns[title]]
-        for name in wanted.words:
-            _named(columns, name, (), "words")
-        rest = {name: of for name, of in columns.items() if name not in (item, title)}
-        if titles is not None and usual_place(names, _DATES) is None:
-            years = [_YEAR_IN_TITLE.search(text) for text in titles]
-            if sum(year is not None for year in years) > len(years) / 2:
-                rest["year"] = [year and year[1] for year in years]
-        made = {name: _features(name, of) for name, of in rest.items() if name not in wanted.words}
-        made |= {name: _words(name, columns[name]) for name in wanted.words}
-        left_out = [f"{name}: {part.left_out}" for name, part in made.items() if part.left_out]
-        feature_names = [name for part in made.values() for name in part.names]
-        if len(feature_names) > _MOST_FEATURES:
-            left_out.append(f"all features after the first {_MOST_FEATURES:,}")
-        values = [part.values for part in made.values() if part.values is not None]
-        features = np.concatenate([np.zeros((len(labels), 0)), *values], 1, dtype=np.float32)
-        return cls(
-            labels=np.array(labels),
-            titles=None if titles is None else np.array([of[:_LONGEST_TITLE] for of in titles]),
-            features=features[:, :_MOST_FEATURES],
-            names=tuple(feature_names[:_MOST_FEATURES]),
-            left_out=tuple(left_out),
-        )
+        return _catalogue(OpenTable.from_frame(frame), items_format or ItemsFormat(), where)
 
     def take(self, order: NDArray[np.int64]) -> Catalogue:
         """Return the same items in another order."""
@@ -188,8 +142,6 @@ def _features(name: str, cells: Sequence[Any]) -> _Made:
     filled = [text for text in texts if text]
     if not filled:
         return _Made(left_out="all of it is empty")
-    if filled[0].startswith(("http://", "https://")):
-        return _Made(left_out="addresses")
     if all(map(is_number, filled)):
         return _number(name, np.array([float(text) if text else np.nan for text in texts]))
     years = [_YEAR_IN_DATE.search(text) for text in texts]
@@ -241,11 +193,9 @@ def _lists(name: str, cells: Sequence[Any]) -> _Made:
     width = max(map(len, rows))
     if not any(isinstance(part, float) for row in rows for part in row):
         return _categories(name, [[*filter(None, map(as_label, row))] for row in rows])
-    if any(len(row) not in (0, width) for row in rows):
-        return _Made(left_out="an embedding that is not of the same length for all items")
-    values = np.array([row or [0.0] * width for row in rows], dtype=np.float64)
-    if not np.isfinite(values).all():
-        return _Made(left_out="an embedding with numbers that are not finite")
+    values = np.array([row if len(row) == width else [0.0] * width for row in rows], float)
+    if any(len(row) not in (0, width) for row in rows) or not np.isfinite(values).all():
+        return _Made(left_out="an embedding that is not finite, or not of the same length for all")
     values /= np.abs(values).max() or 1.0  # one scale for all of it keeps its angles
     return _Made([f"{name}: {index}" for index in range(width)], values)
 
@@ -298,32 +248,52 @@ def read_items(path: Path | str, items_format: ItemsFormat | None = None) -> Cat
         DataError: If it cannot be read as items; names the file.
         ConfigError: If the format names a column that is not there.
     """
-    path, wanted = Path(path), items_format or ItemsFormat()
+    wanted = items_format or ItemsFormat()
     least = len(wanted.columns or ("item", "title"))
     whole_lines = "::" if least == 1 else None  # between cells; quotes do not count beside it
-    table = open_table(path, whole_lines, columns=least, among=DELIMITERS_OF_ITEMS, older=True)
-    names, header = (table.first, True) if table.delimiter is None else _header(table, wanted)
-    if len(table.first) != len(names):
-        problem = f"expected {len(names)} columns, found {len(table.first)}"
-        raise DataError(problem, path=path, line=table.line)
-    return Catalogue._from_table(table, names, wanted, header=header, where=str(path))
+    among = DELIMITERS_OF_ITEMS
+    table = open_table(Path(path), whole_lines, columns=least, among=among, older=True)
+    return _catalogue(table, wanted, str(path))
 
 
-def _labels(labels: list[str], where: str) -> list[str]:
-    """Return the labels, after checking that each item has one of its own."""
-    if len(labels) > MOST_LABELS:
-        raise DataError(f"{where} has more than {MOST_LABELS:,} items")
-    seen = set[str]()
-    for row, label in enumerate(labels, start=1):
-        long = len(label.encode(errors="replace")) > LONGEST_LABEL
-        if long or not label or label in seen:
-            fault = f"of more than {LONGEST_LABEL} bytes" if long else "that came before"
-            has = f"a label {fault}" if label else "no label"
-            raise DataError(
-                f"{where}: item {row} has {has}; expected each item once, by its label"
-            )
-        seen.add(label)
-    return labels
+def _catalogue(table: OpenTable, wanted: ItemsFormat, where: str) -> Catalogue:
+    """Return the catalogue in an open table."""
+    names, header = _header(table, wanted)
+    cells = table.columns(range(len(names)), header=header)
+    columns = {name: column.to_pylist() for name, column in zip(names, cells, strict=True)}
+    item = _named(columns, wanted.item, _IDS, "item") or next(iter(columns), None)
+    if item is None or not columns[item]:
+        raise DataError(f"{where} has no items; expected a row for each")
+    place = names.index(item)
+    refuse = partial(table.refuse, place, header)
+    labels = labels_of(cells[place], refuse)
+    repeated = np.ones(len(labels), dtype=bool)
+    repeated[np.unique(labels.index, return_index=True)[1]] = False
+    refuse(repeated, "is a label that came before; expected each item once")
+    title = _named(columns, None, _TITLES, "title")
+    titles = None if title is None else [as_label(cell) for cell in columns[title]]
+    for name in wanted.words:
+        _named(columns, name, (), "words")
+    rest = {name: of for name, of in columns.items() if name not in (item, title)}
+    if titles is not None and usual_place(names, _DATES) is None:
+        years = [_YEAR_IN_TITLE.search(text) for text in titles]
+        if sum(year is not None for year in years) > len(years) / 2:
+            rest["year"] = [year and year[1] for year in years]
+    made = {name: _features(name, of) for name, of in rest.items() if name not in wanted.words}
+    made |= {name: _words(name, columns[name]) for name in wanted.words}
+    left_out = [f"{name}: {part.left_out}" for name, part in made.items() if part.left_out]
+    feature_names = [name for part in made.values() for name in part.names]
+    if len(feature_names) > _MOST_FEATURES:
+        left_out.append(f"all features after the first {_MOST_FEATURES:,}")
+    values = [part.values for part in made.values() if part.values is not None]
+    features = np.concatenate([np.zeros((len(labels), 0)), *values], 1, dtype=np.float32)
+    return Catalogue(
+        labels=labels.rows().astype(np.str_),
+        titles=None if titles is None else np.array([of[:_LONGEST_TITLE] for of in titles]),
+        features=features[:, :_MOST_FEATURES],
+        names=tuple(feature_names[:_MOST_FEATURES]),
+        left_out=tuple(left_out),
+    )
 
 
 def _header(table: OpenTable, wanted: ItemsFormat) -> tuple[Sequence[str], bool]:
@@ -331,17 +301,20 @@ def _header(table: OpenTable, wanted: ItemsFormat) -> tuple[Sequence[str], bool]
 
     Without names the label comes first, and then the title, if that is text.
     """
-    first = table.first
-    if wanted.columns is not None:
-        return wanted.columns, False
-    usual = usual_place(first, (*_IDS, *_TITLES)) is not None
-    if not usual and (len(first) == 1 or any(map(is_number, first))):  # names are no numbers
-        titled = len(first) > 1 and not is_number(first[1])
-        names = ["item", *(["title"] if titled else [])]
-        return [*names, *(f"column {at + 1}" for at in range(len(names), len(first)))], False
-    if len(set(first)) < len(first):
-        raise DataError("has two columns of the same name", path=table.path, line=table.line)
-    return first, True
+    first, names = table.first, wanted.columns
+    unnamed = len(first) == 1 or any(map(is_number, first))  # names are no numbers
+    if names is None and unnamed and usual_place(first, (*_IDS, *_TITLES)) is None:
+        names = ("item", *["title"] * (len(first) > 1 and not is_number(first[1])))
+        names += tuple(f"column {at + 1}" for at in range(len(names), len(first)))
+    problem = ""
+    if not table.delimiter or names is None:
+        problem = "has two columns of the same name" * (len(set(first)) < len(first))
+        names = None
+    elif len(first) != len(names):
+        problem = f"expected {len(names)} columns, found {len(first)}"
+    if problem:
+        raise DataError(problem, path=table.path, line=table.line)
+    return names or first, names is None
 
 
 def _named(

@@ -56,16 +56,72 @@ def usual_place(names: Sequence[str], usual: Sequence[str]) -> int | None:
     return next((plain.index(name) for name in usual if name in plain), None)
 
 
-def has_header(first: Sequence[str], given: Mapping[str, Column], where: object) -> bool:
+def find_columns(
+    first: Sequence[str], given: Mapping[str, Column], header: bool | None, *, where: object
+) -> tuple[dict[str, int], bool]:
+    """Return the position of every column in use, by role, and whether there is a header.
+
+    Args:
+        first: The names of the columns, or a first row of cells if there is no `header`.
+        given: What was said about each role; None means: detect it.
+        header: Whether the first row holds names; None means: detect it.
+        where: What errors call the table.
+
+    Raises:
+        ConfigError: If columns are not there, or have to be named; names all of them at once.
+    """
+    by_name = any(isinstance(of, str) and of != "none" for of in given.values())
+    if header is None:
+        header = by_name or _has_header(first, given, where)
+    elif by_name and not header:
+        raise ConfigError("columns are given by name, but data.header says there is no header")
+    names = "no names" if any(map(is_number, first)) else ", ".join(map(repr, first))
+    usual = {role: usual_place(first, _USUAL_NAMES[role]) if header else None for role in ROLES}
+    known = any(usual[role] is not None for role in _NEEDED)
+    spare = len(first) - sum(at is not None for at in usual.values())  # columns of no known use
+    optional = len(first) == 2 or (known and spare <= 0)  # nothing is left for the rating
+    place, missing, absent = dict[str, int](), list[str](), list[str]()
+    for position, role in enumerate(ROLES):
+        wanted, at = given[role], usual[role]
+        if wanted == "none":
+            continue
+        if isinstance(wanted, str):
+            at = first.index(wanted) if wanted in first else None
+            absent += [f"{role}={wanted!r}"] * (at is None)
+        elif wanted is not None:
+            ConfigError.unless(wanted >= 0, role, wanted, "a position of 0 or more")
+            at = wanted
+        elif at is None and role in _NEEDED and not (role == "rating" and optional):
+            missing += [role] * known
+            at = position
+        if at is not None:
+            place[role] = at
+    if absent:
+        problem = f"no such column; the header has {names}: choose one of these"
+        raise ConfigError(f"{where}: {', '.join(absent)}: {problem}")
+    if missing:
+        asked = " ".join(f"which column is the {role}?" for role in missing)
+        python = ", ".join(f"{role}=..." for role in missing)
+        flags = " ".join(f"--set data.{role}_column=..." for role in missing)
+        none = "; for clicks without ratings: none" * ("rating" in missing)
+        raise ConfigError(
+            f"{where}: {asked} The header has {names}; name them with {python}, or {flags} on "
+            f"the command line{none}"
+        )
+    for role, at in place.items():
+        if at >= len(first):
+            problem = f"has {len(first)} columns; the {role} was expected in column {at + 1}"
+            raise DataError(f"{where}: {problem}")
+    if len(set(place.values())) < len(place):
+        raise ConfigError(f"{where}: the same column is used twice: {place}")
+    return place, header
+
+
+def _has_header(first: Sequence[str], given: Mapping[str, Column], where: object) -> bool:
     """Return whether the first row of a text table holds names, as far as nobody has said."""
-    clicks = _is_absent("rating", first, given)
-    if any(
-        isinstance(of, str) and not _is_absent(role, first, given) for role, of in given.items()
-    ):
-        return True
     if any(usual_place(first, _USUAL_NAMES[role]) is not None for role in _NEEDED):
         return True
-    if len(first) > 2 and not clicks:
+    if len(first) > 2 and given["rating"] != "none":
         at = given["rating"]
         cell = first[at if isinstance(at, int) and 0 <= at < len(first) else 2]
         return not is_number(cell.replace(",", "."))
@@ -77,60 +133,6 @@ def has_header(first: Sequence[str], given: Mapping[str, Column], where: object)
     return False
 
 
-def find_columns(
-    first: Sequence[str], given: Mapping[str, Column], *, header: bool, where: object
-) -> dict[str, int]:
-    """Return the position of every column in use, by role.
-
-    Args:
-        first: The names of the columns, or a first row of cells if there is no `header`.
-        given: What was said about each role; None means: detect it.
-        header: Whether the columns have names.
-        where: What errors call the table.
-
-    Raises:
-        ConfigError: If a column is not there, is used twice, or has to be named.
-    """
-    names = "no names" if any(map(is_number, first)) else ", ".join(map(repr, first))
-    usual = {role: usual_place(first, _USUAL_NAMES[role]) if header else None for role in ROLES}
-    known = any(usual[role] is not None for role in _NEEDED)
-    spare = len(first) - sum(at is not None for at in usual.values())  # columns of no known use
-    optional = len(first) == 2 or (known and spare <= 0)  # nothing is left for the rating
-    place, missing = dict[str, int](), list[str]()
-    for position, role in enumerate(ROLES):
-        wanted, found = given[role], usual[role]
-        if _is_absent(role, first, given):
-            continue
-        if isinstance(wanted, str) and wanted not in first:
-            problem = f"no such column; the header has {names}: choose one of these"
-            raise ConfigError(f"{where}: {role}={wanted!r}: {problem}")
-        if wanted is not None:
-            place[role] = list(first).index(wanted) if isinstance(wanted, str) else wanted
-        elif found is not None:
-            place[role] = found
-        elif role in _NEEDED and not (role == "rating" and optional):
-            if known:
-                missing.append(role)
-            place[role] = position
-    if missing:
-        asked = " ".join(f"which column is the {role}?" for role in missing)
-        python = ", ".join(f"{role}=..." for role in missing)
-        flags = " ".join(f"--set data.{role}_column=..." for role in missing)
-        none = "; for clicks without ratings: none" * ("rating" in missing)
-        raise ConfigError(
-            f"{where}: {asked} The header has {names}; name them with {python}, or {flags} on "
-            f"the command line{none}"
-        )
-    for role, position in place.items():
-        ConfigError.unless(position >= 0, role, position, "a position of 0 or more")
-        if position >= len(first):
-            problem = f"has {len(first)} columns; the {role} was expected in column {position + 1}"
-            raise DataError(f"{where}: {problem}")
-    if len(set(place.values())) < len(place):
-        raise ConfigError(f"{where}: the same column is used twice: {place}")
-    return place
-
-
 def is_count(name: str) -> bool:
     """Return whether a column is called as counts, plays or hours are.
 
@@ -139,11 +141,6 @@ def is_count(name: str) -> bool:
         (True, False)
     """
     return usual_place([name], COUNT_NAMES) is not None
-
-
-def _is_absent(role: str, first: Sequence[str], given: Mapping[str, Column]) -> bool:
-    """Return whether it was said that there is no such column, and not that it is so called."""
-    return given[role] == "none" and "none" not in first
 
 
 def is_number(cell: str) -> bool:
@@ -159,7 +156,7 @@ def columns_of_frame(frame: Any) -> dict[str, Any]:
     """Return the columns, by name, of a frame of pandas, Polars or Arrow, or of a mapping.
 
     Raises:
-        DataError: If it has no columns with names.
+        DataError: If it has no columns with names, or they differ in length.
     """
     if hasattr(frame, "collect"):  # lazy ones of Polars, those of Spark
         raise DataError(f"frame = {in_words(frame)}: has no columns yet; collect it first")
@@ -171,7 +168,14 @@ def columns_of_frame(frame: Any) -> dict[str, Any]:
     if names is None:
         expected = "a table with named columns, such as a DataFrame or a dict of lists"
         raise DataError(f"frame = {in_words(frame)}: expected {expected}")
-    return {str(name): frame[name] for name in names}
+    columns = {str(name): frame[name] for name in names}
+    for name, column in columns.items():
+        if isinstance(column, str | bytes | Mapping | set) or not hasattr(column, "__len__"):
+            raise DataError(f"{name} = {in_words(column)}: expected a list or array")
+    if len({len(column) for column in columns.values()}) > 1:
+        sizes = ", ".join(f"{name} has {len(column)}" for name, column in columns.items())
+        raise DataError(f"the columns are not of the same length: {sizes}")
+    return columns
 
 
 def is_missing(cell: Any) -> bool:

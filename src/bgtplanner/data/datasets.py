@@ -44,15 +44,12 @@ class Dataset:
         sha256: SHA-256 of that zip file or of the files in it, by name.
         catalogue: File of all items, with titles and features, if there is one.
         items_format: How that file is read.
-        scale: How its raw values become [0, 1]; None: ``max``, unless it has to be asked for.
-        feedback: Whether its values are ratings or counts of clicks, plays or hours.
-        raw_range: Smallest and largest raw value that is a rating.
+        scale: As for :meth:`Ratings.from_table`, and so is `feedback`.
         split_within: Whether ratings are held out user by user or over all at once.
         pseudo_items: Number of items that a client adds to hide which it rated, as in the paper.
         clients: Number of clients that users are dealt to, or None for one client per user.
         merged: Whether the users of a client are merged into one.
-        citation: What to cite.
-        terms: The terms of the owner.
+        citation: What to cite; `terms` are those of the owner.
     """
 
     name: str
@@ -67,7 +64,6 @@ class Dataset:
     items_format: ItemsFormat = field(default_factory=ItemsFormat)
     scale: Scale | None = (0.0, 5.0)
     feedback: Feedback = "auto"
-    raw_range: tuple[float, float] | None = (1.0, 5.0)
     split_within: Literal["user", "all"] = "user"
     pseudo_items: int = 50
     clients: int | None = None
@@ -81,12 +77,15 @@ _GENRES = (
     "Drama", "Fantasy", "Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi",
     "Thriller", "War", "Western",
 )  # fmt: skip
+_TIMED = TableFormat(
+    delimiter="\t", header=False, rating=2, time=3, whole_ids=True, bounds=(1.0, 5.0)
+)
 _MOVIELENS_100K = Dataset(
     name="ml-100k",
     description="MovieLens 100K: 943 users, one client per user",
     folder="ml-100k",
     files=("u.data",),
-    table=TableFormat(delimiter="\t", header=False, rating=2, time=3, whole_ids=True),
+    table=_TIMED,
     url="https://files.grouplens.org/datasets/movielens/ml-100k.zip",
     sha256={
         "ml-100k.zip": "50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
@@ -111,7 +110,7 @@ _MOVIELENS_1M = replace(
     description="MovieLens 1M: 6,040 users dealt to 605 clients, as in the paper",
     folder="ml-1m",
     files=("ratings.dat",),
-    table=TableFormat(delimiter="::", header=False, rating=2, time=3, whole_ids=True),
+    table=replace(_TIMED, delimiter="::"),
     url="https://files.grouplens.org/datasets/movielens/ml-1m.zip",
     sha256={"ml-1m.zip": "a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20"},
     catalogue="movies.dat",
@@ -124,14 +123,13 @@ _FILMTRUST = Dataset(
     description="FilmTrust: the 874 users in the trust network, as in the paper",
     folder="filmtrust",
     files=("ratings.txt", "trust.txt"),  # the second: trustor, trustee, 1
-    table=TableFormat(delimiter=" ", header=False, rating=2, whole_ids=True),
+    table=replace(_TIMED, delimiter=" ", time=None, bounds=(0.5, 4.0)),
     url="https://guoguibing.github.io/librec/datasets/filmtrust.zip",
     sha256={
         "ratings.txt": "241167424e24d588e8871d68641e94ead98d5b3a4f0db01ef3181a74ad35e7a1",
         "trust.txt": "64573a033add72b988a0fb140fdbc0ad3464cb9821f940007aff6fda44b09603",
     },
     scale=(0.5, 4.0),
-    raw_range=(0.5, 4.0),
     split_within="all",
     citation="Guibing Guo, Jie Zhang and Neil Yorke-Smith. 2013. A Novel Bayesian Similarity "
     "Measure for Recommender Systems. IJCAI 2013.",
@@ -156,7 +154,6 @@ _SETS = (
         files=("plays.csv",),
         table=TableFormat(delimiter=",", header=True, user="user", item="game", rating="hours"),
         feedback="clicks",
-        raw_range=(0.0, float("inf")),
         terms="Derived from steam-200k (Kaggle, tamber/steam-video-games); its terms were not "
         "verified: for experiments only.",
     ),
@@ -192,7 +189,7 @@ DATASETS: Registry[Dataset] = Registry(
 _OWN = Dataset(
     name="csv:PATH",
     description="a table of your own: user, item, rating, maybe time and client",
-    table=TableFormat(unnamed_times=True),
+    table=TableFormat(unnamed_times=True, bounds=(0.0, np.inf)),
     scale=None,
 )
 
@@ -232,42 +229,30 @@ def dataset_info(name: str) -> Dataset:
 
 
 def load_ratings(
-    name: str,
-    *,
-    data_dir: Path | str | None = None,
-    seed: int = 0,
-    duplicates: Duplicates = "last",
-    weight: Column = None,
-    scale: Scale | str | None = None,
-    feedback: Feedback = "auto",
-    count_cap: float = COUNT_CAP,
-    items: Catalogue | Path | str = "auto",
+    name: str, *, data_dir: Path | str | None = None, seed: int = 0, weight: Column = None,
+    scale: Scale | str | None = None, feedback: Feedback = "auto", count_cap: float = COUNT_CAP,
+    duplicates: Duplicates = "last", items: Catalogue | Path | str = "auto",
     items_format: ItemsFormat | None = None,
     unknown_items: Literal["error", "leave-out"] = "error",
-    shape: Mapping[str, Any] | None = None,
-    **table: Any,
-) -> Ratings:
+    shape: Mapping[str, Any] | None = None, **table: Any,
+) -> Ratings:  # fmt: skip
     """Load the ratings of a named set, or of a table: CSV text, plain or gzipped, or Parquet.
 
     Args:
         name: One of `DATASETS`, or the path of a table, maybe with ``csv:`` before it.
         data_dir: Folder to look in first for real data.
         seed: Seed of ``synthetic``, and of dealing the users of ``ml-1m`` to clients.
-        duplicates: Which rating is kept when a user rated an item twice: by default the latest
-            by time if there are times, else the last in the file.
         weight: Column of counts in a table, such as plays or hours, in the place of ratings: rows
             are clicks, and `feedback` is ``clicks``.
-        scale: How the values of a table become [0, 1]: ``max`` (the default), ``minmax`` or
-            bounds, as two numbers or ``LOW:HIGH``. Give bounds if the largest value is private.
-            It is asked for if values look like counts, or one like a mistake.
-        feedback: ``ratings``, or ``clicks``: values are counts, and weigh clicks by
-            ``log(1 + count)``; ``auto``: what the name of their column says.
+        scale: How the values of a table become [0, 1], as for :meth:`Ratings.from_table`, where
+            `feedback`, `count_cap` and `duplicates` are explained, too; by default ``max``.
+        feedback: By default what is known of a named set, or what a column's name says.
         count_cap: The largest count that counts; public.
+        duplicates: Which rating is kept when a user rated an item twice.
         items: The public catalogue: ``auto`` takes the set's own file if it is there, ``none``
             takes the items that occur in the ratings; or a table of items, or a catalogue.
         items_format: How such a table is read; what is not said is detected.
-        unknown_items: What to do with ratings of items that the catalogue lacks, as in
-            :meth:`Ratings.with_catalogue`.
+        unknown_items: As for :meth:`Ratings.with_catalogue`.
         shape: Size and shape of ``synthetic``, as for `synthetic_ratings`.
         table: How a table of your own is read, such as ``user="who"`` or ``delimiter="tab"``: any
             attribute of `TableFormat`. None stands for: detect it.
@@ -285,29 +270,28 @@ def load_ratings(
         ConfigError.unless(table.get("rating") is None, "weight", weight, "no rating column also")
         table, feedback = table | {"rating": weight}, "clicks"
     given = {key: of for key, of in table.items() if of is not None}
-    known = {part.name for part in fields(TableFormat)}
-    path = path_of(name)
+    known, path = {part.name for part in fields(TableFormat)}, path_of(name)
     for option, value in (given | ({} if scale is None else {"scale": scale})).items():
         expected = "nothing, as it is only for a table of your own; leave it out"
         ConfigError.unless(path is not None, option, value, expected)
         ConfigError.unless(option in {*known, "scale"}, "option", option, ", ".join(sorted(known)))
+    if path is not None:
+        asked = info.scale if scale is None else as_scale(scale)
+        if asked == "minmax":
+            given["bounds"] = None
+        elif isinstance(asked, tuple):
+            given["bounds"] = asked
+        info = replace(info, table=replace(info.table, **given), scale=asked)
+    how: dict[str, Any] = {"duplicates": duplicates, "count_cap": count_cap}
+    how["feedback"] = info.feedback if feedback == "auto" else feedback
     folder = None
     if info.make is not None:
         ratings = info.make(seed=seed, **(shape or {}))
-    elif path is None:
-        files = find_files(name, None if data_dir is None else as_path("data_dir", data_dir))
-        ratings, folder = _read(info, files, duplicates, count_cap), files[0].parent
+    elif path is not None:
+        ratings = _read(info, [with_home(path)], how)
     else:
-        asked = None if scale is None else as_scale(scale)
-        bounds = None if asked == "minmax" else (0.0, np.inf)
-        info = replace(
-            info,
-            table=replace(info.table, **given),
-            scale=asked,
-            feedback="ratings" if feedback == "auto" and asked is not None else feedback,
-            raw_range=asked if isinstance(asked, tuple) else bounds,
-        )
-        ratings = _read(info, [with_home(path)], duplicates, count_cap)
+        files = find_files(name, data_dir)
+        ratings, folder = _read(info, files, how), files[0].parent
     ratings = _with_items(ratings, info, items, folder, items_format, unknown_items)
     if info.clients is None:
         return ratings
@@ -316,32 +300,28 @@ def load_ratings(
 
 
 def _with_items(
-    ratings: Ratings,
-    info: Dataset,
-    items: Catalogue | Path | str,
-    folder: Path | None,
-    items_format: ItemsFormat | None,
-    unknown: Literal["error", "leave-out"],
-) -> Ratings:
+    ratings: Ratings, info: Dataset, items: Catalogue | Path | str, folder: Path | None,
+    items_format: ItemsFormat | None, unknown: Literal["error", "leave-out"],
+) -> Ratings:  # fmt: skip
     """Return the ratings of a set, whose own files are in `folder`, with the catalogue asked for.
 
     A table whose name is that of the set's own catalogue is read as that is.
     """
-    source: Catalogue | Path | None = None
-    if isinstance(items, Catalogue | Path):
-        source = items
-    elif items == "auto":
-        source = ratings.catalogue
-        if info.catalogue is not None and folder is not None:
-            source = folder / info.catalogue
-    elif items != "none":
+    if items == "auto":
+        own = None if folder is None or info.catalogue is None else folder / info.catalogue
+        source = ratings.catalogue if own is None else own
+    elif isinstance(items, str):
         ConfigError.unless(bool(items.strip()) and "\0" not in items, "--items", items, "a path")
-        source = with_home(items)
+        source = None if items == "none" else with_home(items)
+    else:
+        source = items
     if items_format is not None and not isinstance(source, Path):
         raise ConfigError(
             "data.items_column and data.items_words (items_format) are about a table of items; "
             "give one with --items, or leave them out"
         )
+    if source is None:
+        return replace(ratings, catalogue=None)
     where = ""
     if isinstance(source, Path):
         path = existing_file(source)
@@ -352,36 +332,27 @@ def _with_items(
                 f"{info.name}', or give a table with --items."
             )
             return replace(ratings, notes=(*ratings.notes, note))
-        own = source.name.removesuffix(".gz") == info.catalogue
-        known = vars(info.items_format if own else ItemsFormat())
+        named = source.name.removesuffix(".gz") == info.catalogue
+        known = info.items_format if named else ItemsFormat()
         given = {key: of for key, of in vars(items_format or ItemsFormat()).items() if of}
-        where, source = (
-            f" from {source.name}",
-            read_items(path or source, ItemsFormat(**known | given)),
-        )
-    if source is None:
-        return replace(ratings, catalogue=None)
+        where, source = f" from {source.name}", read_items(path or source, replace(known, **given))
     if source is not ratings.catalogue:
         ratings = ratings.with_catalogue(source, unknown=unknown)
     titles = "" if source.titles is None else ", titles"
-    features = len(source.names)
-    note = f"Catalogue{where}: {ratings.n_items:,} items, {features:,} features{titles}."
+    note = f"Catalogue{where}: {ratings.n_items:,} items, {len(source.names):,} features{titles}."
     return replace(ratings, notes=(*ratings.notes, note))
 
 
-def _read(
-    info: Dataset, paths: Sequence[Path], duplicates: Duplicates, count_cap: float
-) -> Ratings:
+def _read(info: Dataset, paths: Sequence[Path], how: Mapping[str, Any]) -> Ratings:
     """Return the ratings in a set's files."""
-    table, users = read_table(paths[0], replace(info.table, bounds=info.raw_range)), None
+    table, users = read_table(paths[0], info.table), None
     for network in paths[1:]:  # keep its users, with or without ratings, and no others
         pairs = read_table(network, info.table)
         users = np.union1d(pairs.user.names, pairs.item.names)
         table = table.take(np.isin(table.user.rows(), users))
-    how: dict[str, Any] = {"feedback": info.feedback, "count_cap": count_cap, "name": info.name}
     try:
         return Ratings.from_table(
-            table, users=users, scale=info.scale, usual="max", duplicates=duplicates, **how
+            table, users=users, scale=info.scale, usual="max", name=info.name, **how
         )
     except DataError as error:
         raise DataError(str(error), path=paths[0]) from error
@@ -393,14 +364,12 @@ def data_folders(data_dir: Path | str | None = None) -> list[Path]:
     Raises:
         ConfigError: If `data_dir` is given and is not a folder.
     """
-    folders = []
-    if data_dir is not None:
-        folders.append(with_home(data_dir))
-        if not folders[0].is_dir():
-            raise ConfigError(f"--data-dir: {folders[0]} is not a folder; give one that exists")
-    if from_environment := os.environ.get("BGTPLANNER_DATA"):
-        folders.append(with_home(from_environment))
-    return [*folders, user_cache()]
+    given = None if data_dir is None else with_home(as_path("data_dir", data_dir))
+    if given is not None and not given.is_dir():
+        raise ConfigError(f"--data-dir: {given} is not a folder; give one that exists")
+    from_environment = os.environ.get("BGTPLANNER_DATA")
+    folders = [given, with_home(from_environment) if from_environment else None, user_cache()]
+    return [folder for folder in folders if folder is not None]
 
 
 def find_files(name: str, data_dir: Path | str | None = None) -> list[Path]:
@@ -417,8 +386,7 @@ def find_files(name: str, data_dir: Path | str | None = None) -> list[Path]:
         found = [path for file in info.files if (path := existing_file(folder / file))]
         if len(found) == len(info.files):
             return found
-    wanted = " and ".join(info.files)
-    looked = ", ".join(str(folder) for folder in folders)
+    wanted, looked = " and ".join(info.files), ", ".join(map(str, folders))
     raise DataError(
         f"the data set '{name}' is not here: put {wanted} into {folders[0]}, or run "
         f"'bgtplanner data fetch {name}'. Looked in: {looked}"
@@ -426,11 +394,6 @@ def find_files(name: str, data_dir: Path | str | None = None) -> list[Path]:
 
 
 def existing_file(path: Path) -> Path | None:
-    """Return the path, or the path with ``.gz`` added, or None if neither exists."""
-    for candidate in (path, path.with_name(path.name + ".gz")):
-        try:
-            if candidate.exists():
-                return candidate
-        except PermissionError:  # reading it will say so, with its name
-            return candidate
-    return None
+    """Return the path, or the path with ``.gz`` added, or None if neither can be seen."""
+    both = (path, path.with_name(path.name + ".gz"))
+    return next((one for one in both if os.path.exists(one)), None)  # noqa: PTH110 - never raises

@@ -16,15 +16,16 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from bgtplanner.arguments import in_words
 from bgtplanner.data.columns import columns_of_frame, is_missing
 from bgtplanner.errors import ConfigError, DataError
+from bgtplanner.text import read_bytes
 
 DELIMITERS = ("\t", "::", ";", ",", "|", " ")
 """What may stand between two cells, in the order in which it is tried."""
@@ -43,21 +44,29 @@ _UNIT = "\x1f"  # stands between two cells for Arrow, where "::" does in the fil
 
 @dataclass(frozen=True, eq=False)
 class OpenTable:
-    """A table whose first row has been looked at.
+    """A table whose first row has been looked at: a text, or a frame with names of columns.
 
     Attributes:
         first: The cells of the first row of text that is not blank, or the names of the columns.
-        content: The text of all rows as Arrow reads it, or columns by name.
+        frame: The columns by name.
         path: The file.
+        text: The text of all rows as Arrow reads it.
+        delimiter: What stands between two cells of text; empty if this is a frame.
         line: The line of the first row of text.
-        delimiter: What stands between two cells of text; None if this is not text.
     """
 
     first: tuple[str, ...]
-    content: bytes | Mapping[str, Any]
+    frame: Mapping[str, Any] = field(default_factory=dict)
     path: Path | None = None
+    text: bytes = b""
+    delimiter: str = ""
     line: int | None = None
-    delimiter: str | None = None
+
+    @classmethod
+    def from_frame(cls, frame: Any) -> Self:
+        """Return a frame of pandas, Polars or Arrow, or a mapping of columns, as a table."""
+        columns = columns_of_frame(frame)
+        return cls(tuple(columns), columns)
 
     def columns(self, wanted: Sequence[int], *, header: bool) -> list[Any]:
         """Return the cells of some columns, by position, as Arrow arrays; text as a dictionary.
@@ -70,80 +79,49 @@ class OpenTable:
         import pyarrow as pa
         from pyarrow import csv as arrow
 
-        if isinstance(self.content, Mapping):
-            return [
-                _as_arrow(name, self.content[name]) for name in map(self.first.__getitem__, wanted)
-            ]
-        names, double = [str(column) for column in range(len(self.first))], self.delimiter == "::"
-        chosen = dict.fromkeys(
-            (names[at] for at in wanted), pa.dictionary(pa.int32(), pa.string())
-        )
+        if not self.delimiter:
+            return [_as_arrow(self.first[at], self.frame[self.first[at]]) for at in wanted]
+        names, quoted = [str(column) for column in range(len(self.first))], self.delimiter != _UNIT
+        chosen = {names[at]: pa.dictionary(pa.int32(), pa.string()) for at in wanted}
         above = self.line if header else 0  # blank lines count
         try:
             table = arrow.read_csv(
-                pa.BufferReader(self.content),
+                pa.BufferReader(self.text),
                 arrow.ReadOptions(
                     column_names=names, block_size=_BLOCK_BYTES, skip_rows_after_names=above
                 ),
                 arrow.ParseOptions(
-                    delimiter=_UNIT if double else self.delimiter,
-                    quote_char=False if double else '"',
-                    newlines_in_values=not double,
+                    delimiter=self.delimiter, newlines_in_values=quoted,
+                    quote_char='"' if quoted else False,
                 ),
-                arrow.ConvertOptions(
-                    include_columns=list(chosen),
-                    column_types=chosen,
-                    check_utf8=False,  # it has been checked
+                arrow.ConvertOptions(  # UTF-8 has been checked
+                    include_columns=list(chosen), column_types=chosen, check_utf8=False
                 ),
-            ).unify_dictionaries()
+            ).unify_dictionaries()  # fmt: skip
         except pa.ArrowInvalid:
-            raise self._uneven() from None
+            line, width = self.line, len(self.first)
+            for line, cells in _rows(self.text, self.delimiter):  # noqa: B007 - the last is named
+                if len(cells) != width:
+                    problem = f"expected {width} columns, found {len(cells)}"
+                    break
+            else:
+                problem = "a row after this one cannot be read; is a quote never closed?"
+            raise DataError(problem, path=self.path, line=line) from None
         return [table[names[at]].combine_chunks() for at in wanted]
 
-    def fault(self, row: int, column: int, problem: str) -> DataError:
-        """Return the error about a cell, which says where it is and never what it holds.
-
-        Rows and columns count from 0, and a header in text counts as a row.
-        """
+    def refuse(self, column: int, header: bool, bad: NDArray[np.bool_], problem: str) -> None:
+        """Refuse the first bad cell of a column; the error says where, and never what it holds."""
+        if not bad.any():
+            return
+        row = int(bad.argmax())
         if self.path is None:
-            return DataError(f"{self.first[column]} {problem}, in row {row + 1}")
+            raise DataError(f"{self.first[column]} {problem}, in row {row + 1}")
         problem = f"column {column + 1} {problem}"
-        if self.delimiter is None:
-            return DataError(f"row {row + 1}: {problem}", path=self.path)
-        line = next((at for at, _ in itertools.islice(self._rows(), row, None)), None)
-        return DataError(problem, path=self.path, line=line)
-
-    def _rows(self) -> Iterator[tuple[int, tuple[str, ...]]]:
-        """Yield the cells of every row of text that is not blank, with its first line."""
-        text = self.content if isinstance(self.content, bytes) else b""
-        return _rows(text, str(self.delimiter))
-
-    def _uneven(self) -> DataError:
-        """Return the error about the first row of another width."""
-        width, line = len(self.first), self.line
-        problem = "a row after this one cannot be read; is a quote opened and never closed?"
-        for at, cells in self._rows():
-            line = at
-            if len(cells) != width:
-                problem = f"expected {width} columns, found {len(cells)}"
-                break
-        return DataError(problem, path=self.path, line=line)
-
-
-def open_frame(frame: Any) -> OpenTable:
-    """Return a frame of pandas, Polars or Arrow, or a mapping of columns, as a table.
-
-    Raises:
-        DataError: If it has no columns with names, or they differ in length.
-    """
-    columns = columns_of_frame(frame)
-    for name, column in columns.items():
-        if isinstance(column, str | bytes | Mapping | set) or not hasattr(column, "__len__"):
-            raise DataError(f"{name} = {in_words(column)}: expected a list or array")
-    if len({len(column) for column in columns.values()}) > 1:
-        sizes = ", ".join(f"{name} has {len(column)}" for name, column in columns.items())
-        raise DataError(f"the columns are not of the same length: {sizes}")
-    return OpenTable(tuple(columns), columns)
+        if not self.delimiter:
+            raise DataError(f"row {row + 1}: {problem}", path=self.path)
+        lines = (line for line, _ in _rows(self.text, self.delimiter))
+        line = next(itertools.islice(lines, row + header, None), None)
+        raise DataError(problem, path=self.path, line=line)
 
 
 def _as_arrow(name: str, column: Any) -> Any:
@@ -157,22 +135,16 @@ def _as_arrow(name: str, column: Any) -> Any:
             column = column.combine_chunks()
         found = pa.array(column, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        if getattr(column, "ndim", 1) != 1:
-            raise DataError(f"{name}: expected a column, found more dimensions") from None
-        if any(isinstance(cell, _NO_CELLS) for cell in column):
-            raise DataError(f"{name}: expected numbers or text in every row") from None
+        if getattr(column, "ndim", 1) != 1 or any(isinstance(cell, _NO_CELLS) for cell in column):
+            raise DataError(f"{name}: expected one number or text in every row") from None
         found = pa.array([None if is_missing(cell) else str(cell) for cell in column])
     return found.dictionary_decode() if pa.types.is_dictionary(found.type) else found
 
 
 def open_table(
-    path: Path,
-    delimiter: str | None = None,
-    *,
-    columns: int = 3,
-    among: Sequence[str] = DELIMITERS,
-    older: bool = False,
-) -> OpenTable:
+    path: Path, delimiter: str | None = None, *, columns: int = 3,
+    among: Sequence[str] = DELIMITERS, older: bool = False,
+) -> OpenTable:  # fmt: skip
     """Return a file as a table, after a look at its first rows; Parquet is known by its content.
 
     Args:
@@ -192,35 +164,28 @@ def open_table(
         return _parquet(content, path)
     content = _checked_text(content, path, older)
     sample = content[:_SNIFFED_BYTES]
-    if len(content) > _SNIFFED_BYTES:
-        sample = sample[: sample.rfind(b"\n") + 1]
+    sample = sample[: sample.rfind(b"\n") + 1] if len(content) > len(sample) else sample
     text = sample.decode(errors="replace")
     if not text.strip():
         raise DataError("is empty; expected a table with a row for each entry", path=path)
     found = given or max(among, key=lambda one: _fitness(text, one, columns))
-    line, first = next(_rows(_plain(text.encode(), found), found))
-    return OpenTable(first, _plain(content, found), path, line, found)
+    plain = _plain(content, found)
+    found = _UNIT if found == "::" else found
+    line, first = next(_rows(plain, found))
+    return OpenTable(first, path=path, text=plain, delimiter=found, line=line)
 
 
 def _bytes_of(path: Path) -> bytes:
     """Return what a file holds; gzip is known by its first bytes, whatever the file is called."""
     try:
-        if path.exists() and not path.is_file():  # opening a pipe may wait forever
-            what = "a folder" if path.is_dir() else "not a plain file"
-            raise DataError(f"is {what}; expected a table", path=path)
-        if path.stat().st_size > _MOST_BYTES:
-            raise DataError(f"is longer than {_MOST_BYTES:,} bytes; divide it", path=path)
-        content = path.read_bytes()
+        content = read_bytes(path, _MOST_BYTES)
     except FileNotFoundError:
         raise DataError("no such file; expected a table", path=path) from None
     except OSError as error:
-        problem = error.strerror or "bad file"
-        raise DataError(f"cannot be read: {problem}; choose another", path=path) from error
-    zipped = content[:2] == b"\x1f\x8b"
-    if path.suffix == ".gz" and not zipped and content:
-        raise DataError("is named .gz and is not a gzip file", path=path, line=1)
+        problem = f"cannot be read: {error.strerror or error}; choose another"
+        raise DataError(problem, path=path) from error
     try:
-        return gzip.decompress(content) if zipped else content
+        return gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         problem = "the gzip data is damaged or cut short; get the file again"
         raise DataError(problem, path=path) from error
@@ -238,29 +203,23 @@ def _parquet(content: bytes, path: Path) -> OpenTable:
     names = tuple(table.column_names)
     if len(set(names)) < len(names):
         raise DataError("has two columns of the same name", path=path)
-    return OpenTable(names, dict(zip(names, table.columns, strict=True)), path)
+    return OpenTable(names, dict(zip(names, table.columns, strict=True)), path=path)
 
 
 def _checked_text(content: bytes, path: Path, older: bool) -> bytes:
     """Return the text in UTF-8 with plain line ends, or say on which line that is impossible."""
-
-    def fault(problem: str, before: int) -> DataError:
-        return DataError(problem, path=path, line=1 + content.count(b"\n", 0, before))
-
-    content = content.removeprefix(codecs.BOM_UTF8)
-    if (zero := content.find(b"\0")) >= 0:
-        raise fault("holds a zero byte: expected CSV or TSV text", zero)
-    if not content.isascii():
-        try:
-            content.decode()
-        except UnicodeDecodeError as error:
-            if not older:
-                raise fault("is not UTF-8 text", error.start) from None
-            content = content.decode("latin-1").encode()
-    content = content.replace(b"\r\n", b"\n").removesuffix(b"\r")
-    if (bare := content.find(b"\r")) >= 0:
-        problem = "has a carriage return without a line feed; save it with plain line ends"
-        raise fault(problem, bare)
+    content = content.removeprefix(codecs.BOM_UTF8).replace(b"\r\n", b"\n").removesuffix(b"\r")
+    bare = "has a carriage return without a line feed; save it with plain line ends"
+    zero = "holds a zero byte: expected CSV or TSV text"
+    faults = {zero: content.find(b"\0"), bare: content.find(b"\r")}
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        faults["is not UTF-8 text"] = -1 if older else error.start
+        content = content.decode("latin-1").encode() if older else content
+    for problem, at in faults.items():
+        if at >= 0:
+            raise DataError(problem, path=path, line=1 + content.count(b"\n", 0, at))
     return content
 
 
@@ -274,7 +233,8 @@ def _checked(given: str) -> str:
 
 def _fitness(sample: str, delimiter: str, columns: int) -> tuple[int, float]:
     """Return how well a delimiter splits the first rows: into enough columns, and as many each."""
-    rows = _rows(_plain(sample.encode(), delimiter), delimiter)
+    plain = _plain(sample.encode(), delimiter)
+    rows = _rows(plain, _UNIT if delimiter == "::" else delimiter)
     widths = [len(row) for _, row in itertools.islice(rows, _SNIFFED_ROWS)]
     if not widths:
         return 0, 0.0
@@ -296,10 +256,8 @@ def _rows(content: bytes, delimiter: str) -> Iterator[tuple[int, tuple[str, ...]
     It ends before a cell that is too long for Python's reader.
     """
     text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", newline="\n")
-    if delimiter == "::":
-        reader = csv.reader(text, delimiter=_UNIT, quoting=csv.QUOTE_NONE)
-    else:
-        reader = csv.reader(text, delimiter=delimiter)
+    plain = delimiter == _UNIT  # quotes do not count then
+    reader = csv.reader(text, delimiter=delimiter, quoting=csv.QUOTE_NONE if plain else 0)
     line = 1
     with suppress(csv.Error):
         for row in reader:

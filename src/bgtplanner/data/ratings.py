@@ -18,14 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from bgtplanner.arguments import in_words, refuse_unless
 from bgtplanner.data.catalogue import Catalogue, as_label
 from bgtplanner.data.columns import Column
-from bgtplanner.data.scales import (
-    COUNT_CAP,
-    Feedback,
-    Scale,
-    ask_for_a_scale,
-    scaled_values,
-    weights,
-)
+from bgtplanner.data.scales import COUNT_CAP, Feedback, Scale, scaled_values
 from bgtplanner.data.tables import Labels, Table, TableFormat, read_table
 from bgtplanner.errors import ConfigError, DataError
 
@@ -46,16 +39,12 @@ class Ratings:
     trusts its arguments.
 
     Attributes:
-        user: User index of each rating.
-        item: Item index of each rating.
-        value: Each rating, scaled to [0, 1].
+        user, item: User index and item index of each rating.
+        value: Each rating, scaled to [0, 1]; `low` and `high` are the raw values of 0 and 1.
         time: When it was given, in the unit of the source, if known.
         client_of_user: Client index of every user, including users without a rating.
         n_items: Number of items, including items without a rating.
-        low: Raw value that became 0.
-        high: Raw value that became 1.
-        user_labels: Label of each user in the source.
-        item_labels: Label of each item in the source.
+        user_labels, item_labels: Label of each user and item in the source.
         name: Name of this set in reports.
         public: What was given and not read off the ratings: ``scale``, ``catalogue``. Whatever was
             read off them reveals something about people, and no budget pays for that.
@@ -119,12 +108,9 @@ class Ratings:
 
     def take(self, rows: NDArray[Any]) -> Self:
         """The same users, items and clients, with only the given rows (a mask or indices)."""
+        time = None if self.time is None else self.time[rows]
         return replace(
-            self,
-            user=self.user[rows],
-            item=self.item[rows],
-            value=self.value[rows],
-            time=None if self.time is None else self.time[rows],
+            self, user=self.user[rows], item=self.item[rows], value=self.value[rows], time=time
         )
 
     @property
@@ -152,18 +138,17 @@ class Ratings:
             >>> ratings.with_catalogue(films).item_labels.tolist()
             [7, 8, 9]
         """
-        expected = "error or leave-out"
-        ConfigError.unless(unknown in ("error", "leave-out"), "unknown", unknown, expected)
+        possible = ("error", "leave-out")
+        ConfigError.unless(unknown in possible, "unknown", unknown, " or ".join(possible))
         fits = isinstance(catalogue, Catalogue)
         refuse_unless(fits, "catalogue", catalogue, "a Catalogue; see Catalogue.from_frame")
-        texts = catalogue.labels
-        numbers = all(map(_WHOLE.fullmatch, texts))  # whatever has been rated
-        labels = texts.astype(np.int64) if numbers else texts
+        numbers = all(map(_WHOLE.fullmatch, catalogue.labels))  # whatever has been rated
+        labels = catalogue.labels.astype(np.int64) if numbers else catalogue.labels
         order = np.argsort(labels, kind="stable")
         labels = labels[order]
         here = {label: place for place, label in enumerate(labels.astype(str).tolist())}
-        own = [n if isinstance(n, str) else as_label(n) for n in self.item_labels.tolist()]
-        item = np.array([here.get(label, -1) for label in own], dtype=np.int64)[self.item]
+        own = [here.get(as_label(label), -1) for label in self.item_labels.tolist()]
+        item = np.array(own, dtype=np.int64)[self.item]
         known, notes = item >= 0, self.notes
         if len(self) and not known.any():
             raise DataError(
@@ -173,20 +158,16 @@ class Ratings:
         if not known.all():
             lacking = len(np.unique(self.item[~known]))
             problem = f"{(~known).sum():,} of {len(self):,} ratings are of {lacking:,} items that"
+            mend = "complete it, or leave these ratings out with data.unknown_items=leave-out"
             if unknown == "error":
-                raise DataError(
-                    f"{problem} the catalogue lacks; complete it, or leave these ratings out with "
-                    "data.unknown_items=leave-out"
-                )
+                raise DataError(f"{problem} the catalogue lacks; {mend}")
             notes = (*notes, f"{problem} the catalogue lacks: they are left out.")
         kept = replace(self.take(known), item=item[known].astype(np.int32), n_items=len(labels))
         return replace(
             kept.take(np.lexsort((kept.item, kept.user, kept.client))),
-            item_labels=labels,
-            catalogue=catalogue.take(order),
+            item_labels=labels, catalogue=catalogue.take(order), notes=notes,
             public=self.public | {"catalogue"},
-            notes=notes,
-        )
+        )  # fmt: skip
 
     def to_raw(self, value: ArrayLike) -> NDArray[np.float64]:
         """Convert scaled values, such as predictions, back to the scale of the source."""
@@ -198,15 +179,9 @@ class Ratings:
 
     @classmethod
     def from_arrays(
-        cls,
-        user: ArrayLike,
-        item: ArrayLike,
-        value: ArrayLike | None = None,
-        *,
-        time: ArrayLike | None = None,
-        client: ArrayLike | None = None,
-        **options: Any,
-    ) -> Self:
+        cls, user: ArrayLike, item: ArrayLike, value: ArrayLike | None = None, *,
+        time: ArrayLike | None = None, client: ArrayLike | None = None, **options: Any,
+    ) -> Self:  # fmt: skip
         """Build ratings from columns of equal length, with any labels for users and items.
 
         Args:
@@ -229,21 +204,16 @@ class Ratings:
 
     @classmethod
     def from_frame(
-        cls,
-        frame: Any,
-        *,
-        user: Column = "user",
-        item: Column = "item",
-        value: Column = "rating",
-        time: Column = "time",
-        client: Column = "client",
-        **options: Any,
-    ) -> Self:
-        """Build ratings from anything with named columns: pandas, polars, Arrow, a dict of lists.
+        cls, frame: Any, *, user: Column = "user", item: Column = "item",
+        value: Column = "rating", time: Column = "time", client: Column = "client",
+        decimal_comma: bool = False, **options: Any,
+    ) -> Self:  # fmt: skip
+        """Build ratings from anything with named columns: pandas, Polars, Arrow, a dict of lists.
 
         A column of another name is found as in a table that is read from a file: by its usual
         names, else by its place. ``value=None`` is for clicks without values; without times,
-        ``time=None``. Further options are those of :meth:`from_table`.
+        ``time=None``. With `decimal_comma`, numbers in columns of text are written as ``3,5``.
+        Further options are those of :meth:`from_table`.
 
         Raises:
             ConfigError: If a column is not there, or has to be named; names all that are missing.
@@ -256,51 +226,43 @@ class Ratings:
         given: dict[str, Any] = {
             role: "none" if name is None else name for role, name in asked.items() if name != role
         }
-        return cls.from_table(read_table(frame, TableFormat(**given)), **options)
+        wanted = TableFormat(**given, decimal_comma=decimal_comma)
+        return cls.from_table(read_table(frame, wanted), **options)
 
     @classmethod
     def from_table(
-        cls,
-        table: Table,
-        *,
-        users: ArrayLike | None = None,
-        items: ArrayLike | None = None,
-        scale: Scale | None = None,
-        feedback: Feedback = "auto",
-        count_cap: float = COUNT_CAP,
-        duplicates: Duplicates = "last",
-        name: str = "ratings",
+        cls, table: Table, *, users: ArrayLike | None = None, items: ArrayLike | None = None,
+        scale: Scale | str | None = None, feedback: Feedback = "auto",
+        count_cap: float = COUNT_CAP, duplicates: Duplicates = "last", name: str = "ratings",
         usual: Scale = "minmax",
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         """Build ratings from a table that was read.
 
         Args:
             table: Who rated what, and when.
             users: Labels of all users, if some have no rating.
             items: Labels of all items, if some have no rating; the public catalogue.
-            scale: How raw values become [0, 1]; bounds are public. By default as is `usual`,
-                unless the values look like counts or one of them like a mistake: then it is asked
-                for.
+            scale: How raw values become [0, 1]; bounds, as two numbers or ``LOW:HIGH``, are
+                public. By default as is `usual`, unless the values look like counts or one of
+                them like a mistake: then it is asked for.
             feedback: ``clicks``: values are counts, such as plays or hours, and weigh the clicks
                 by ``log(1 + count)``; ``auto``: what the name of their column says.
             count_cap: The largest count that counts; public, as bounds are.
-            duplicates: Which rating is kept when a user rated an item twice.
+            duplicates: Which rating is kept when a user rated an item twice: by default the
+                latest by time if there are times, else the last in the table.
             name: Name of this set in reports.
             usual: The scale of values about which nothing is asked.
         """
         refuse_unless(isinstance(name, str), "name", name, "text")
-        possible = get_args(Feedback)
-        ConfigError.unless(feedback in possible, "feedback", feedback, " or ".join(possible))
-        if feedback == "auto" and table.counts and scale is None:
-            feedback = "clicks"
-        raw, when, length = table.rating, table.time, len(table.user)
-        if raw is not None and feedback == "clicks":
-            scaled, known = weights(raw, count_cap)
-        else:
-            if raw is not None and scale is None:
-                ask_for_a_scale(raw)
-            implied = "minmax" if raw is None else usual
-            scaled, known = scaled_values(raw, length, implied if scale is None else scale)
+        for option, chosen, possible in (
+            ("feedback", feedback, get_args(Feedback)),
+            ("duplicates", duplicates, get_args(Duplicates)),
+        ):
+            ConfigError.unless(chosen in possible, option, chosen, " or ".join(possible))
+        counts = feedback == "clicks" or (feedback == "auto" and table.counts and scale is None)
+        scaled, known = scaled_values(
+            table.rating, len(table.user), scale, usual, count_cap if counts else None
+        )
         user = table.user if users is None else table.user.among(users, "users")
         item = table.item if items is None else table.item.among(items, "items")
         client_of_user = np.arange(len(user.names), dtype=np.int32)
@@ -309,36 +271,26 @@ class Ratings:
         place = np.empty_like(client_of_user)  # of each user, in the order of clients
         place[np.argsort(client_of_user, kind="stable")] = np.arange(len(place))
         pair = place[user.index].astype(np.int64) * len(item.names) + item.index
-        rows, scaled = _without_duplicates(pair, scaled, when, duplicates)
-        if len(rows) < length:
+        rows, scaled = _without_duplicates(pair, scaled, table.time, duplicates)
+        if repeated := len(pair) - len(rows):
             kept = "their mean" if duplicates == "mean" else f"the {duplicates}"
-            problem = f"{length - len(rows):,} of {length:,} rows repeat a user and an item"
+            problem = f"{repeated:,} of {len(pair):,} rows repeat a user and an item"
             known["notes"] += (f"{problem}: {kept} counts.",)
         if items is not None:
             known["public"] |= {"catalogue"}
         return cls(
-            user=user.index[rows],
-            item=item.index[rows],
-            value=scaled.astype(np.float32),
-            time=None if when is None else when[rows],
-            client_of_user=client_of_user,
-            n_items=len(item.names),
-            user_labels=user.names,
-            item_labels=item.names,
-            name=name,
-            **known,
-        )
+            user=user.index[rows], item=item.index[rows], value=scaled.astype(np.float32),
+            time=None if table.time is None else table.time[rows],
+            client_of_user=client_of_user, n_items=len(item.names),
+            user_labels=user.names, item_labels=item.names, name=name, **known,
+        )  # fmt: skip
 
 
 def _without_duplicates(
-    pair: NDArray[np.int64],
-    value: NDArray[np.float64],
-    time: NDArray[np.float64] | None,
+    pair: NDArray[np.int64], value: NDArray[np.float64], time: NDArray[np.float64] | None,
     rule: Duplicates,
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:  # fmt: skip
     """The rows to keep, in the order of their user-item pairs, and their values."""
-    if rule not in ("last", "first", "mean", "error"):
-        raise ConfigError(f"duplicates={rule!r}: expected 'last', 'first', 'mean' or 'error'")
     order = np.argsort(pair, kind="stable") if time is None else np.lexsort((time, pair))
     begins = np.flatnonzero(np.diff(pair[order], prepend=-1))
     if len(begins) == len(order):

@@ -45,12 +45,64 @@ def as_scale(given: Any) -> Scale:
     return low, high
 
 
-def ask_for_a_scale(raw: NDArray[np.float64]) -> None:
-    """Refuse to guess the scale of values that look like counts, or have one far outside.
+def scaled_values(
+    raw: NDArray[np.float64] | None, length: int, scale: Any, usual: Scale, cap: float | None
+) -> tuple[NDArray[np.float64], dict[str, Any]]:
+    """Return values on the scale of 0 to 1, and what is known about the scale.
+
+    With a `cap` they are counts, which become weights. If there are no values, or all are the
+    same and above 0, they are clicks. Without a `scale` it is as is `usual`.
 
     Raises:
-        DataError: If they do; says what to state.
+        DataError: If a value is outside the scale, or the scale has to be asked for.
     """
+    asked = None if scale is None else as_scale(scale)
+    click = "each row counts as a click (implicit feedback), with the value 1."
+    clicks = {"low": 0.0, "high": 1.0, "implicit": True, "public": frozenset({"scale"})}
+    if raw is None:
+        fits = not isinstance(asked, tuple) or asked == (0, 1)
+        ConfigError.unless(fits, "scale", scale, "nothing, or 0 and 1, as there are no values")
+        return np.ones(length), clicks | {"notes": (f"There is no rating column: {click}",)}
+    if cap is not None:
+        how = f"weighted by log(1 + count), up to a count of {cap:g}"
+        return _weights(raw, cap), clicks | {"notes": (f"Each row counts as clicks: {how}.",)}
+    if asked is None:
+        _ask_for_a_scale(raw)
+    alike = length > 1 and bool((raw == raw[0]).all())
+    low, high = asked if isinstance(asked, tuple) else (0.0, 1.0)
+    if not isinstance(asked, tuple) and length:
+        if alike and raw[0] > 0:
+            note = f"All ratings are the same: {click}"
+            return np.ones(length), clicks | {"notes": (note,), "public": frozenset()}
+        to_zero = (asked or usual) == "minmax"
+        low, high = float(raw.min()) if to_zero else 0.0, float(raw.max())
+        if high / 2 - low / 2 > 1e300 or (high <= 0 and not to_zero):
+            problem = "the values cannot be divided by the largest or are too far apart"
+            raise DataError(f"{problem}; are they ratings? Give bounds with scale=(low, high)")
+    outside = np.flatnonzero(~((raw >= low) & (raw <= high)))
+    if outside.size:
+        raise DataError(
+            f"{outside.size} of {length} values lie outside the scale [{low:g}, {high:g}], "
+            f"the first in row {outside[0] + 1}"
+        )
+    note = "All ratings have the same value: there is nothing to learn from them."
+    known = {"low": low, "high": high, "notes": (note,) if alike else ()}
+    public = frozenset({"scale"} if isinstance(asked, tuple) else ())
+    return (raw - low) / ((high - low) or 1.0), known | {"public": public}
+
+
+def _weights(counts: NDArray[np.float64], cap: float) -> NDArray[np.float64]:
+    """Return the weights of clicks by their counts, from 0 to 1."""
+    ConfigError.unless(0 < cap < np.inf, "count_cap", cap, "a number above 0")
+    if counts.min(initial=0.0) < 0:
+        row = int((counts < 0).argmax()) + 1
+        raise DataError(f"a count is below 0, first in row {row}; expected 0 or more")
+    found: NDArray[np.float64] = np.log1p(np.minimum(counts, cap)) / np.log1p(cap)
+    return found
+
+
+def _ask_for_a_scale(raw: NDArray[np.float64]) -> None:
+    """Refuse to guess the scale of values that look like counts, or have one far outside."""
     if len(raw) < _FEWEST_JUDGED:
         return
     levels = np.unique(raw)
@@ -73,56 +125,3 @@ def ask_for_a_scale(raw: NDArray[np.float64]) -> None:
 def _has_a_tail(values: NDArray[np.float64]) -> bool:
     """Return whether values are distributed as counts are: most are small, and a few are large."""
     return bool(values.min() >= 0 and values.max() > max(_TAIL, _TAIL * float(np.median(values))))
-
-
-def weights(counts: NDArray[np.float64], cap: float) -> tuple[NDArray[np.float64], dict[str, Any]]:
-    """Return the weights of clicks by their counts, and what is known about them."""
-    ConfigError.unless(0 < cap < np.inf, "count_cap", cap, "a number above 0")
-    if counts.min(initial=0.0) < 0:
-        row = int((counts < 0).argmax()) + 1
-        raise DataError(f"a count is below 0, first in row {row}; expected 0 or more")
-    note = f"Each row counts as clicks: weighted by log(1 + count), up to a count of {cap:g}."
-    known = {"low": 0.0, "high": 1.0, "implicit": True, "notes": (note,)}
-    weights = np.log1p(np.minimum(counts, cap)) / np.log1p(cap)
-    return weights, known | {"public": frozenset({"scale"})}
-
-
-def scaled_values(
-    raw: NDArray[np.float64] | None, length: int, scale: Any
-) -> tuple[NDArray[np.float64], dict[str, Any]]:
-    """Return values on the scale of 0 to 1, and what is known about the scale.
-
-    If there are no values, or all are the same and above 0, they are clicks.
-    """
-    scale = as_scale(scale)
-    given = raw is None or not isinstance(scale, str)
-    if raw is None and not isinstance(scale, str) and scale != (0, 1):
-        expected = "nothing, or 0 and 1, as there are no values"
-        raise ConfigError(f"scale = {quoted(scale)}: expected {expected}")
-    public = frozenset({"scale"} if given else ())
-    alike = raw is not None and length > 1 and bool((raw == raw[0]).all())
-    if raw is None or (alike and not given and raw[0] > 0):
-        why = "There is no rating column" if raw is None else "All ratings are the same"
-        note = f"{why}: each row counts as a click (implicit feedback), with the value 1."
-        known = {"low": 0.0, "high": 1.0, "implicit": True, "notes": (note,)}
-        return np.ones(length), known | {"public": public}
-    if alike and not given:
-        raise DataError(
-            f"all {length:,} values are the same and not above 0, so that there is "
-            "nothing to learn; give values that differ, or bounds with scale=(low, high)"
-        )
-    low, high = (0.0, 1.0) if isinstance(scale, str) else scale
-    if isinstance(scale, str) and length:
-        low, high = 0.0 if scale == "max" else float(raw.min()), float(raw.max())
-        if high / 2 - low / 2 > 1e300 or (scale == "max" and high <= 0):
-            problem = "the values cannot be divided by the largest or are too far apart"
-            raise DataError(f"{problem}; are they ratings? Give bounds with scale=(low, high)")
-    outside = np.flatnonzero(~((raw >= low) & (raw <= high)))
-    if outside.size:
-        raise DataError(
-            f"{outside.size} of {length} values lie outside the scale [{low:g}, {high:g}], "
-            f"the first in row {outside[0] + 1}"
-        )
-    note = "All ratings have the same value: there is nothing to learn from them."
-    known = {"low": low, "high": high, "notes": (note,) if alike else (), "public": public}
-    return (raw - low) / ((high - low) or 1.0), known

@@ -24,8 +24,8 @@ def deal_users(ratings: Ratings, clients: int, *, seed: int) -> Ratings:
     This is how the paper turns the 6,040 users of MovieLens 1M into 605 clients. Privacy then
     protects a client with all its users.
     """
-    if not 1 <= clients <= max(ratings.n_users, 1):
-        raise ConfigError(f"clients={clients}: expected 1 to {ratings.n_users} (the users)")
+    expected = f"1 to {ratings.n_users} (the users)"
+    ConfigError.unless(1 <= clients <= max(ratings.n_users, 1), "clients", clients, expected)
     shuffled = np.random.default_rng([seed, 0xC11E]).permutation(ratings.n_users)
     client_of_user = np.empty(ratings.n_users, dtype=np.int32)
     client_of_user[shuffled] = np.arange(ratings.n_users) % clients
@@ -102,24 +102,18 @@ class Split:
         draw = np.random.default_rng([seed, 0xA51D]).random(len(self.train))
         rank, sizes = _rank_within(self.train.client, draw, self.train.n_clients)
         aside = rank < np.floor(share * sizes + 1e-9)[self.train.client]
-        kept, kept_aside = (
+        parts = [
             replace(self, train=self.train.take(mask), arrival=self.arrival[mask])
             for mask in (~aside, aside)
-        )
-        return kept, kept_aside
+        ]
+        return parts[0], parts[1]
 
 
 def split_ratings(
-    ratings: Ratings,
-    *,
-    seed: int,
-    rounds: int,
-    train_share: float = 0.8,
-    within: Within = "user",
-    leave_last: int = 1,
-    initial_share: float = 0.5,
+    ratings: Ratings, *, seed: int, rounds: int, train_share: float = 0.8,
+    within: Within = "user", leave_last: int = 1, initial_share: float = 0.5,
     arrival: Arrival = "random",
-) -> Split:
+) -> Split:  # fmt: skip
     """Hold out a test set, and let part of the training ratings arrive over time.
 
     A user's only rating belongs to the training set, however the others are held out.
@@ -153,17 +147,14 @@ def split_ratings(
         (8, 2, 4)
     """
     for name, share in (("train_share", train_share), ("initial_share", initial_share)):
-        if not 0 < share <= 1:
-            raise ConfigError(f"{name}={share}: expected a number above 0 and at most 1")
+        ConfigError.unless(0 < share <= 1, name, share, "a number above 0 and at most 1")
     for name, number in (("rounds", rounds), ("leave_last", leave_last)):
-        if number < 1:
-            raise ConfigError(f"{name}={number}: expected at least 1")
+        ConfigError.unless(number >= 1, name, number, "at least 1")
     for name, chosen, possible in (
         ("within", within, get_args(Within)),
         ("arrival", arrival, get_args(Arrival)),
     ):
-        if chosen not in possible:
-            raise ConfigError(f"{name}={chosen!r}: expected {' or '.join(map(repr, possible))}")
+        ConfigError.unless(chosen in possible, name, chosen, " or ".join(possible))
     if not len(ratings):
         raise DataError(f"{ratings.name}: has no ratings to split")
     generator = np.random.default_rng([seed, 0x5917])
@@ -212,11 +203,9 @@ def _times(ratings: Ratings, asked: str) -> NDArray[np.float64]:
 
 
 def _rank_within(
-    group: IntArray,
-    draw: NDArray[np.float64],
-    n_groups: int,
+    group: IntArray, draw: NDArray[np.float64], n_groups: int,
     when: NDArray[np.float64] | None = None,
-) -> tuple[IntArray, NDArray[np.int64]]:
+) -> tuple[IntArray, NDArray[np.int64]]:  # fmt: skip
     """Rank of each row in its group, by time if given and then by draw, and the groups' sizes."""
     sizes = np.bincount(group, minlength=n_groups)
     order = np.lexsort((draw, group) if when is None else (draw, when, group))

@@ -9,8 +9,6 @@ factorization have the proportions of MovieLens 100K: there is about as much to 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +24,6 @@ _ITEM_SPREAD = 0.54
 _TASTE_SPREAD = 0.45
 _ACTIVITY_SPREAD = 0.9  # standard deviation of the logarithm of a user's number of ratings
 _RACED = 1 << 21  # pairs of user and item that race at a time, to bound the memory
-_DENSE_SHARE = 8  # a user who rated over 1/8 of the items draws from all items at once
-_MAX_REDRAWS = 60
 _GENRE_FROM = 0.6  # standard deviations from which an item belongs to one: about a quarter
 _NOUNS = {  # by genre: the first two are high and low on the first hidden factor, and so on
     "Comedy": "Understudy Picnic Landlady Honeymoon Accordion Nephew Casserole Umbrella",
@@ -53,39 +49,14 @@ _ADJECTIVES = (
 )
 
 
-class _Likes(NamedTuple):
-    """How well items suit users: the product of hidden factors, less what all items lack."""
-
-    users: NDArray[np.float32]
-    items: NDArray[np.float32]
-    reluctance: float = 0.0
-
-    def of_pairs(self, who: NDArray[Any], what: NDArray[Any]) -> NDArray[np.float64]:
-        """Return it for pairs of a user and an item."""
-        total = np.full(len(who), -self.reluctance)
-        for factor in range(self.users.shape[1]):  # less memory than all factors at once
-            total += self.users[who, factor] * self.items[what, factor]
-        return total
-
-
 def synthetic_ratings(
-    *,
-    clients: int = 1000,
-    items: int = 500,
-    ratings_per_client: int = 40,
-    dim: int = 4,
-    users_per_client: int = 1,
-    noise: float = 0.87,
-    choosy: float = 0.0,
-    reluctance: float = 0.0,
-    genre_share: float = 0.5,
-    seed: int = 0,
-    name: str = "synthetic",
-    catalogue: bool = False,
-) -> Ratings:
+    *, clients: int = 1000, items: int = 500, ratings_per_client: int = 40, dim: int = 4,
+    users_per_client: int = 1, noise: float = 0.87, choosy: float = 0.0, reluctance: float = 0.0,
+    genre_share: float = 0.5, seed: int = 0, name: str = "synthetic", catalogue: bool = False,
+) -> Ratings:  # fmt: skip
     """Draw ratings of `clients` clients that are a function of the arguments alone.
 
-    Time and memory grow with the number of ratings, not with clients times items.
+    Memory grows with the number of ratings, time with the users times the items.
 
     Args:
         clients: Number of clients.
@@ -139,31 +110,23 @@ def synthetic_ratings(
     strength *= _TASTE_SPREAD / max(float(np.linalg.norm(strength)), 1e-12)
     user_factors = generator.normal(0, np.sqrt(strength), (users, dim)).astype(np.float32)
     item_factors = generator.normal(0, np.sqrt(strength), (items, dim)).astype(np.float32)
-    likes = None
-    if choosy and dim:
-        scaled = choosy / float(np.sum(strength**2) ** 0.5) * user_factors
-        likes = _Likes(scaled, item_factors, reluctance)
     user = np.repeat(np.arange(users, dtype=np.int32), counts)
-    item = _draw_items(generator, counts, popularity, likes)
+    odds = choosy / max(float(np.linalg.norm(strength)), 1e-12) * user_factors
+    item = _draw_items(generator, counts, popularity, odds, item_factors, reluctance)
     # Popular items would shift the mean.
     stars = user_bias[user] + (item_bias[item] - float(popularity @ item_bias)) + _MEAN
-    stars += _Likes(user_factors, item_factors).of_pairs(user, item)
+    for factor in range(dim):  # less memory than all factors at once
+        stars += user_factors[user, factor] * item_factors[item, factor]
     stars += generator.normal(0, noise, len(stars))
+    value = (np.clip(np.rint(stars), 1, 5) / 5).astype(np.float32)
     return Ratings(
-        user=user,
-        item=item,
-        value=(np.clip(np.rint(stars), 1, 5) / 5).astype(np.float32),
-        time=None,
+        user=user, item=item, value=value, time=None,
         client_of_user=np.repeat(np.arange(clients, dtype=np.int32), users_per_client),
-        n_items=items,
-        low=0.0,
-        high=5.0,
-        user_labels=np.arange(users),
-        item_labels=np.arange(items),
-        name=name,
+        n_items=items, low=0.0, high=5.0, user_labels=np.arange(users),
+        item_labels=np.arange(items), name=name,
         public=frozenset({"scale", "catalogue"}),  # both are settings, not data
         catalogue=_catalogue(item_factors, genre_share, seed) if catalogue else None,
-    )
+    )  # fmt: skip
 
 
 def _catalogue(item_factors: NDArray[np.float32], share: float, seed: int) -> Catalogue:
@@ -239,59 +202,24 @@ def _popularity(generator: np.random.Generator, items: int) -> NDArray[np.float6
 
 
 def _draw_items(
-    generator: np.random.Generator,
-    counts: NDArray[np.int64],
-    popularity: NDArray[np.float64],
-    likes: _Likes | None,
-) -> NDArray[np.int32]:
-    """Return distinct items for each user, ``counts[user]`` of them, sorted by user.
+    generator: np.random.Generator, counts: NDArray[np.int64], popularity: NDArray[np.float64],
+    odds: NDArray[np.float32], item_factors: NDArray[np.float32], reluctance: float,
+) -> NDArray[np.int32]:  # fmt: skip
+    """Return distinct items for each user, ``counts[user]`` of them, sorted by user and item.
 
-    Items come along by popularity, and are taken with the chance that `likes` gives them, whose
-    product of factors is the logarithm of odds. Users with few ratings draw with replacement, and
-    draw again what they already had; those with a large share of the items are handled by a race
-    of all items. Both give the same distribution, in time proportional to the ratings.
+    Items come along by popularity, and are taken with a chance whose log-odds are the product of
+    the user's `odds` and the item's factors, less the reluctance. All items race: those that
+    arrive first are taken, which is the same as drawing without replacement.
     """
-    items = len(popularity)
-    cumulative = np.cumsum(popularity)
-    # Of what comes along, reluctant users take the fewer.
-    light = counts * _DENSE_SHARE * np.exp(0.0 if likes is None else likes.reluctance) <= items
-    pairs = np.empty(0, dtype=np.int64)  # user * items + item, sorted
-    missing = np.where(light, counts, 0)
-    for _ in range(_MAX_REDRAWS):
-        if not missing.any():
-            break
-        who = np.repeat(np.arange(len(counts)), missing)
-        drawn = np.searchsorted(cumulative, generator.random(len(who)), side="right")
-        drawn = np.minimum(drawn, items - 1)
-        if likes is not None:
-            taken = generator.random(len(who)) < expit(likes.of_pairs(who, drawn))
-            who, drawn = who[taken], drawn[taken]
-        fresh = np.setdiff1d(who * items + drawn, pairs)
-        pairs = np.sort(np.concatenate([pairs, fresh]), kind="stable")
-        missing = missing - np.bincount(fresh // items, minlength=len(counts))
-    racing = np.flatnonzero(~light | (missing > 0))
-    pairs = pairs[~np.isin(pairs // items, racing)]
-    raced = _race(generator, racing, counts[racing], popularity, likes)
-    return (np.sort(np.concatenate([pairs, *raced]), kind="stable") % items).astype(np.int32)
-
-
-def _race(
-    generator: np.random.Generator,
-    racing: NDArray[np.int64],
-    counts: NDArray[np.int64],
-    popularity: NDArray[np.float64],
-    likes: _Likes | None,
-) -> Iterator[NDArray[np.int64]]:
-    """Yield pairs of these users and the items with the smallest exponential arrival times."""
-    items = len(popularity)
+    items, found = len(popularity), list[NDArray[np.int32]]()
     height = max(1, _RACED // items)
-    for first in range(0, len(racing), height):
-        who, wanted = racing[first : first + height], counts[first : first + height]
-        arrival = generator.exponential(size=(len(who), items)) / popularity
-        if likes is not None:
-            arrival /= np.maximum(
-                expit(likes.users[who] @ likes.items.T - likes.reluctance), 1e-12
-            )
-        order = np.argsort(arrival, axis=1)
-        row, place = np.nonzero(np.arange(items) < wanted[:, None])
-        yield who[row] * items + order[row, place]
+    for first in range(0, len(counts), height):
+        wanted = counts[first : first + height, None]
+        arrival = generator.exponential(size=(len(wanted), items)) / popularity
+        if odds.any():
+            likes = odds[first : first + height] @ item_factors.T
+            arrival /= np.maximum(expit(likes - reluctance), 1e-12)
+        taken = np.zeros(arrival.shape, dtype=bool)
+        np.put_along_axis(taken, arrival.argsort(axis=1), np.arange(items) < wanted, axis=1)
+        found.append(np.nonzero(taken)[1].astype(np.int32))
+    return np.concatenate(found)

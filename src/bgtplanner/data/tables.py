@@ -6,26 +6,27 @@ Every column is coded: each distinct cell is read once, however many rows it sta
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bgtplanner.data.columns import ROLES, Column, find_columns, has_header, is_count
-from bgtplanner.data.files import DELIMITERS, OpenTable, open_frame, open_table
-from bgtplanner.errors import ConfigError, DataError
+from bgtplanner.data.columns import ROLES, Column, find_columns, is_count
+from bgtplanner.data.files import DELIMITERS, OpenTable, open_table
+from bgtplanner.errors import DataError
 from bgtplanner.text import LONGEST_LABEL, MOST_LABELS
 
 _IDS = ("user", "item", "client")
 _YEAR_1980, _YEAR_2100 = 315_532_800, 4_102_444_800  # in seconds
 _WHOLE = "^(0|[1-9][0-9]{0,17})$"  # a number that is written as it is read
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE | re.ASCII)
 _Refuse = Callable[[NDArray[np.bool_], str], None]
 
 
@@ -37,13 +38,11 @@ class TableFormat:
         delimiter: One character, or ``::``; also ``tab``, ``comma``, ``semicolon``, ``space``.
         header: Whether the first row holds names; by default, if its rating is not a number.
         user: Column of the user, by name or position from 0. By default it is found by its usual
-            names, else it is the first column.
-        item: Column of the item; by default likewise, else the second.
-        rating: Column of the rating; by default likewise, else the third. ``"none"``: rows are
-            clicks, plays or purchases without one, as they are by default if no column is left
-            for it.
-        time: Column of the time, in numbers or ISO dates, or ``"none"``; by default found by name.
-        client: Column of the client; by default found by name only.
+            names, else it is the first column; `item` likewise, else the second.
+        rating: Column of the rating; likewise, else the third. ``"none"``: rows are clicks, plays
+            or purchases without one, as they are by default if no column is left for it.
+        time: Column of the time, in numbers or ISO dates, or ``"none"``; by default found by its
+            usual names only, as is that of the `client`.
         whole_ids: Whether users and items must be plain integers, not text.
         bounds: Smallest and largest allowed rating.
         decimal_comma: Whether numbers are written as ``3,5``.
@@ -96,10 +95,9 @@ class Labels:
             raise DataError(f"there are labels that are not among the given {name}")
         return Labels(names, place[self.index].astype(np.int32))
 
-    def take(self, rows: NDArray[np.bool_]) -> Labels:
+    def __getitem__(self, rows: NDArray[np.bool_]) -> Labels:
         """Return the labels of some rows, without those that no row has any more."""
-        used = Labels.from_column(self.index[rows])
-        return Labels(self.names[used.names], used.index)
+        return Labels.from_column(self.rows()[rows])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -119,13 +117,8 @@ class Table:
 
     def take(self, rows: NDArray[np.bool_]) -> Self:
         """Return only the given rows."""
-        taken: dict[str, Any] = {}
-        for role in ROLES:
-            if isinstance(column := getattr(self, role), Labels):
-                taken[role] = column.take(rows)
-            elif column is not None:
-                taken[role] = column[rows]
-        return replace(self, **taken)
+        columns = {role: getattr(self, role) for role in ROLES}
+        return replace(self, **{role: of[rows] for role, of in columns.items() if of is not None})
 
 
 def read_table(source: Any, table_format: TableFormat | None = None) -> Table:
@@ -149,67 +142,42 @@ def read_table(source: Any, table_format: TableFormat | None = None) -> Table:
         >>> table.user.rows().tolist(), table.item.rows().tolist(), table.rating.tolist()
         (['ann', 'bob'], [10, 10], [4.5, 2.0])
     """
-    import pyarrow as pa
-
     wanted = table_format or TableFormat()
     if isinstance(source, str | Path):
         among = [of for of in DELIMITERS if of != "," or not wanted.decimal_comma]
         table = open_table(Path(source), wanted.delimiter, among=among)
     else:
-        table = open_frame(source)
+        table = OpenTable.from_frame(source)
     if len(table.first) < 2:
-        problem = "expected at least 3 columns (2 for clicks without ratings) separated by tab, "
-        problem += "'::', ';', ',', '|' or space"
-        raise DataError(problem, path=table.path, line=table.line)
-    place, header = _places(table, wanted)
+        problem = "expected at least 3 columns (2 for clicks without ratings)"
+        between = "separated by tab, '::', ';', ',', '|' or space"
+        raise DataError(f"{problem} {between}", path=table.path, line=table.line)
+    given: dict[str, Column] = {role: getattr(wanted, role) for role in ROLES}
+    header = wanted.header if table.delimiter else True
+    place, header = find_columns(table.first, given, header, where=table.path or "frame")
     guessed = wanted.unnamed_times and not header and wanted.time is None
     if guessed and len(table.first) > 3 and 3 not in place.values():
         place["time"] = 3
-    columns = dict(zip(place, table.columns(list(place.values()), header=header), strict=True))
-    if guessed and "time" in columns and not _are_times(columns["time"]):
-        del columns["time"]
-    if table.path is not None and not len(columns["user"]):
+    cells = dict(zip(place, table.columns(list(place.values()), header=header), strict=True))
+    if guessed and "time" in cells and not _are_times(cells["time"]):
+        del cells["time"]
+    if table.path is not None and not len(cells["user"]):
         raise DataError("there are names of columns and no ratings", path=table.path)
     found: dict[str, Any] = dict.fromkeys(ROLES)
-    before = int(header and table.delimiter is not None)  # rows above the first rating
-    for role in list(columns):
-        column = columns.pop(role)  # they are large
-
-        def refuse(bad: NDArray[np.bool_], problem: str, role: str = role) -> None:
-            if bad.any():
-                raise table.fault(int(bad.argmax()) + before, place[role], problem)
-
-        try:
-            if role in _IDS:
-                found[role] = _ids(column, refuse, wanted.whole_ids)
-            else:
-                comma = wanted.decimal_comma
-                found[role] = _numbers(column, refuse, dates=role == "time", comma=comma)
-        except pa.ArrowException:
-            problem = f"column {place[role] + 1} cannot be read; expected text or numbers"
-            raise DataError(problem, path=table.path) from None
+    for role in list(cells):
+        column = cells.pop(role)  # they are large
+        refuse = partial(table.refuse, place[role], header)
+        if role in _IDS:
+            found[role] = labels_of(column, refuse, whole_only=wanted.whole_ids)
+        else:
+            found[role] = _numbers(column, refuse, role == "time", wanted.decimal_comma)
         if role == "rating" and wanted.bounds is not None:
             low, high = wanted.bounds
             expected = f"from {low:g} to {high:g}" if np.isfinite(high) else f"at least {low:g}"
             outside = ~((found[role] >= low) & (found[role] <= high))
             refuse(outside, f"is out of range: expected a rating {expected}")
-        if role in _IDS and len(found[role].names) > MOST_LABELS:
-            raise DataError(f"names more than {MOST_LABELS:,} {role}s", path=table.path)
     counts = header and "rating" in place and is_count(table.first[place["rating"]])
     return Table(**found, counts=counts)
-
-
-def _places(table: OpenTable, wanted: TableFormat) -> tuple[dict[str, int], bool]:
-    """Return the position of every column in use, by role, and whether there is a header."""
-    given: dict[str, Column] = {role: getattr(wanted, role) for role in ROLES}
-    where, header = "frame" if table.path is None else table.path, wanted.header
-    if table.delimiter is None:
-        header = True
-    elif header is None:
-        header = has_header(table.first, given, where)
-    elif not header and any(isinstance(of, str) and of != "none" for of in given.values()):
-        raise ConfigError("columns are given by name, but data.header says there is no header")
-    return find_columns(table.first, given, header=header, where=where), header
 
 
 def _are_times(column: Any) -> bool:
@@ -224,33 +192,31 @@ def _are_times(column: Any) -> bool:
     return any(_YEAR_1980 * unit <= low <= high < _YEAR_2100 * unit for unit in (1, 1000))
 
 
-def _ids(column: Any, refuse: _Refuse, whole_only: bool) -> Labels:
-    """Return a column as labels: integers if all of them are, else text."""
+def labels_of(column: Any, refuse: _Refuse, *, whole_only: bool = False) -> Labels:
+    """Return a column as labels: integers if all of them are, else text.
+
+    Of an OpenTable, `refuse` is the method of this name, with column and header.
+    """
     import pyarrow as pa
     from pyarrow import compute
 
     if pa.types.is_floating(column.type):
         column = compute.if_else(compute.is_finite(column), column, None)
     rows, cells = _coded(column, refuse)
-    cells = cells.cast(pa.string())
-    names = compute.utf8_trim_whitespace(cells)
-    length = _numpy(compute.binary_length(names))
+    names = cells.cast(pa.string())
     whole = _numpy(compute.match_substring_regex(names, _WHOLE))
-    for bad, problem in (
-        (length == 0, "is empty"),
-        (length > LONGEST_LABEL, f"is longer than {LONGEST_LABEL} bytes"),
-        (whole_only & ~whole, "is not a whole number"),
-        (_numpy(compute.match_substring(names, "\0")), "holds a zero byte"),
-        (_numpy(compute.match_substring_regex(cells, r'^\s+"')), "has a blank before its quote"),
-    ):
-        if bad.any():
-            refuse(bad[rows], problem)
+    long = _numpy(compute.binary_length(names)) > LONGEST_LABEL
+    refuse(long[rows], f"is longer than {LONGEST_LABEL} bytes")
+    refuse(_numpy(compute.match_substring(names, "\0"))[rows], "holds a zero byte")
+    if whole_only:
+        refuse(~whole[rows], "is not a whole number")
     found = _numpy(names.cast(pa.int64())) if whole.all() else _numpy(names).astype(np.str_)
     labels = Labels.from_column(found)
+    refuse(labels.index[rows] >= MOST_LABELS, f"is one of more than {MOST_LABELS:,} labels")
     return Labels(labels.names, labels.index[rows])
 
 
-def _numbers(column: Any, refuse: _Refuse, *, dates: bool, comma: bool) -> NDArray[np.float64]:
+def _numbers(column: Any, refuse: _Refuse, dates: bool, comma: bool) -> NDArray[np.float64]:
     """Return numbers, exactly as ``float`` reads them; times may be dates, in seconds."""
     import pyarrow as pa
     from pyarrow import compute
@@ -259,30 +225,35 @@ def _numbers(column: Any, refuse: _Refuse, *, dates: bool, comma: bool) -> NDArr
     if pa.types.is_timestamp(cells.type) or pa.types.is_date(cells.type):
         moment = cells.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
         cells = compute.divide(moment.cast(pa.float64()), 1e6)
-    if str(cells.type) in ("string", "large_string", "string_view"):
-        cells = cells.cast(pa.string())
-        cells = compute.replace_substring(cells, ",", ".") if comma else cells
+    if comma and pa.types.is_string(cells.type):
+        cells = compute.replace_substring(cells, ",", ".")
     try:
         numbers = _numpy(cells.cast(pa.float64()))
-    except pa.ArrowInvalid:
-        numbers = np.full(len(cells), np.nan)
-    if not np.isfinite(numbers).all():
-        numbers = np.empty(len(cells))
-        for place, cell in enumerate(cells.to_pylist()):  # some cell is a date, or invalid
-            try:
-                numbers[place] = _number(str(cell), dates=dates)
-            except ValueError as error:
-                refuse(rows == place, str(error))
+    except pa.ArrowInvalid:  # some cell is a date, written as Arrow does not know it, or invalid
+        numbers = np.array([_number(str(cell), dates) for cell in cells.to_pylist()])
+    expected = "neither a number nor a date" if dates else "not a number; expected one such as 3.5"
+    refuse(np.isnan(numbers)[rows], f"is {expected}")
+    refuse(np.isinf(numbers)[rows], "is not finite")
     return numbers[rows]
 
 
 def _coded(column: Any, refuse: _Refuse) -> tuple[NDArray[np.int32], Any]:
-    """Return which of its distinct cells each row of a column has, and these."""
+    """Return which of its distinct cells each row has, and these; blanks around text are gone."""
     import pyarrow as pa
+    from pyarrow import compute
 
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_duration(kind):
+        refuse(np.ones(max(len(column), 1), dtype=bool), "holds neither text nor numbers")
     refuse(_numpy(column.is_null()), "is empty")
     coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    return _numpy(coded.indices), coded.dictionary
+    rows, cells = _numpy(coded.indices), coded.dictionary
+    if str(cells.type) in ("string", "large_string", "string_view"):
+        odd = compute.match_substring_regex(cells.cast(pa.string()), r'^\s+"')
+        refuse(_numpy(odd)[rows], "has a blank before its quote")
+        cells = compute.utf8_trim_whitespace(cells.cast(pa.string()))
+        refuse((_numpy(compute.binary_length(cells)) == 0)[rows], "is empty")
+    return rows, cells
 
 
 def _numpy(array: Any) -> NDArray[Any]:
@@ -290,20 +261,12 @@ def _numpy(array: Any) -> NDArray[Any]:
     return np.asarray(array.to_numpy(zero_copy_only=False))
 
 
-def _number(cell: str, *, dates: bool) -> float:
-    """Return a cell as a number; a ValueError says what is wrong, but not what the cell holds."""
-    cell = cell.strip(" \t\n\r\v\f")
-    if not cell:
-        raise ValueError("is empty")
+def _number(cell: str, dates: bool) -> float:
+    """Return what a cell says, in seconds if it is a date; NaN if it is not a number."""
     if _NUMBER.fullmatch(cell):
-        if np.isfinite(number := float(cell)):
-            return number
-    elif not _NOT_FINITE.fullmatch(cell):
-        if not dates:
-            raise ValueError("is not a number; expected a figure such as 3.5")
-        try:
+        return float(cell)
+    with contextlib.suppress(ValueError, OverflowError):
+        if dates:
             moment = datetime.fromisoformat(cell)
             return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-        except (ValueError, OverflowError):
-            raise ValueError("is neither a number nor a date") from None
-    raise ValueError("is not finite")
+    return np.nan
