@@ -44,6 +44,7 @@ _WORD = re.compile(r"[^\W\d_]{3,}")
 _YEAR_IN_TITLE = re.compile(r"\((\d{4})\)\s*$")
 _YEAR_IN_DATE = re.compile(r"(?:^|\D)((?:1[5-9]|20)\d\d)(?:\D|$)")
 _BUCKETS = 256  # of words
+_LOOKED_AT = 1000  # rows, in search of a header
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +143,8 @@ def _features(name: str, cells: Sequence[Any]) -> _Made:
     filled = [text for text in texts if text]
     if not filled:
         return _Made(left_out="all of it is empty")
+    if filled[0].startswith(("http://", "https://")):
+        return _Made(left_out="addresses")
     if all(map(is_number, filled)):
         return _number(name, np.array([float(text) if text else np.nan for text in texts]))
     years = [_YEAR_IN_DATE.search(text) for text in texts]
@@ -302,8 +305,8 @@ def _header(table: OpenTable, wanted: ItemsFormat) -> tuple[Sequence[str], bool]
     Without names the label comes first, and then the title, if that is text.
     """
     first, names = table.first, wanted.columns
-    unnamed = len(first) == 1 or any(map(is_number, first))  # names are no numbers
-    if names is None and unnamed and usual_place(first, (*_IDS, *_TITLES)) is None:
+    named = usual_place(first, (*_IDS, *_TITLES)) is not None
+    if names is None and table.delimiter and not named and _is_a_row(first, table):
         names = ("item", *["title"] * (len(first) > 1 and not is_number(first[1])))
         names += tuple(f"column {at + 1}" for at in range(len(names), len(first)))
     problem = ""
@@ -315,6 +318,16 @@ def _header(table: OpenTable, wanted: ItemsFormat) -> tuple[Sequence[str], bool]
     if problem:
         raise DataError(problem, path=table.path, line=table.line)
     return names or first, names is None
+
+
+def _is_a_row(first: Sequence[str], table: OpenTable) -> bool:
+    """Return whether a first row is no header: a name is no number, and not in its own column."""
+    if len(first) == 1 or any(map(is_number, first)):
+        return True
+    rows = itertools.islice(table.rows(), 1, _LOOKED_AT)
+    return any(
+        cell and cell in row[at : at + 1] for _, row in rows for at, cell in enumerate(first)
+    )
 
 
 def _named(

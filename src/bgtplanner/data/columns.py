@@ -75,7 +75,7 @@ def find_columns(
         header = by_name or _has_header(first, given, where)
     elif by_name and not header:
         raise ConfigError("columns are given by name, but data.header says there is no header")
-    names = "no names" if any(map(is_number, first)) else ", ".join(map(repr, first))
+    names = "no names" if any(map(is_number, first)) else ", ".join(map(repr, first[:20]))
     usual = {role: usual_place(first, _USUAL_NAMES[role]) if header else None for role in ROLES}
     known = any(usual[role] is not None for role in _NEEDED)
     spare = len(first) - sum(at is not None for at in usual.values())  # columns of no known use

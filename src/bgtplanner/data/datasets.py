@@ -77,121 +77,84 @@ _GENRES = (
     "Drama", "Fantasy", "Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi",
     "Thriller", "War", "Western",
 )  # fmt: skip
-_TIMED = TableFormat(
-    delimiter="\t", header=False, rating=2, time=3, whole_ids=True, bounds=(1.0, 5.0)
-)
+_TIMED = TableFormat(delimiter="\t", header=False, rating=2, time=3, whole_ids=True, bounds=(1, 5))
 _MOVIELENS_100K = Dataset(
-    name="ml-100k",
-    description="MovieLens 100K: 943 users, one client per user",
-    folder="ml-100k",
-    files=("u.data",),
-    table=_TIMED,
+    name="ml-100k", description="MovieLens 100K: 943 users, one client per user",
+    folder="ml-100k", files=("u.data",), table=_TIMED, catalogue="u.item",
+    items_format=ItemsFormat(
+        columns=("item", "title", "year", "video release", "address",
+                 *(f"genre: {genre}" for genre in _GENRES)),
+    ),
     url="https://files.grouplens.org/datasets/movielens/ml-100k.zip",
     sha256={
         "ml-100k.zip": "50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
         "u.data": "06416e597f82b7342361e41163890c81036900f418ad91315590814211dca490",
     },
-    catalogue="u.item",
-    items_format=ItemsFormat(
-        columns=(
-            *("item", "title", "year", "video release", "address"),
-            *(f"genre: {genre}" for genre in _GENRES),
-        ),
-    ),
     citation="F. Maxwell Harper and Joseph A. Konstan. 2015. The MovieLens Datasets: History and "
     "Context. ACM Transactions on Interactive Intelligent Systems 5, 4, Article 19. "
     "https://doi.org/10.1145/2827872",
     terms="Research use; acknowledge the data set, imply no endorsement, no redistribution and no "
     "commercial use without GroupLens' permission.",
-)
+)  # fmt: skip
 _MOVIELENS_1M = replace(
-    _MOVIELENS_100K,
-    name="ml-1m",
+    _MOVIELENS_100K, name="ml-1m",
     description="MovieLens 1M: 6,040 users dealt to 605 clients, as in the paper",
-    folder="ml-1m",
-    files=("ratings.dat",),
-    table=replace(_TIMED, delimiter="::"),
+    folder="ml-1m", files=("ratings.dat",), table=replace(_TIMED, delimiter="::"),
+    catalogue="movies.dat", items_format=ItemsFormat(columns=("item", "title", "genre")),
     url="https://files.grouplens.org/datasets/movielens/ml-1m.zip",
     sha256={"ml-1m.zip": "a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20"},
-    catalogue="movies.dat",
-    items_format=ItemsFormat(columns=("item", "title", "genre")),
-    pseudo_items=400,
-    clients=605,
-)
+    pseudo_items=400, clients=605,
+)  # fmt: skip
 _FILMTRUST = Dataset(
-    name="filmtrust",
-    description="FilmTrust: the 874 users in the trust network, as in the paper",
-    folder="filmtrust",
-    files=("ratings.txt", "trust.txt"),  # the second: trustor, trustee, 1
-    table=replace(_TIMED, delimiter=" ", time=None, bounds=(0.5, 4.0)),
+    name="filmtrust", description="FilmTrust: the 874 users in the trust network, as in the paper",
+    folder="filmtrust", files=("ratings.txt", "trust.txt"),  # the second: trustor, trustee, 1
+    table=replace(_TIMED, delimiter=" ", time=None, bounds=(0.5, 4)),
     url="https://guoguibing.github.io/librec/datasets/filmtrust.zip",
     sha256={
         "ratings.txt": "241167424e24d588e8871d68641e94ead98d5b3a4f0db01ef3181a74ad35e7a1",
         "trust.txt": "64573a033add72b988a0fb140fdbc0ad3464cb9821f940007aff6fda44b09603",
     },
-    scale=(0.5, 4.0),
-    split_within="all",
+    scale=(0.5, 4.0), split_within="all",
     citation="Guibing Guo, Jie Zhang and Neil Yorke-Smith. 2013. A Novel Bayesian Similarity "
     "Measure for Recommender Systems. IJCAI 2013.",
     terms="Copyright 2013 Guibing Guo; cite the paper in research. No other licence stated.",
-)
+)  # fmt: skip
+_STEAM = Dataset(
+    name="steam", folder="steam", files=("plays.csv",), feedback="clicks",
+    description="hours that 9,418 people played 3,600 games; from a folder of your own",
+    table=TableFormat(delimiter=",", header=True, user="user", item="game", rating="hours"),
+    terms="Derived from steam-200k (Kaggle, tamber/steam-video-games); its terms were not "
+    "verified: for experiments only.",
+)  # fmt: skip
+_DEMO = Dataset(
+    name="demo", description="the default: 300 made-up people with tastes, always the same",
+    make=lambda seed: demo_ratings(),  # noqa: ARG005 - always the same
+)  # fmt: skip
+_SYNTHETIC = Dataset(
+    name="synthetic", description="synthetic ratings of 1,000 clients, by seed",
+    make=functools.partial(synthetic_ratings, catalogue=True),
+)  # fmt: skip
+_ALL, _USERS, _MERGED = (
+    "FilmTrust: all 1,508 users who rated", "MovieLens 1M: 6,040 users, one client per user",
+    "MovieLens 1M: 605 clients, each with ten users merged into one",
+)  # fmt: skip
 _SETS = (
-    Dataset(
-        name="demo",
-        description="the default: 300 made-up people with tastes, always the same",
-        make=lambda seed: demo_ratings(),  # noqa: ARG005 - always the same
-    ),
-    Dataset(
-        name="synthetic",
-        description="synthetic ratings of 1,000 clients, by seed",
-        make=functools.partial(synthetic_ratings, catalogue=True),
-    ),
-    _FILMTRUST,
-    Dataset(
-        name="steam",
-        description="hours that 9,418 people played 3,600 games; from a folder of your own",
-        folder="steam",
-        files=("plays.csv",),
-        table=TableFormat(delimiter=",", header=True, user="user", item="game", rating="hours"),
-        feedback="clicks",
-        terms="Derived from steam-200k (Kaggle, tamber/steam-video-games); its terms were not "
-        "verified: for experiments only.",
-    ),
-    replace(
-        _FILMTRUST,
-        name="filmtrust-full",
-        description="FilmTrust: all 1,508 users who rated",
-        files=("ratings.txt",),
-    ),
-    _MOVIELENS_100K,
-    _MOVIELENS_1M,
-    replace(
-        _MOVIELENS_1M,
-        name="ml-1m-users",
-        description="MovieLens 1M: 6,040 users, one client per user",
-        clients=None,
-    ),
-    replace(
-        _MOVIELENS_1M,
-        name="ml-1m-merged",
-        description="MovieLens 1M: 605 clients, each with ten users merged into one",
-        merged=True,
-    ),
-)
+    _DEMO, _SYNTHETIC, _FILMTRUST, _STEAM,
+    replace(_FILMTRUST, name="filmtrust-full", description=_ALL, files=("ratings.txt",)),
+    _MOVIELENS_100K, _MOVIELENS_1M,
+    replace(_MOVIELENS_1M, name="ml-1m-users", description=_USERS, clients=None),
+    replace(_MOVIELENS_1M, name="ml-1m-merged", description=_MERGED, merged=True),
+)  # fmt: skip
 DATASETS: Registry[Dataset] = Registry(
-    "dataset",
-    {one.name: one for one in _SETS},
-    expected="a Dataset",
+    "dataset", {one.name: one for one in _SETS}, expected="a Dataset",
     fits=lambda found: isinstance(found, Dataset),
-)
+)  # fmt: skip
 """The data sets known by name; the path of a table is the name of another one."""
 
 _OWN = Dataset(
-    name="csv:PATH",
-    description="a table of your own: user, item, rating, maybe time and client",
-    table=TableFormat(unnamed_times=True, bounds=(0.0, np.inf)),
-    scale=None,
-)
+    name="csv:PATH", description="a table of your own: user, item, rating, maybe time and client",
+    table=TableFormat(unnamed_times=True, bounds=(0, np.inf)), scale=None,
+)  # fmt: skip
 
 
 def path_of(name: str) -> str | None:
@@ -269,19 +232,17 @@ def load_ratings(
     if weight is not None:
         ConfigError.unless(table.get("rating") is None, "weight", weight, "no rating column also")
         table, feedback = table | {"rating": weight}, "clicks"
-    given = {key: of for key, of in table.items() if of is not None}
-    known, path = {part.name for part in fields(TableFormat)}, path_of(name)
-    for option, value in (given | ({} if scale is None else {"scale": scale})).items():
+    given = {key: of for key, of in (table | {"scale": scale}).items() if of is not None}
+    known, path = [part.name for part in fields(TableFormat)], path_of(name)
+    for option, value in given.items():
         expected = "nothing, as it is only for a table of your own; leave it out"
         ConfigError.unless(path is not None, option, value, expected)
-        ConfigError.unless(option in {*known, "scale"}, "option", option, ", ".join(sorted(known)))
-    if path is not None:
-        asked = info.scale if scale is None else as_scale(scale)
-        if asked == "minmax":
-            given["bounds"] = None
-        elif isinstance(asked, tuple):
-            given["bounds"] = asked
-        info = replace(info, table=replace(info.table, **given), scale=asked)
+        expected = ", ".join(sorted(known))
+        ConfigError.unless(option in {*known, "scale"}, "option", option, expected)
+    asked = as_scale(given.pop("scale")) if "scale" in given else info.scale
+    if path is not None and asked not in (None, "max"):
+        given["bounds"] = None if asked == "minmax" else asked
+    info = replace(info, table=replace(info.table, **given), scale=asked)
     how: dict[str, Any] = {"duplicates": duplicates, "count_cap": count_cap}
     how["feedback"] = info.feedback if feedback == "auto" else feedback
     folder = None

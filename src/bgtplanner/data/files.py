@@ -100,7 +100,7 @@ class OpenTable:
             ).unify_dictionaries()  # fmt: skip
         except pa.ArrowInvalid:
             line, width = self.line, len(self.first)
-            for line, cells in _rows(self.text, self.delimiter):  # noqa: B007 - the last is named
+            for line, cells in self.rows():  # noqa: B007 - the last is named
                 if len(cells) != width:
                     problem = f"expected {width} columns, found {len(cells)}"
                     break
@@ -108,6 +108,10 @@ class OpenTable:
                 problem = "a row after this one cannot be read; is a quote never closed?"
             raise DataError(problem, path=self.path, line=line) from None
         return [table[names[at]].combine_chunks() for at in wanted]
+
+    def rows(self) -> Iterator[tuple[int, tuple[str, ...]]]:
+        """Yield the cells of every row of text, with the number of its first line."""
+        return _rows(self.text, self.delimiter)
 
     def refuse(self, column: int, header: bool, bad: NDArray[np.bool_], problem: str) -> None:
         """Refuse the first bad cell of a column; the error says where, and never what it holds."""
@@ -119,7 +123,7 @@ class OpenTable:
         problem = f"column {column + 1} {problem}"
         if not self.delimiter:
             raise DataError(f"row {row + 1}: {problem}", path=self.path)
-        lines = (line for line, _ in _rows(self.text, self.delimiter))
+        lines = (line for line, _ in self.rows())
         line = next(itertools.islice(lines, row + header, None), None)
         raise DataError(problem, path=self.path, line=line)
 

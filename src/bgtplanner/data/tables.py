@@ -231,8 +231,8 @@ def _numbers(column: Any, refuse: _Refuse, dates: bool, comma: bool) -> NDArray[
         numbers = _numpy(cells.cast(pa.float64()))
     except pa.ArrowInvalid:  # some cell is a date, written as Arrow does not know it, or invalid
         numbers = np.array([_number(str(cell), dates) for cell in cells.to_pylist()])
-    expected = "neither a number nor a date" if dates else "not a number; expected one such as 3.5"
-    refuse(np.isnan(numbers)[rows], f"is {expected}")
+    what = "not a number; expected one such as 3.5 (3,5 needs data.decimal_comma=true)"
+    refuse(np.isnan(numbers)[rows], f"is {'neither a number nor a date' if dates else what}")
     refuse(np.isinf(numbers)[rows], "is not finite")
     return numbers[rows]
 

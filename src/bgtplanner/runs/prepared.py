@@ -51,7 +51,10 @@ def ratings_from(frame: Any, settings: Mapping[str, Any]) -> Ratings:
     """
     columns = {f"data.{role}_column": role for role in ("user", "item", "time", "client")}
     columns |= {"data.rating_column": "value", "data.weight_column": "value"}
-    columns |= {f"data.{key}": key for key in ("scale", "feedback", "count_cap", "duplicates")}
+    columns |= {
+        f"data.{key}": key
+        for key in ("scale", "feedback", "count_cap", "duplicates", "decimal_comma")
+    }
     given = {name: settings[key] for key, name in columns.items() if key in settings}
     if "data.weight_column" in settings:
         given["feedback"] = "clicks"
