@@ -70,9 +70,8 @@ class MissingExtraError(InputError):
     """An optional dependency is needed and not installed."""
 
     def __init__(self, extra: str, needed_for: str):
-        super().__init__(
-            f"{needed_for} needs the extra '{extra}': pip install 'bgtplanner[{extra}]'"
-        )
+        how = f"pip install 'bgtplanner[{extra}]'"
+        super().__init__(f"{needed_for} needs the extra '{extra}': {how}")
 
 
 class NothingLearnedError(BGTPlannerError):
@@ -102,7 +101,7 @@ class LedgerTamperedError(BGTPlannerError):
 class BudgetExceeded(BGTPlannerError):  # noqa: N818 - a refusal, not a fault
     """A charge exceeds what is left. It was refused before anything was released.
 
-    The smallest charge that was asked for, and the largest that any client could still pay.
+    It has the smallest `charge` asked for, and the largest that any client had `left`.
     """
 
     def __init__(self, message: str, *, charge: float, left: float):
@@ -140,11 +139,10 @@ class StorageError(BGTPlannerError):
     @classmethod
     def of(cls, name: object, error: OSError, then: str) -> Self:
         """Return an error that names a file or a flag, says what is wrong, and what to do then."""
+        denied = "no permission to write here;"
         said = {
             errno.ENOSPC: "no space left on the disk; free some, then",
             errno.EDQUOT: "the disk quota is used up; free some space, then",
-            errno.EACCES: "no permission to write here;",
-            errno.EPERM: "no permission to write here;",
-            errno.EROFS: "the disk is read-only;",
-        }.get(error.errno or 0, f"{error.strerror or error};")
+            errno.EROFS: "the disk is read-only;", errno.EACCES: denied, errno.EPERM: denied,
+        }.get(error.errno or 0, f"{error.strerror or error};")  # fmt: skip
         return cls(f"{name}: {said} {then}")

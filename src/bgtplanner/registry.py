@@ -39,14 +39,9 @@ class Registry(Mapping[str, T]):
     """
 
     def __init__(
-        self,
-        kind: str,
-        entries: Mapping[str, T | str],
-        *,
-        expected: str,
-        fits: Callable[[Any], bool] = lambda _: True,
-        gone: Mapping[str, str] | None = None,
-    ) -> None:
+        self, kind: str, entries: Mapping[str, T | str], *, expected: str,
+        fits: Callable[[Any], bool] = lambda _: True, gone: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         self._kind, self._entries, self.gone = kind, dict[str, Any](entries), dict(gone or {})
         self._expected, self._fits = expected, fits
 

@@ -44,6 +44,10 @@ def _refuses(call: Any, *arguments: Any, error: Any = ConfigError, **named: Any)
     raise AssertionError(f"{(*arguments, named)} was accepted")
 
 
+def _through_json(policy: Policy) -> Any:
+    return json.loads(json.dumps(policy.state_dict()))
+
+
 class PolicyContract:
     """What every policy must do; subclass it and set `policy`.
 
@@ -62,9 +66,9 @@ class PolicyContract:
     def make(self, ledger: Ledger | None = None, **options: Any) -> Policy:
         """Return a new policy, by default for three clients with equal budgets."""
         options = {"rounds": self.rounds, **self.options, **options}
-        if ledger is None:
-            return self.policy(Budget(5.0, 1e-5), clients=3, **options)  # type: ignore[no-any-return]
-        return self.policy(None, ledger=ledger, **options)  # type: ignore[no-any-return]
+        budget = Budget(5.0, 1e-5) if ledger is None else None
+        clients = {"clients": 3} if ledger is None else {"ledger": ledger}
+        return self.policy(budget, **clients, **options)  # type: ignore[no-any-return]
 
     def play(
         self, policy: Policy, limit: int | None = None, seed: int = 0, *, restore: bool = False
@@ -76,14 +80,12 @@ class PolicyContract:
         plans: list[Plan] = []
         generator = np.random.default_rng(seed)
         while limit is None or len(plans) < limit:
-            plan = policy.ask(generator.standard_normal(self.context))
-            if plan is None:
+            if (plan := policy.ask(generator.standard_normal(self.context))) is None:
                 break
             policy.tell(plan, reward=float(generator.standard_normal() * 0.1))
             plans.append(plan)
             _require(plan.round < self.rounds, "there are more rounds than were asked for")
-            if restore:
-                policy = type(policy).from_state(_through_json(policy))
+            policy = type(policy).from_state(_through_json(policy)) if restore else policy
         return plans
 
     def first(self, policy: Policy) -> Plan:
@@ -168,12 +170,10 @@ class PolicyContract:
     def test_nonsense_is_refused(self) -> None:
         """It accepts only finite numbers, and no plan twice; it can do without any of both."""
         policy, nan = self.make(), float("nan")
-        contexts: list[Any] = [[nan] * (self.context or 1), "text", ["1.0"], [[1.0], [2.0, 3.0]]]
-        for context in contexts:
+        for context in ([nan] * (self.context or 1), "text", ["1.0"], [[1.0], [2.0, 3.0]]):
             _refuses(policy.ask, context)
         plan = self.first(policy)
-        rewards: list[Any] = [nan, float("inf"), "0.5", True, 1j, [0.1], 10**400]
-        for reward in rewards:
+        for reward in (nan, float("inf"), "0.5", True, 1j, [0.1], 10**400):
             _refuses(policy.tell, plan, reward=reward)
         policy.tell(plan, reward=1e300)
         _refuses(policy.tell, plan, reward=0.0)
@@ -181,10 +181,6 @@ class PolicyContract:
         for _ in range(self.rounds):
             if (without := policy.ask()) is not None:
                 policy.tell(without)
-
-
-def _through_json(policy: Policy) -> Any:
-    return json.loads(json.dumps(policy.state_dict()))
 
 
 def _require_fit(plan: Plan, ledger: Ledger, paid: NDArray[np.int64]) -> None:
@@ -200,11 +196,11 @@ def _require_fit(plan: Plan, ledger: Ledger, paid: NDArray[np.int64]) -> None:
             _require(own.noise_std == np.inf, "a client that does not take part has finite noise")
             continue
         cost = float(accountant.charge(own.noise_multiplier))
-        _require(cost <= own.charge * (1 + 1e-9), "the noise is too small for the charge")
         booked = paid[:, client] == accountant.sum_ticks(own.charge)
+        noise = own.noise_multiplier * own.clip * scale
+        _require(cost <= own.charge * (1 + 1e-9), "the noise is too small for the charge")
         _require(booked.all(), "the plan's charge was not reserved")
-        fits = abs(own.noise_std / (own.noise_multiplier * own.clip * scale) - 1) < 1e-9
-        _require(fits, "noise_std does not fit the clip")
+        _require(abs(own.noise_std / noise - 1) < 1e-9, "noise_std does not fit the clip")
 
 
 class LearnerContract:
@@ -222,9 +218,7 @@ class LearnerContract:
     users: ClassVar[int] = 5
     items: ClassVar[int] = 7
 
-    def interactions(
-        self, *, other: bool = False, arrival: int = 0, only: int | None = None
-    ) -> Any:
+    def interactions(self, *, other: bool = False, arrival: int = 0, only: Any = None) -> Any:
         """Return ratings of five users, of whom user 4 has rated nothing.
 
         With `other`, the ratings of user 1 and those still to come are different. With `arrival`,
@@ -240,12 +234,11 @@ class LearnerContract:
         late = np.where(np.arange(20) % 3 == 0, arrival, 0)
         value = np.where((user == 1) | (late > 0), 1.1 - value, value) if other else value
         names = list(range(self.users)) if only is None else [only]
-        chosen = np.isin(user, names)
+        own = np.isin(user, names)
         ratings = Ratings.from_arrays(
-            user[chosen], item[chosen], value[chosen], users=names, items=range(self.items),
-            scale=(0.0, 1.0),
-        )  # fmt: skip
-        found = Interactions.of(ratings, late[chosen].astype(np.int32))
+            user[own], item[own], value[own], users=names, items=range(self.items), scale=(0, 1)
+        )
+        found = Interactions.of(ratings, late[own].astype(np.int32))
         if self.features is None:
             return found
         return dataclasses.replace(found, features=jnp.asarray(self.features, jnp.float32))
@@ -289,17 +282,13 @@ class LearnerContract:
         same = again == own and hash(again) == hash(own)
         _require(same, "two learners with the same settings are not equal")
 
-    def test_predictions_are_ratings(self) -> None:
-        """They are from 0 to 1 for all users and items, also for a user without a rating."""
-        shared, local, _ = self.trained(self.interactions())
-        found = self.predicted(self.interactions(), shared, local)
-        _require(((found >= 0) & (found <= 1)).all(), "predictions outside of 0 to 1")
-
-    def test_a_ranking_is_made_of_the_clients_own_ratings(self) -> None:
-        """It has a number for every item, and ratings of other clients do not change it."""
+    def test_what_it_shows_is_made_of_the_clients_own_ratings(self) -> None:
+        """Predictions are from 0 to 1 and rankings finite, whatever others have rated."""
         found, which = [], np.array([4, 0, 2, 3])
         for interactions in (self.interactions(), self.interactions(other=True)):
             shared, local, _ = self.trained(interactions)
+            rated = self.predicted(interactions, shared, local)
+            _require(((rated >= 0) & (rated <= 1)).all(), "predictions outside of 0 to 1")
             found.append(np.asarray(self.learner.rank(shared, local, interactions, which), float))
         shaped = found[0].shape == (4, self.items) and np.isfinite(found[0]).all()
         _require(shaped, "a ranking does not have a finite number for every user and item")
@@ -351,7 +340,7 @@ class LearnerContract:
         parts = mean[: len(mean) - dense].reshape(self.items, -1), mean[len(mean) - dense :]
         given = Shared(*(jnp.asarray(part, jnp.float32) for part in parts))
         nothing, usage = jax.tree.map(jnp.zeros_like, given), jnp.full(self.items, 5.0)
-        much, lost = (Noise(scale, 0.1, of, "l2") for scale, of in ((9.0, 5.0), (jnp.inf, 1.0)))
+        much, lost = Noise(9.0, 0.1, 5.0, "l2"), Noise(jnp.inf, 0.1, 1.0, "l2")
         for told, noise in ((given, NO_NOISE), (given, much), (nothing, lost)):
             after, memory = self.learner.server_update(
                 shared, memory, Aggregate(told, usage), noise, server

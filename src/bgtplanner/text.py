@@ -54,10 +54,9 @@ def visible(text: object, *, keep: str = "") -> str:
     """
 
     def written(found: re.Match[str]) -> str:
-        letter = found[0]
-        if letter in keep:
-            return letter
-        return f"\\u{ord(letter):04x}" if ord(letter) < 0x10000 else f"\\U{ord(letter):08x}"
+        number = ord(letter := found[0])
+        hidden = f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+        return letter if letter in keep else hidden
 
     return _HIDDEN.sub(written, str(text))
 
@@ -99,11 +98,8 @@ def as_code(text: str) -> str:
 class Table(NamedTuple):
     """A table, independent of where it is shown.
 
-    Attributes:
-        columns: Headings; the first column is text, the others are figures.
-        rows: For each row the name of its group, or nothing, and its cells.
-        note: How to read it.
-        bold: The name of the row that counts.
+    The first column is text, the others are figures. A row is the name of its group, or nothing,
+    and its cells; `note` says how to read them, and `bold` is the name of the row that counts.
     """
 
     title: str
@@ -116,29 +112,22 @@ class Table(NamedTuple):
         """Return the table as a section in Markdown, with the groups in a column of this name."""
         marks = ["---", "---", *["---:"] * (len(self.columns) - 1)]
         rows = [[group, *self.columns], marks, *([of, *cells] for of, cells in self.rows)]
-        lines = [" | ".join(in_markdown(cell.strip().replace("|", "/")) for cell in row)
-                 for row in rows]  # fmt: skip
+        lines = [
+            " | ".join(in_markdown(of.strip().replace("|", "/")) for of in row) for row in rows
+        ]
         table = "\n".join(f"| {line} |" for line in lines)
         return f"## {in_markdown(self.title)}\n\n{table}\n\n{in_markdown(self.note)}\n"
 
 
 def is_sha256(text: str) -> bool:
-    """Return whether this is a written SHA-256: 64 hexadecimal digits in lower case.
-
-    Example:
-        >>> is_sha256("0f" * 32), is_sha256("0F" * 32), is_sha256("0f")
-        (True, False, False)
-    """
+    """Return whether this is a written SHA-256: 64 hexadecimal digits in lower case."""
     return len(text) == 64 and set(text) <= set("0123456789abcdef")
 
 
 def read_bytes(path: Path, most: int, *, plain: bool = True) -> bytes:
     """Return the content of a file of at most `most` bytes.
 
-    Args:
-        path: The file.
-        most: The most bytes that are read.
-        plain: Whether to refuse devices and pipes, which may never end or never begin.
+    If `plain`, devices and pipes are refused, which may never end or never begin.
 
     Raises:
         OSError: If it cannot be read, is longer, or is refused.

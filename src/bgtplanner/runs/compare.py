@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bgtplanner.arguments import as_path, as_settings, as_whole, refuse_unless
-from bgtplanner.cores import cores
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import BGTPlannerError, ConfigError, InterruptedRunError, StorageError
 from bgtplanner.models.learner import Learner
@@ -208,7 +207,10 @@ def run_cells(
     """
     import joblib
 
-    run, threads = joblib.delayed(_run_cell), max(1, cores() // jobs) if jobs > 1 else None
+    run, threads = (
+        joblib.delayed(_run_cell),
+        max(1, joblib.cpu_count() // jobs) if jobs > 1 else None,
+    )
     how = {"return_as": "generator_unordered", "pre_dispatch": "n_jobs", "batch_size": 1}
     with stop_requests(active=True) as stop:
         todo = itertools.takewhile(lambda _: not stop.is_set(), cells.items())
