@@ -101,21 +101,16 @@ class Catalogue:
     ) -> Catalogue:
         """A catalogue from a table: a mapping of columns, or a frame of pandas, Polars or Arrow.
 
-        Args:
-            frame: The table.
-            items_format: Which column is what; the rest is detected.
-            where: What errors call it.
+        What the format does not say is detected; errors call the table as `where` says.
 
         Raises:
             DataError: If there is no column of labels, or a label is missing or named twice.
             ConfigError: If the format names a column that is not there.
 
         Example:
-            >>> made = Catalogue.from_frame(
-            ...     {"item": [7, 8, 9], "genre": ["Drama|War", "War", "Drama"]}
-            ... )
-            >>> made.names, made.features.tolist()
-            (('genre: Drama', 'genre: War'), [[1.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
+            >>> films = {"item": [7, 8, 9], "genre": ["Drama|War", "War", "Drama"]}
+            >>> Catalogue.from_frame(films).names
+            ('genre: Drama', 'genre: War')
         """
         return _catalogue(OpenTable.from_frame(frame), items_format or ItemsFormat(), where)
 
@@ -242,10 +237,8 @@ def _separated(texts: Sequence[str]) -> list[list[str]]:
 def read_items(path: Path | str, items_format: ItemsFormat | None = None) -> Catalogue:
     """Read a table of items: CSV text with any usual delimiter, plain or gzipped, or Parquet.
 
-    Args:
-        path: The file.
-        items_format: Which column is what; the rest is detected. With one column, every line is
-            a label, whatever signs are in it.
+    What the format does not say is detected. If it names one column, every line is a label,
+    whatever signs are in it.
 
     Raises:
         DataError: If it cannot be read as items; names the file.
@@ -267,9 +260,8 @@ def _catalogue(table: OpenTable, wanted: ItemsFormat, where: str) -> Catalogue:
     item = _named(columns, wanted.item, _IDS, "item") or next(iter(columns), None)
     if item is None or not columns[item]:
         raise DataError(f"{where} has no items; expected a row for each")
-    place = names.index(item)
-    refuse = partial(table.refuse, place, header)
-    labels = labels_of(cells[place], refuse)
+    refuse = partial(table.refuse, names.index(item), header)
+    labels = labels_of(cells[names.index(item)], refuse)
     repeated = np.ones(len(labels), dtype=bool)
     repeated[np.unique(labels.index, return_index=True)[1]] = False
     refuse(repeated, "is a label that came before; expected each item once")
@@ -291,12 +283,10 @@ def _catalogue(table: OpenTable, wanted: ItemsFormat, where: str) -> Catalogue:
     values = [part.values for part in made.values() if part.values is not None]
     features = np.concatenate([np.zeros((len(labels), 0)), *values], 1, dtype=np.float32)
     return Catalogue(
-        labels=labels.rows().astype(np.str_),
+        labels=labels.rows().astype(np.str_), left_out=tuple(left_out),
         titles=None if titles is None else np.array([of[:_LONGEST_TITLE] for of in titles]),
-        features=features[:, :_MOST_FEATURES],
-        names=tuple(feature_names[:_MOST_FEATURES]),
-        left_out=tuple(left_out),
-    )
+        features=features[:, :_MOST_FEATURES], names=tuple(feature_names[:_MOST_FEATURES]),
+    )  # fmt: skip
 
 
 def _header(table: OpenTable, wanted: ItemsFormat) -> tuple[Sequence[str], bool]:

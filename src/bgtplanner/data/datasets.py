@@ -158,12 +158,7 @@ _OWN = Dataset(
 
 
 def path_of(name: str) -> str | None:
-    """Return the path of a table for which a name of data stands; a path alone is one, too.
-
-    Example:
-        >>> path_of("csv:mine.csv"), path_of("mine.csv"), path_of("demo")
-        ('mine.csv', 'mine.csv', None)
-    """
+    """Return the path of a table for which a name of data stands; a path alone is one, too."""
     kind, colon, path = name.partition(":")
     if not colon:
         return name if "/" in name or "." in name else None
@@ -175,12 +170,6 @@ def dataset_info(name: str) -> Dataset:
 
     Raises:
         ConfigError: If there is no such set; suggests the nearest name.
-
-    Example:
-        >>> dataset_info("filmtrust").split_within
-        'all'
-        >>> dataset_info("csv:mine.csv").name
-        'csv:mine.csv'
     """
     expected = "the name of a data set, or the path of a table"
     refuse_unless(isinstance(name, str), "dataset", name, expected)
@@ -217,8 +206,8 @@ def load_ratings(
         items_format: How such a table is read; what is not said is detected.
         unknown_items: As for :meth:`Ratings.with_catalogue`.
         shape: Size and shape of ``synthetic``, as for `synthetic_ratings`.
-        table: How a table of your own is read, such as ``user="who"`` or ``delimiter="tab"``: any
-            attribute of `TableFormat`. None stands for: detect it.
+        table: How a table of your own is read: any attribute of `TableFormat`, such as
+            ``user="who"`` or ``delimiter="tab"``. None stands for: detect it.
 
     Raises:
         ConfigError: If the name or an option cannot be used.
@@ -320,11 +309,7 @@ def _read(info: Dataset, paths: Sequence[Path], how: Mapping[str, Any]) -> Ratin
 
 
 def data_folders(data_dir: Path | str | None = None) -> list[Path]:
-    """Return the folders in which data sets are looked for, in order; the first is for downloads.
-
-    Raises:
-        ConfigError: If `data_dir` is given and is not a folder.
-    """
+    """Return the folders in which data sets are looked for, in order; a given one must exist."""
     given = None if data_dir is None else with_home(as_path("data_dir", data_dir))
     if given is not None and not given.is_dir():
         raise ConfigError(f"--data-dir: {given} is not a folder; give one that exists")

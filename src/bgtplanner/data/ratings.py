@@ -131,12 +131,6 @@ class Ratings:
 
         Raises:
             DataError: If the catalogue lacks rated items, or has none of them.
-
-        Example:
-            >>> films = Catalogue.from_frame({"item": [7, 8, 9], "title": ["Up", "Ran", "If"]})
-            >>> ratings = Ratings.from_arrays(["ann", "bob"], [7, 9], [1, 5], scale=(1, 5))
-            >>> ratings.with_catalogue(films).item_labels.tolist()
-            [7, 8, 9]
         """
         possible = ("error", "leave-out")
         ConfigError.unless(unknown in possible, "unknown", unknown, " or ".join(possible))
@@ -184,14 +178,10 @@ class Ratings:
     ) -> Self:  # fmt: skip
         """Build ratings from columns of equal length, with any labels for users and items.
 
-        Args:
-            user: Label of the user of each rating (numbers or text).
-            item: Label of the item of each rating.
-            value: Raw rating; None for implicit feedback such as clicks, which have the value 1.
-                Values above 0 that are all the same are taken for clicks, too, without bounds.
-            time: When it was given. If given, `duplicates` goes by time, else by position.
-            client: Label of the client of each rating; by default every user is a client.
-            options: Those of :meth:`from_table`.
+        Users, items and clients are labels, numbers or text; without `client`, every user is a
+        client. Without `value` they are clicks, which have the value 1, as have values above 0
+        that are all the same, without bounds. If `time` is given, `duplicates` goes by it, else
+        by position. Further options are those of :meth:`from_table`.
 
         Raises:
             DataError: If a column or a value cannot be used; names the column and the row.

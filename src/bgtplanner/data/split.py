@@ -48,13 +48,7 @@ def merge_users(ratings: Ratings) -> Ratings:
 
 
 class Pairs(NamedTuple):
-    """Client-item pairs.
-
-    Attributes:
-        client: Client of each pair.
-        item: Item of each pair.
-        first: First round in which one of its ratings is known.
-    """
+    """Client-item pairs, and the first round in which one of the ratings of each is known."""
 
     client: NDArray[np.int64]
     item: NDArray[np.int64]
@@ -102,11 +96,10 @@ class Split:
         draw = np.random.default_rng([seed, 0xA51D]).random(len(self.train))
         rank, sizes = _rank_within(self.train.client, draw, self.train.n_clients)
         aside = rank < np.floor(share * sizes + 1e-9)[self.train.client]
-        parts = [
+        return tuple(
             replace(self, train=self.train.take(mask), arrival=self.arrival[mask])
             for mask in (~aside, aside)
-        ]
-        return parts[0], parts[1]
+        )  # type: ignore[return-value]
 
 
 def split_ratings(
@@ -150,10 +143,8 @@ def split_ratings(
         ConfigError.unless(0 < share <= 1, name, share, "a number above 0 and at most 1")
     for name, number in (("rounds", rounds), ("leave_last", leave_last)):
         ConfigError.unless(number >= 1, name, number, "at least 1")
-    for name, chosen, possible in (
-        ("within", within, get_args(Within)),
-        ("arrival", arrival, get_args(Arrival)),
-    ):
+    choices = ("within", within, get_args(Within)), ("arrival", arrival, get_args(Arrival))
+    for name, chosen, possible in choices:
         ConfigError.unless(chosen in possible, name, chosen, " or ".join(possible))
     if not len(ratings):
         raise DataError(f"{ratings.name}: has no ratings to split")

@@ -86,13 +86,11 @@ def synthetic_ratings(
     """
     many, most = np.iinfo(np.int32).max, items * users_per_client
     for argument, given, least, largest in (
-        ("clients", clients, 1, many // max(int(users_per_client), 1)),
-        ("items", items, 1, many),
-        ("users_per_client", users_per_client, 1, many),
-        ("dim", dim, 0, many),
-        ("seed", seed, 0, 2**64),
+        ("clients", clients, 1, many // max(int(users_per_client), 1)), ("items", items, 1, many),
+        ("users_per_client", users_per_client, 1, many), ("dim", dim, 0, many),
         ("ratings_per_client", ratings_per_client, users_per_client, most),
-    ):
+        ("seed", seed, 0, 2**64),
+    ):  # fmt: skip
         fits = int(given) == given and least <= given <= largest
         ConfigError.unless(fits, argument, given, f"a whole number from {least} to {largest}")
     ConfigError.unless(0 <= noise < np.inf, "noise", noise, "a finite number, at least 0")

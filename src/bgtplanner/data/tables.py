@@ -122,7 +122,7 @@ class Table:
 
 
 def read_table(source: Any, table_format: TableFormat | None = None) -> Table:
-    r"""Read a table of ratings: CSV text, plain or gzipped, Parquet, or a frame.
+    """Read a table of ratings: CSV text, plain or gzipped, Parquet, or a frame.
 
     Args:
         source: The path of a file, which is known by its first bytes, whatever its name; or
@@ -132,15 +132,6 @@ def read_table(source: Any, table_format: TableFormat | None = None) -> Table:
     Raises:
         DataError: If it cannot be read as ratings; names the line.
         ConfigError: If the format has an impossible column or delimiter.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder, "ratings.csv")
-        ...     _ = path.write_text("user,movieId,rating\nann,10,4.5\nbob,10,2\n")
-        ...     table = read_table(path)
-        >>> table.user.rows().tolist(), table.item.rows().tolist(), table.rating.tolist()
-        (['ann', 'bob'], [10, 10], [4.5, 2.0])
     """
     wanted = table_format or TableFormat()
     if isinstance(source, str | Path):
