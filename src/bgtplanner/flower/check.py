@@ -38,7 +38,7 @@ def finding(what: str, check: Callable[[], str]) -> Finding:
     """Return the result of a check: what it says, or the error that it raises."""
     try:
         return Finding(what, True, check())
-    except (BGTPlannerError, OSError) as error:
+    except (BGTPlannerError, OSError, sqlite3.Error) as error:
         return Finding(what, False, str(error))
 
 
@@ -120,15 +120,11 @@ def _ratings(client: Client) -> str:
 
 def _ledger(client: Client) -> str:
     """Check that the ledger can be opened and written, and still has a budget."""
-    path = client.file.ledger
-    try:
-        with client.open_ledger() as ledger:
-            left, spent = float(ledger.left()[0]), float(ledger.epsilon_spent()[0])
-        with closing(sqlite3.connect(path, timeout=1.0, isolation_level=None)) as database:
-            database.execute("BEGIN IMMEDIATE")
-            database.execute("ROLLBACK")
-    except sqlite3.Error as error:
-        raise ConfigError(f"{path}: cannot be written: {error}") from error
+    with client.open_ledger() as ledger:
+        left, spent = float(ledger.left()[0]), float(ledger.epsilon_spent()[0])
+    with closing(sqlite3.connect(client.file.ledger, timeout=1.0, isolation_level=None)) as file:
+        file.execute("BEGIN IMMEDIATE")  # others may be writing: nobody can if the file is fixed
+        file.execute("ROLLBACK")
     spent_of = f"epsilon {spent:.3g} of {client.policy.epsilon:g} spent"
     if left <= 0:
         raise ConfigError(spent_of)
@@ -150,19 +146,16 @@ def _roster(client: Client) -> str:
     own = roster.names[roster.place(public_bytes(identity_in(client.file.identity)))]
     note = f"{len(roster)} clients, this one as {own!r}; digest {roster.digest.hex()}"
     if group is not None and len(roster) < group.smallest_group:
-        least = f"smallest_group = {group.smallest_group}"
-        raise ConfigError(f"{note}; fewer than {least}, so no sum is joined")
+        few = f"fewer than smallest_group = {group.smallest_group}, so no sum is joined"
+        raise ConfigError(f"{note}; {few}")
     return note
 
 
 def _connected(host: str, port: int, root_certificates: Path | None) -> str:
     """Check that the server answers over TLS, with a certificate that this client trusts."""
-    try:
-        trusted = ssl.create_default_context(cafile=root_certificates)
-        with (
-            socket.create_connection((host, port), _CONNECT_SECONDS) as plain,
-            trusted.wrap_socket(plain, server_hostname=host) as secure,
-        ):
-            return f"{host}:{port}, {secure.version()}"
-    except OSError as error:
-        raise ConfigError(f"{host}:{port}: {error}") from error
+    trusted = ssl.create_default_context(cafile=root_certificates)
+    with (
+        socket.create_connection((host, port), _CONNECT_SECONDS) as plain,
+        trusted.wrap_socket(plain, server_hostname=host) as secure,
+    ):
+        return f"{host}:{port}, {secure.version()}"
