@@ -77,11 +77,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 def bind(
-    monkeypatch: pytest.MonkeyPatch,
-    body: bytes,
-    sha256: dict[str, str] | None = None,
+    monkeypatch: pytest.MonkeyPatch, body: bytes, sha256: dict[str, str] | None = None,
     catalogue: str | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Make the body of the server the official one, by its checksum."""
     checked = {"ml-100k.zip": hashlib.sha256(body).hexdigest()} | (sha256 or {})
     changed = replace(DATASETS["ml-100k"], sha256=checked, catalogue=catalogue)
@@ -199,13 +197,9 @@ class TestHostile:
         ids=["folder", "two", "junk", "damaged"],
     )
     def test_archive(
-        self,
-        server: Server,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        body: bytes,
+        self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: bytes,
         problem: str,
-    ) -> None:
+    ) -> None:  # fmt: skip
         server.body = body
         bind(monkeypatch, body)
         with pytest.raises(DownloadError, match=problem):
