@@ -225,15 +225,6 @@ class TestWithCatalogue:
         with pytest.raises(ConfigError, match="unknown = 'skip'"):
             ratings.with_catalogue(self.films, unknown="skip")  # type: ignore[arg-type]
 
-    @given(triples)
-    def test_nothing_is_lost(self, rows: list[tuple[int, int, int]]) -> None:
-        ratings = build(rows)
-        every = Catalogue.from_frame({"item": [str(label) for label in range(40, -1, -1)]})
-        made = ratings.with_catalogue(every)
-        assert made.item_labels[made.item].tolist() == ratings.item_labels[ratings.item].tolist()
-        assert np.array_equal(made.value, ratings.value)
-        assert np.array_equal(made.user, ratings.user)
-
 
 class TestFromFrame:
     """Columns are found as in a file, and named where they are not."""
