@@ -238,8 +238,7 @@ def test_the_newest_answers_are_kept_and_no_other_is_made_anew(
 
 
 @pytest.mark.parametrize(
-    "content",
-    ["user,item,rating\n", "user,item,rating\nu,i1,five\n", "u0,i7,4", None],
+    "content", ["user,item,rating\n", "user,item,rating\nu,i1,five\n", "u0,i7,4", None]
 )
 def test_a_client_without_ratings_answers_with_noise_like_the_others(
     client: Client,

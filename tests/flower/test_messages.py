@@ -136,10 +136,7 @@ def test_members_of_a_sum_may_differ_in_their_charge_and_clip_only() -> None:
 
 
 def test_scale_and_clip_of_a_sum_are_positive_and_finite() -> None:
-    for wrong in (
-        replace(STEP, scale=0.0),
-        replace(STEP, largest_clip=float("inf")),
-    ):
+    for wrong in (replace(STEP, scale=0.0), replace(STEP, largest_clip=float("inf"))):
         with pytest.raises(MessageError):
             SumStep.read(wrong.record())
 

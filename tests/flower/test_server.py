@@ -198,10 +198,7 @@ def test_a_killed_server_goes_on_and_nobody_pays_twice(
         return [reply]
 
     grid = InProcessGrid(client_app, federation[1], noting)
-    grid.online = {
-        1,
-        2,
-    }  # asked for the same round again, at the same charge
+    grid.online = {1, 2}  # asked for the same round again, at the same charge
     summary = play(federation, grid, out)
     assert all(again[node] == upload for node, upload in made[3:])  # the same bytes
     assert [record["round"] for record in rounds_of(out)] == [0, 1, 2]

@@ -34,11 +34,7 @@ pytestmark = pytest.mark.usefixtures("compiled_once")
 
 CLIENTS = 8
 GROUP: dict[str, Any] = {"roster": "../../roster.txt", "smallest_group": 4, "colluders": 1}
-SUMMED = {
-    "privacy.trust": "secagg",
-    "deployment.roster": "roster.txt",
-    "run.seed": 7,
-}
+SUMMED = {"privacy.trust": "secagg", "deployment.roster": "roster.txt", "run.seed": 7}
 
 
 @pytest.fixture(scope="module")
@@ -65,10 +61,7 @@ def rounds_of(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-@pytest.mark.parametrize(
-    ("model", "epsilon"),
-    [("biases", 10.0), ("tastes", 5000.0)],
-)
+@pytest.mark.parametrize(("model", "epsilon"), [("biases", 10.0), ("tastes", 5000.0)])
 def test_the_same_model_as_a_simulation(
     tmp_path: Path, few: Ratings, model: str, epsilon: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
