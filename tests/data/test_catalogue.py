@@ -20,14 +20,12 @@ from bgtplanner.errors import ConfigError, DataError
 FRAME: dict[str, list[Any]] = {
     "movieId": [10, 20, 30, 40],
     "title": ["Able (1990)", "Baker (1991)", "Charlie (1999)", "Dog (2001)"],
-    "genres": ["Drama|War", "War", "Drama", "Comedy"],
-    "colour": [1, 0, 1, 1],
+    "genres": ["Drama|War", "War", "Drama", "Comedy"], "colour": [1, 0, 1, 1],
     "minutes": [90.0, 100.0, None, 200.0],
     "page": ["http://a", "http://b", "http://c", "http://d"],
     "plot": ["a long story", "another tale", "nothing alike", "no more words"],
-    "nothing": ["", "", "", ""],
-    "same": [5, 5, 5, 5],
-}
+    "nothing": ["", "", "", ""], "same": [5, 5, 5, 5],
+}  # fmt: skip
 
 
 def test_columns_become_features() -> None:

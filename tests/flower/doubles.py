@@ -34,29 +34,17 @@ from bgtplanner.runs.prepared import split_of
 from bgtplanner.runs.recommending import histories_of
 
 SETTINGS: dict[str, Any] = {
-    "model.name": "biases",
-    "planning.policy": "uniform",
-    "privacy.trust": "local",
-    "privacy.mechanism": "gaussian",
-    "privacy.epsilon": 5000.0,
-    "federation.rounds": 3,
-    "federation.after_budget": "stop",
-    "data.initial_share": 1.0,
-    "data.dataset": "made-up",
-    "deployment.items": "items.txt",
-    "deployment.round_seconds": 600.0,
+    "model.name": "biases", "planning.policy": "uniform", "privacy.trust": "local",
+    "privacy.mechanism": "gaussian", "privacy.epsilon": 5000.0, "federation.rounds": 3,
+    "federation.after_budget": "stop", "data.initial_share": 1.0, "data.dataset": "made-up",
+    "deployment.items": "items.txt", "deployment.round_seconds": 600.0,
     "deployment.wait_seconds": 600.0,
-}
+}  # fmt: skip
 
 POLICY: dict[str, Any] = {
-    "epsilon": 5000.0,
-    "delta": 1e-5,
-    "rule": "gaussian/gdp",
-    "largest_charge": 1e5,
-    "smallest_charge": 1e-6,
-    "smallest_noise_multiplier": 1e-5,
-    "requests_per_hour": 1e6,
-}
+    "epsilon": 5000.0, "delta": 1e-5, "rule": "gaussian/gdp", "largest_charge": 1e5,
+    "smallest_charge": 1e-6, "smallest_noise_multiplier": 1e-5, "requests_per_hour": 1e6,
+}  # fmt: skip
 """Without what is pinned: :func:`agreed` adds that."""
 
 
@@ -288,12 +276,9 @@ def write_client(
 
 
 def write_federation(
-    folder: Path,
-    ratings: Ratings,
-    settings: Mapping[str, Any] | None = None,
-    policy: Mapping[str, Any] | None = None,
-    items: str | None = None,
-) -> tuple[Path, list[Path]]:
+    folder: Path, ratings: Ratings, settings: Mapping[str, Any] | None = None,
+    policy: Mapping[str, Any] | None = None, items: str | None = None,
+) -> tuple[Path, list[Path]]:  # fmt: skip
     """A server's config and the folders of all clients; returns the config and client files.
 
     The clients have no catalogue yet. Items are a list of names, or the table that is given.

@@ -21,10 +21,9 @@ from flower.doubles import item_names
 OWN = "bgtplanner.models.factorization:Factorization"  # as one of anybody's own
 STEPS = {"server.learning_rate": 5.0, "server.momentum": 0.9, "privacy.clip": 0.01}
 LEARNERS: dict[str, dict[str, Any]] = {
-    "fedgnn": {"fedgnn.dim": 2, **STEPS},
-    "tastes": {"tastes.axes": 1},
+    "fedgnn": {"fedgnn.dim": 2, **STEPS}, "tastes": {"tastes.axes": 1},
     OWN: {"model.options": {"dim": 2}, **STEPS},
-}
+}  # fmt: skip
 
 
 def same_model(out: Path, simulated: Result) -> None:

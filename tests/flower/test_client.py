@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import shutil
 import stat
@@ -198,20 +197,6 @@ def test_the_same_request_is_answered_with_the_same_bytes_and_paid_once(
     assert spent(file_of(client)) == pytest.approx(1.0)
 
 
-def test_no_other_process_answers_meanwhile(
-    client: Client, request_of_server: Request, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def upload(*_: Any) -> Any:
-        with (client.file.state / "lock").open("ab") as file, pytest.raises(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return np.zeros(60), None
-
-    monkeypatch.setattr(Client, "_train", upload)
-    client.answer(request_of_server)
-    with (client.file.state / "lock").open("ab") as file:  # and afterwards whoever comes
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
 def test_the_newest_answers_are_kept_and_no_other_is_made_anew(
     client: Client, request_of_server: Request, few: Ratings
 ) -> None:
@@ -241,11 +226,9 @@ def test_the_newest_answers_are_kept_and_no_other_is_made_anew(
     "content", ["user,item,rating\n", "user,item,rating\nu,i1,five\n", "u0,i7,4", None]
 )
 def test_a_client_without_ratings_answers_with_noise_like_the_others(
-    client: Client,
-    request_of_server: Request,
-    content: str | None,
+    client: Client, request_of_server: Request, content: str | None,
     flower_log: pytest.LogCaptureFixture,
-) -> None:
+) -> None:  # fmt: skip
     client.file.ratings.unlink()
     if content is not None:
         client.file.ratings.write_text(content, encoding="utf-8")
@@ -258,15 +241,11 @@ def test_a_client_without_ratings_answers_with_noise_like_the_others(
 
 
 def test_whatever_goes_wrong_with_the_ratings_shows_in_the_log_alone(
-    client: Client,
-    request_of_server: Request,
-    monkeypatch: pytest.MonkeyPatch,
+    client: Client, request_of_server: Request, monkeypatch: pytest.MonkeyPatch,
     flower_log: pytest.LogCaptureFixture,
-) -> None:
-    def broken(*_: Any) -> None:
-        raise ValueError("user u0 gave item i3 a 5.0")
-
-    monkeypatch.setattr(training, "train_client", broken)
+) -> None:  # fmt: skip
+    told = Mock(side_effect=ValueError("user u0 gave item i3 a 5.0"))
+    monkeypatch.setattr(training, "train_client", told)
     assert isinstance(send(file_of(client), TRAIN, request_of_server), Upload)
     assert "ValueError" in flower_log.text
     assert "u0" not in flower_log.text
@@ -274,17 +253,12 @@ def test_whatever_goes_wrong_with_the_ratings_shows_in_the_log_alone(
 
 @pytest.mark.parametrize("kind", [HELLO, TRAIN, KEEP, SUM])
 def test_whatever_goes_wrong_is_one_word_to_the_server(
-    client: Client,
-    request_of_server: Request,
-    kind: str,
-    monkeypatch: pytest.MonkeyPatch,
+    client: Client, request_of_server: Request, kind: str, monkeypatch: pytest.MonkeyPatch,
     flower_log: pytest.LogCaptureFixture,
-) -> None:
-    def broken(*_: Any) -> None:
-        raise ValueError("user u0 gave item i3 a 5.0")
-
+) -> None:  # fmt: skip
     for method in ("hello", "answer", "keep", "step"):
-        monkeypatch.setattr(Client, method, broken)
+        told = Mock(side_effect=ValueError("user u0 gave item i3 a 5.0"))
+        monkeypatch.setattr(Client, method, told)
     contents = {HELLO: HELLO_REQUEST, KEEP: request_of_server.model}
     for content in (contents.get(kind, request_of_server), RecordDict()):
         assert send(file_of(client), kind, content) == REFUSED
@@ -323,11 +297,9 @@ def test_a_context_of_the_run_does_not_name_the_client_file(client: Client) -> N
 
 
 def test_charge_is_on_the_disk_before_a_rating_is_read_or_noise_is_drawn(
-    federation: tuple[Path, list[Path]],
-    request_of_server: Request,
-    few: Ratings,
+    federation: tuple[Path, list[Path]], request_of_server: Request, few: Ratings,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     file, seen = federation[1][0], []
 
     def note(*_: Any) -> Any:
@@ -372,19 +344,6 @@ def test_a_new_clients_folder_is_its_own_wherever_it_is(tmp_path: Path, few: Rat
     assert client.enroll() is False
     client.file.ledger.unlink()  # before it was ever used: nothing is forgotten with it
     assert client.enroll() is True
-
-
-def test_a_ledger_from_a_backup_is_refused_until_the_loss_is_stated(
-    client: Client, request_of_server: Request, tmp_path: Path
-) -> None:
-    client.answer(request_of_server)
-    shutil.copy(client.file.ledger, tmp_path / "backup")
-    client.answer(replace(request_of_server, round=1))
-    shutil.copy(tmp_path / "backup", client.file.ledger)
-    for rest in ("-wal", "-shm"):
-        Path(f"{client.file.ledger}{rest}").unlink(missing_ok=True)
-    with pytest.raises(LedgerTamperedError, match="ledger restore"):
-        client.answer(replace(request_of_server, round=2))
 
 
 @pytest.mark.parametrize("rounds", [0, 2])

@@ -14,14 +14,9 @@ from bgtplanner.flower.clientfile import ClientPolicy, load_client
 from bgtplanner.privacy.accountants import accountant_named
 
 NEEDED: dict[str, Any] = {
-    "epsilon": 10.0,
-    "delta": 1e-5,
-    "largest_charge": 0.5,
-    "smallest_charge": 0.25,
-    "smallest_noise_multiplier": 1.0,
-    "catalogues": ("0123456789abcdef" * 4,),
-    "scale": (1.0, 5.0),
-}
+    "epsilon": 10.0, "delta": 1e-5, "largest_charge": 0.5, "smallest_charge": 0.25,
+    "smallest_noise_multiplier": 1.0, "catalogues": ("0123456789abcdef" * 4,), "scale": (1.0, 5.0),
+}  # fmt: skip
 
 
 def policy(**changes: Any) -> ClientPolicy:
@@ -147,10 +142,7 @@ def test_ratings_over_a_catalogue_keep_both_ends_of_the_scale(tmp_path: Path) ->
     own, others = load_client(file).ratings_over(("d", "b", "a", "c"), 1.0, 5.0)
     assert others == 3
     assert own.item_labels.tolist() == ["d", "b", "a", "c"]
-    assert sorted(zip(own.item.tolist(), own.value.tolist(), strict=True)) == [
-        (0, 0.75),
-        (1, 1.0),
-        (2, 0.0),
-    ]
+    rated = sorted(zip(own.item.tolist(), own.value.tolist(), strict=True))
+    assert rated == [(0, 0.75), (1, 1.0), (2, 0.0)]
     assert own.client_of_user.tolist() == [0, 0]
     assert (own.low, own.high, own.name) == (1.0, 5.0, "own")

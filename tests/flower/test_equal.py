@@ -37,13 +37,9 @@ pytestmark = pytest.mark.usefixtures("compiled_once")
 
 
 def ends_as_simulated(
-    home: Path,
-    users: int = 1,
-    policy: dict[str, Any] | None = None,
-    *,
-    titled: bool = False,
+    home: Path, users: int = 1, policy: dict[str, Any] | None = None, *, titled: bool = False,
     **chosen: Any,
-) -> tuple[Client, dict[str, Any]]:
+) -> tuple[Client, dict[str, Any]]:  # fmt: skip
     """Check a deployment of four clients against its simulation; return a client, the summary."""
     ratings = synthetic_ratings(
         clients=4, items=30, ratings_per_client=24, users_per_client=users, seed=1

@@ -87,11 +87,9 @@ def test_killed_clients_and_a_killed_server(
     """Both with SIGKILL in mid-round: nobody overspends, nothing is counted twice."""
     before = [spent(file) for file in loopback.client_files]
     more = {
-        "federation.rounds": 4,
-        "privacy.epsilon": 1000.0,
-        "deployment.round_seconds": 45.0,
+        "federation.rounds": 4, "privacy.epsilon": 1000.0, "deployment.round_seconds": 45.0,
         "deployment.least_clients": 2,
-    }
+    }  # fmt: skip
     config = load_config(file=federation / "config.toml", settings=more)
     (federation / "second.toml").write_text(to_toml(config), encoding="utf-8")
     out, third = tmp_path / "run", loopback.client_files[2]

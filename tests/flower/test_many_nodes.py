@@ -51,10 +51,9 @@ core.SQLITE_PRAGMAS = tuple(dict(core.SQLITE_PRAGMAS, busy_timeout="60000").item
 def test_twenty_super_nodes_end_as_their_simulation(tmp_path: Path) -> None:
     ratings = synthetic_ratings(clients=NODES, items=30, ratings_per_client=12, seed=1)
     waits = {
-        "deployment.least_clients": NODES,
-        "deployment.round_seconds": PATIENCE,
+        "deployment.least_clients": NODES, "deployment.round_seconds": PATIENCE,
         "deployment.wait_seconds": 6 * PATIENCE,
-    }
+    }  # fmt: skip
     config, files = federation(tmp_path, ratings, SETTLED | waits)
     catalogue = catalogue_of(load_config(file=config), tmp_path)
     for file in files:  # it would cost each of them two more processes

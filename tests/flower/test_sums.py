@@ -43,11 +43,9 @@ def few() -> Ratings:
 
 
 def federation(
-    folder: Path,
-    ratings: Ratings,
-    settings: dict[str, Any] | None = None,
+    folder: Path, ratings: Ratings, settings: dict[str, Any] | None = None,
     policy: dict[str, Any] | None = None,
-) -> tuple[Path, list[Path]]:
+) -> tuple[Path, list[Path]]:  # fmt: skip
     agreed = {"neighbours": "replace-special", **(policy or {}), "secagg": GROUP}
     config, files = write_federation(folder, ratings, SUMMED | (settings or {}), agreed)
     keys = [public_bytes(identity_in(load_client(file).identity)) for file in files]
