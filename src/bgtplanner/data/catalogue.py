@@ -320,16 +320,16 @@ def _is_a_row(first: Sequence[str], table: OpenTable) -> bool:
     )
 
 
-def _named(
-    columns: Mapping[str, Any], given: str | None, usual: Sequence[str], role: str
-) -> str | None:
-    """Return the column that is given, or else called as such columns are."""
+def _named(columns: Mapping[str, Any], given: str | None, usual: Sequence[str], role: str) -> Any:
+    """Return the name of the column that is given, or else called as such columns are."""
+    names = list(columns)
     if given is not None:
-        expected = f"one of {', '.join(list(columns)[:20])}"
-        ConfigError.unless(given in columns, f"items: {role}", given, expected)
+        ConfigError.unless(
+            given in names, f"items: {role}", given, f"one of {', '.join(names[:20])}"
+        )
         return given
-    place = usual_place(list(columns), usual)
-    return None if place is None else list(columns)[place]
+    place = usual_place(names, usual)
+    return None if place is None else names[place]
 
 
 def as_label(cell: Any) -> str:

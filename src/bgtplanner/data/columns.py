@@ -133,16 +133,6 @@ def _has_header(first: Sequence[str], given: Mapping[str, Column], where: object
     return False
 
 
-def is_count(name: str) -> bool:
-    """Return whether a column is called as counts, plays or hours are.
-
-    Example:
-        >>> is_count("play_count"), is_count("rating")
-        (True, False)
-    """
-    return usual_place([name], COUNT_NAMES) is not None
-
-
 def is_number(cell: str) -> bool:
     """Return whether a cell is a number, and so no name of a column."""
     try:

@@ -151,12 +151,9 @@ def open_table(
 ) -> OpenTable:  # fmt: skip
     """Return a file as a table, after a look at its first rows; Parquet is known by its content.
 
-    Args:
-        path: The file.
-        delimiter: Delimiter of text; by default the one that splits the rows best.
-        columns: How many columns are enough when a delimiter is looked for.
-        among: Delimiters to look for.
-        older: Whether text that is not UTF-8 is taken for Latin-1, as in older catalogues.
+    The delimiter of text is the one among those given that splits the rows best, into as many
+    `columns` as are enough. If `older`, text that is not UTF-8 is taken for Latin-1, as in older
+    catalogues.
 
     Raises:
         DataError: If it is empty or cannot be read as a table; names the line.

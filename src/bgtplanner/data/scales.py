@@ -27,13 +27,8 @@ _TAIL = 10.0  # counts: their largest value is above this, and this times their 
 
 
 def as_scale(given: Any) -> Scale:
-    """Return a scale that was given as a pair of bounds, or as text.
-
-    Example:
-        >>> as_scale("1:5"), as_scale((0.5, 4)), as_scale("max")
-        ((1.0, 5.0), (0.5, 4.0), 'max')
-    """
-    if isinstance(given, str) and given in ("max", "minmax"):
+    """Return a scale that was given as a pair of bounds, or as text, such as ``1:5``."""
+    if given in ("max", "minmax"):
         return "max" if given == "max" else "minmax"
     try:
         low, high = (float(of) for of in (given.split(":") if isinstance(given, str) else given))

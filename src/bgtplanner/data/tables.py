@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bgtplanner.data.columns import ROLES, Column, find_columns, is_count
+from bgtplanner.data.columns import COUNT_NAMES, ROLES, Column, find_columns, usual_place
 from bgtplanner.data.files import DELIMITERS, OpenTable, open_table
 from bgtplanner.errors import DataError
 from bgtplanner.text import LONGEST_LABEL, MOST_LABELS
@@ -167,8 +167,8 @@ def read_table(source: Any, table_format: TableFormat | None = None) -> Table:
             expected = f"from {low:g} to {high:g}" if np.isfinite(high) else f"at least {low:g}"
             outside = ~((found[role] >= low) & (found[role] <= high))
             refuse(outside, f"is out of range: expected a rating {expected}")
-    counts = header and "rating" in place and is_count(table.first[place["rating"]])
-    return Table(**found, counts=counts)
+    named = [table.first[place["rating"]]] if header and "rating" in place else []
+    return Table(**found, counts=usual_place(named, COUNT_NAMES) is not None)
 
 
 def _are_times(column: Any) -> bool:
@@ -184,10 +184,7 @@ def _are_times(column: Any) -> bool:
 
 
 def labels_of(column: Any, refuse: _Refuse, *, whole_only: bool = False) -> Labels:
-    """Return a column as labels: integers if all of them are, else text.
-
-    Of an OpenTable, `refuse` is the method of this name, with column and header.
-    """
+    """Return a column as labels: integers if all of them are, else text; bad cells are refused."""
     import pyarrow as pa
     from pyarrow import compute
 
