@@ -52,7 +52,7 @@ def test_words_are_features_if_asked_for() -> None:
     wanted = ItemsFormat(words=("plot",))
     made = Catalogue.from_frame({"id": list("abcd"), "plot": texts}, wanted)
     assert made.features.sum(0).tolist() == [2.0] * len(made.names)
-    assert len(made.names) == 2, "space and war: words that two items have, and not most"
+    assert made.names == ("plot: space", "plot: war"), "words that two items have, and not most"
 
 
 def test_lists_and_embeddings() -> None:

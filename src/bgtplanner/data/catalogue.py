@@ -8,11 +8,10 @@ client, from its own ratings alone.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -43,7 +42,6 @@ _FEW = 8  # categories that no table is too small for
 _WORD = re.compile(r"[^\W\d_]{3,}")
 _YEAR_IN_TITLE = re.compile(r"\((\d{4})\)\s*$")
 _YEAR_IN_DATE = re.compile(r"(?:^|\D)((?:1[5-9]|20)\d\d)(?:\D|$)")
-_BUCKETS = 256  # of words
 _LOOKED_AT = 1000  # rows, in search of a header
 
 
@@ -170,19 +168,12 @@ def _number(name: str, values: NDArray[np.float64]) -> _Made:
 
 
 def _words(name: str, cells: Sequence[Any]) -> _Made:
-    """Return words that some items share, hashed so that there are not too many."""
+    """Return a category for each word that some items share, and not most of them."""
     rows = [set(_WORD.findall(as_label(cell).lower())) for cell in cells]
     counts = Counter(itertools.chain.from_iterable(rows))
-    bucket = {
-        word: int.from_bytes(hashlib.sha256(word.encode()).digest()[:4], "little") % _BUCKETS
-        for word, count in counts.items()
-        if 1 < count <= len(rows) / 2
-    }
-    if not bucket:
-        return _Made(left_out="no word of it comes twice")
-    made = _marked(rows, bucket, _BUCKETS)
-    used = np.flatnonzero(made.any(axis=0))
-    return _Made([f"{name}: words {place}" for place in used], made[:, used])
+    return _categories(
+        name, [[word for word in row if 2 * counts[word] <= len(rows)] for row in rows]
+    )
 
 
 def _lists(name: str, cells: Sequence[Any]) -> _Made:
@@ -207,20 +198,11 @@ def _categories(name: str, rows: Sequence[Sequence[str]]) -> _Made:
     kept.sort(key=lambda part: (-counts[part], part))
     rare = len(kept) - _MOST_CATEGORIES
     place = {part: index for index, part in enumerate(kept[:_MOST_CATEGORIES])}
-    names = [f"{name}: {part[:_LONGEST_NAME]}" for part in place]
-    return _Made(
-        names, _marked(rows, place, len(place)), f"its {rare:,} rarest categories" * (rare > 0)
-    )
-
-
-def _marked(
-    rows: Sequence[Iterable[str]], place: Mapping[str, int], width: int
-) -> NDArray[np.float32]:
-    """Return a row of 0 for each row of texts, with 1 at the places of those that have one."""
-    made = np.zeros((len(rows), width), dtype=np.float32)
-    for index, row in enumerate(rows):
-        made[index, [place[text] for text in row if text in place]] = 1.0
-    return made
+    marks = np.zeros((len(rows), len(place)), dtype=np.float32)
+    for marked, row in zip(marks, rows, strict=True):
+        marked[[place[part] for part in row if part in place]] = 1.0
+    left_out = f"its {rare:,} rarest categories" * (rare > 0)
+    return _Made([f"{name}: {part[:_LONGEST_NAME]}" for part in place], marks, left_out)
 
 
 def _separated(texts: Sequence[str]) -> list[list[str]]:

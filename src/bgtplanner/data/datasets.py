@@ -77,7 +77,7 @@ _GENRES = (
     "Drama", "Fantasy", "Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi",
     "Thriller", "War", "Western",
 )  # fmt: skip
-_TIMED = TableFormat(delimiter="\t", header=False, rating=2, time=3, whole_ids=True, bounds=(1, 5))
+_TIMED = TableFormat(delimiter="\t", header=False, rating=2, time=3, bounds=(1, 5))
 _MOVIELENS_100K = Dataset(
     name="ml-100k", description="MovieLens 100K: 943 users, one client per user",
     folder="ml-100k", files=("u.data",), table=_TIMED, catalogue="u.item",

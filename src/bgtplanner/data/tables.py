@@ -43,7 +43,6 @@ class TableFormat:
             or purchases without one, as they are by default if no column is left for it.
         time: Column of the time, in numbers or ISO dates, or ``"none"``; by default found by its
             usual names only, as is that of the `client`.
-        whole_ids: Whether users and items must be plain integers, not text.
         bounds: Smallest and largest allowed rating.
         decimal_comma: Whether numbers are written as ``3,5``.
         unnamed_times: Whether the fourth column of a table without names is taken for the time if
@@ -58,7 +57,6 @@ class TableFormat:
     rating: Column = None
     time: Column = None
     client: Column = None
-    whole_ids: bool = False
     bounds: tuple[float, float] | None = None
     decimal_comma: bool = False
     unnamed_times: bool = False
@@ -159,7 +157,7 @@ def read_table(source: Any, table_format: TableFormat | None = None) -> Table:
         column = cells.pop(role)  # they are large
         refuse = partial(table.refuse, place[role], header)
         if role in _IDS:
-            found[role] = labels_of(column, refuse, whole_only=wanted.whole_ids)
+            found[role] = labels_of(column, refuse)
         else:
             found[role] = _numbers(column, refuse, role == "time", wanted.decimal_comma)
         if role == "rating" and wanted.bounds is not None:
@@ -183,7 +181,7 @@ def _are_times(column: Any) -> bool:
     return any(_YEAR_1980 * unit <= low <= high < _YEAR_2100 * unit for unit in (1, 1000))
 
 
-def labels_of(column: Any, refuse: _Refuse, *, whole_only: bool = False) -> Labels:
+def labels_of(column: Any, refuse: _Refuse) -> Labels:
     """Return a column as labels: integers if all of them are, else text; bad cells are refused."""
     import pyarrow as pa
     from pyarrow import compute
@@ -196,8 +194,6 @@ def labels_of(column: Any, refuse: _Refuse, *, whole_only: bool = False) -> Labe
     long = _numpy(compute.binary_length(names)) > LONGEST_LABEL
     refuse(long[rows], f"is longer than {LONGEST_LABEL} bytes")
     refuse(_numpy(compute.match_substring(names, "\0"))[rows], "holds a zero byte")
-    if whole_only:
-        refuse(~whole[rows], "is not a whole number")
     found = _numpy(names.cast(pa.int64())) if whole.all() else _numpy(names).astype(np.str_)
     labels = Labels.from_column(found)
     refuse(labels.index[rows] >= MOST_LABELS, f"is one of more than {MOST_LABELS:,} labels")
