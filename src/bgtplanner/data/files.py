@@ -183,8 +183,8 @@ def _bytes_of(path: Path) -> bytes:
     except FileNotFoundError:
         raise DataError("no such file; expected a table", path=path) from None
     except OSError as error:
-        problem = f"cannot be read: {error.strerror or error}; choose another"
-        raise DataError(problem, path=path) from error
+        problem = f"cannot be read: {error.strerror}" if error.strerror else str(error)
+        raise DataError(f"{problem}; choose another", path=path) from error
     try:
         return gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
