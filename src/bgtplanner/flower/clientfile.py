@@ -107,9 +107,8 @@ class ClientPolicy(_File):
         ordered = self.smallest_charge <= self.largest_charge
         expected = f"at most largest_charge = {self.largest_charge:g}"
         ConfigError.unless(ordered, "smallest_charge", self.smallest_charge, expected)
-        ConfigError.unless(
-            self.scale[0] < self.scale[1], "scale", list(self.scale), "the lower rating first"
-        )
+        ordered = self.scale[0] < self.scale[1]
+        ConfigError.unless(ordered, "scale", list(self.scale), "the lower rating first")
         for text in self.catalogues:
             expected = "SHA-256 as 64 hexadecimal digits"
             ConfigError.unless(is_sha256(text), "catalogues", text, expected)
@@ -178,12 +177,13 @@ class ClientFile(_File):
 
         A file that someone is still writing to is refused as far as that can be seen.
         """
-        table = read_table(self.ratings, TableFormat())
+        table, problem = read_table(self.ratings, TableFormat()), ""
         if _is_cut_off(self.ratings):
-            problem = "ends within a line, as if it were half-written; expected a line break"
-            raise DataError(f"{problem}. Write a new file, and rename it", path=self.ratings)
-        if table.rating is None:
+            problem = "ends within a line, as if it were half-written; expected a line break. "
+            problem += "Write a new file, and rename it"
+        elif table.rating is None:
             problem = "has no rating column; give one, which is 1 in every row if rows are clicks"
+        if problem:
             raise DataError(problem, path=self.ratings)
         return table
 
@@ -202,12 +202,9 @@ class ClientFile(_File):
         ratings = Ratings.from_table(
             known_only, users=users, items=items, scale=(low, high), name="own"
         )
-        own = replace(
-            ratings,
-            # All users in this file are one client: one ledger, one clip, one charge.
-            client_of_user=np.zeros(len(users), dtype=np.int32),
-            item_labels=np.array(catalogue),
-        )
+        # All users in this file are one client: one ledger, one clip, one charge.
+        one, labels = np.zeros(len(users), dtype=np.int32), np.array(catalogue)
+        own = replace(ratings, client_of_user=one, item_labels=labels)
         return own, int((~known).sum())
 
 
@@ -245,14 +242,14 @@ def _load(path: Path, kind: type[_Kind]) -> _Kind:
         return kind.model_validate(tree)
     except ValidationError as error:
         problem = error.errors()[0]
-        key = ".".join(str(part) for part in problem["loc"])
+        key, said = ".".join(map(str, problem["loc"])), str(problem["msg"])
         plain = {"missing": "expected a value; it has no default",
                  "extra_forbidden": "there is no such key; delete it"}  # fmt: skip
         if problem["type"] in plain:
-            raise ConfigError(f"{path}: {key}: {plain[problem['type']]}") from error
-        if problem["type"] == "value_error":  # from a check of ours: it names the key itself
-            said = str(problem["msg"]).removeprefix("Value error, ")
-            raise ConfigError(f"{path}: {said}") from error
-        expected = str(problem["msg"]).removeprefix("Input should be ")
-        given = quoted(problem["input"])
-        raise ConfigError(f"{path}: {key} = {given}: expected {expected}") from error
+            said = f"{key}: {plain[problem['type']]}"
+        elif problem["type"] == "value_error":  # from a check of ours: it names the key itself
+            said = said.removeprefix("Value error, ")
+        else:
+            expected = said.removeprefix("Input should be ")
+            said = f"{key} = {quoted(problem['input'])}: expected {expected}"
+        raise ConfigError(f"{path}: {said}") from error

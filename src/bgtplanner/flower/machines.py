@@ -61,8 +61,7 @@ class Machines:
         nodes = set(self.grid.get_node_ids())
         self._name_of_node = {n: name for n, name in self._name_of_node.items() if n in nodes}
         self._ask_again = {n: when for n, when in self._ask_again.items() if n in nodes}
-        now = time.monotonic()
-        strangers = nodes - self._name_of_node.keys()
+        now, strangers = time.monotonic(), nodes - self._name_of_node.keys()
         self._introduce(sorted(n for n in strangers if self._ask_again.get(n, (now,))[0] <= now))
         # If two machines have one name, the one that said so last has the place.
         self._node_of_place = {
@@ -142,18 +141,12 @@ class Machines:
         self, contents: Mapping[int, Sent], kind: str, seconds: float
     ) -> tuple[dict[int, Message], Counter[str]]:
         """Send messages; return the first timely answer to each, and counts of useless ones."""
-        messages = [
-            Message(content.record(), node, kind, ttl=seconds)
-            for node, content in contents.items()
-        ]
+        messages = [Message(of.record(), node, kind, ttl=seconds) for node, of in contents.items()]
         sent, useless = set[str](), Counter[str]()
         for start in range(0, len(messages), _AT_ONCE):
             sent.update(self.grid.push_messages(messages[start : start + _AT_ONCE]))
-        node_of_message = {
-            message.metadata.message_id: message.metadata.dst_node_id
-            for message in messages
-            if message.metadata.message_id in sent
-        }
+        each = ((one.metadata.message_id, one.metadata.dst_node_id) for one in messages)
+        node_of_message = {name: node for name, node in each if name in sent}
         waiting, answers = set(node_of_message), dict[int, Message]()
         deadline = time.monotonic() + seconds
         while waiting:

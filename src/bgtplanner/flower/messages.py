@@ -13,6 +13,7 @@ A model names its catalogue by its digest. A client that does not hold that one 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import secrets
@@ -279,10 +280,9 @@ _Kind = TypeVar("_Kind", bound=Sent)
 
 def read_word(message: Message) -> str | None:
     """Return the word that a client answered with; None if the answer is something else."""
-    try:
+    with contextlib.suppress(MessageError):
         return Reply.read(message.content).word if message.has_content() else None
-    except MessageError:
-        return None
+    return None
 
 
 def read_answer(kind: type[_Kind], message: Message) -> _Kind | None:

@@ -258,9 +258,7 @@ class Deployment:
         if lacking:
             left, catalogue = deadline - time.monotonic(), dict.fromkeys(lacking, self.catalogue)
             sent, _ = self.machines.exchange(catalogue, messages.CATALOGUE, max(left, 1.0))
-            again = {
-                place: contents[place] for place, of in sent.items() if read_word(of) == "kept"
-            }
+            again = {place: contents[place] for place in sent if read_word(sent[place]) == "kept"}
             left = deadline - time.monotonic()
             later, useless = self.machines.exchange(again, kind, max(left, 1.0))
             self.useless.update(useless)
@@ -271,13 +269,11 @@ class Deployment:
         """Return the model as clients get it: without the features, which are in the catalogue."""
         shared = without_features(self.federation.model, self.state.shared)
         chosen = settings_of(self.federation.model)  # what is left open, clients leave open, too
+        parts = [np.asarray(part, dtype=np.float32) for part in (shared.items, shared.dense)]
         return SentModel(
-            name=self._model,
+            name=self._model, catalogue=self.catalogue.digest, items=parts[0], dense=parts[1],
             settings={name: value for name, value in chosen.items() if value is not None},
-            catalogue=self.catalogue.digest,
-            items=np.asarray(shared.items, dtype=np.float32),
-            dense=np.asarray(shared.dense, dtype=np.float32),
-        )
+        )  # fmt: skip
 
     def _record(self, clients: int) -> RoundResult:
         """Return the result of a round, and go on to the next."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bgtplanner.durable import replace_file
+from bgtplanner.durable import replace_file, replacing
 from bgtplanner.errors import ConfigError, LedgerError, MessageError
 from bgtplanner.federation.ratelimit import RateLimit
 from bgtplanner.flower.clientfile import ClientFile
@@ -165,25 +164,21 @@ class ClientState:
         try:
             return SentModel.from_bytes((self.file.state / "model").read_bytes())
         except (OSError, MessageError) as error:
-            raise ConfigError(
-                f"{self.file.state}: no model has come yet; this client has not taken part in a "
-                "round"
-            ) from error
+            problem = "no model has come yet; this client has not taken part in a round"
+            raise ConfigError(f"{self.file.state}: {problem}") from error
 
     def _local(self) -> dict[str, NDArray[Any]]:
         """Return what was kept of the latest round, if anything."""
         try:
-            content = io.BytesIO((self.file.state / "local.npz").read_bytes())
-            with np.load(content, allow_pickle=False) as stored:
+            with np.load(self.file.state / "local.npz", allow_pickle=False) as stored:
                 return dict(stored)
         except Exception:  # zip and NumPy raise many kinds
             return {}
 
     def _keep_local(self, arrays: dict[str, NDArray[Any]]) -> None:
         """Store what is kept from one round to the next."""
-        buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **arrays)
-        replace_file(self.file.state / "local.npz", buffer.getvalue())
+        with replacing(self.file.state / "local.npz") as file:
+            np.savez(file, allow_pickle=False, **arrays)
 
 
 def _name_of(digest: str) -> str:
