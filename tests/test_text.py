@@ -22,19 +22,11 @@ OBEYED = re.compile(
 class TestVisible:
     @pytest.mark.parametrize(
         ("text", "shown"),
-        [
-            ("plain", "plain"),
-            ("Amélie – 七人の侍 😀 [x] $y$", "Amélie – 七人の侍 😀 [x] $y$"),
-            ("\x1b[2J", r"\u001b[2J"),
-            ("a\nb\tc\r", r"a\u000ab\u0009c\u000d"),
-            ("\x9b31m", r"\u009b31m"),
-            ("abc\u202efdp.exe", r"abc\u202efdp.exe"),
-            ("\u2066x\u2069\u200b", r"\u2066x\u2069\u200b"),
-            ("\udcff", r"\udcff"),
-            ("\U000e0041", r"\U000e0041"),
-            (None, "None"),
-        ],
-    )
+        [("Amélie – 七人の侍 😀 [x] $y$", "Amélie – 七人の侍 😀 [x] $y$"), ("\x1b[2J", r"\u001b[2J"),
+         ("a\nb\tc\r", r"a\u000ab\u0009c\u000d"), ("\x9b31m", r"\u009b31m"), (None, "None"),
+         ("abc\u202efdp.exe", r"abc\u202efdp.exe"), ("\udcff", r"\udcff"),
+         ("\u2066x\u2069\u200b", r"\u2066x\u2069\u200b"), ("\U000e0041", r"\U000e0041")],
+    )  # fmt: skip
     def test_written_out(self, text: object, shown: str) -> None:
         assert visible(text) == shown
 
@@ -74,14 +66,9 @@ class TestCsv:
 
 @pytest.mark.parametrize(
     ("text", "shown"),
-    [
-        ("a|b", "a|b"),
-        ("<script>", "&lt;script>"),
-        ("[x](javascript:y)", r"\[x\](javascript:y)"),
-        ("a\n# b", r"a\\u000a# b"),
-        ("`x`", r"\`x\`"),
-    ],
-)
+    [("a|b", "a|b"), ("<script>", "&lt;script>"), ("`x`", r"\`x\`"), ("a\n# b", r"a\\u000a# b"),
+     ("[x](javascript:y)", r"\[x\](javascript:y)")],
+)  # fmt: skip
 def test_markdown(text: str, shown: str) -> None:
     assert in_markdown(text) == shown
     assert as_code(text).count("`") == 2
