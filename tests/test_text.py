@@ -22,7 +22,8 @@ OBEYED = re.compile(
 class TestVisible:
     @pytest.mark.parametrize(
         ("text", "shown"),
-        [("Amélie – 七人の侍 😀 [x] $y$", "Amélie – 七人の侍 😀 [x] $y$"), ("\x1b[2J", r"\u001b[2J"),
+        [("Amélie – 七人の侍 😀 [x] $y$", "Amélie – 七人の侍 😀 [x] $y$"),
+         ("\x1b[2J", r"\u001b[2J"), ("plain", "plain"),
          ("a\nb\tc\r", r"a\u000ab\u0009c\u000d"), ("\x9b31m", r"\u009b31m"), (None, "None"),
          ("abc\u202efdp.exe", r"abc\u202efdp.exe"), ("\udcff", r"\udcff"),
          ("\u2066x\u2069\u200b", r"\u2066x\u2069\u200b"), ("\U000e0041", r"\U000e0041")],
