@@ -113,8 +113,16 @@ class OpenTable:
         """Yield the cells of every row of text, with the number of its first line."""
         return _rows(self.text, self.delimiter)
 
-    def refuse(self, column: int, header: bool, bad: NDArray[np.bool_], problem: str) -> None:
-        """Refuse the first bad cell of a column; the error says where, and never what it holds."""
+    def refuse(
+        self, column: int, header: bool, bad: NDArray[np.bool_], problem: str,
+        rows: NDArray[np.int32] | None = None,
+    ) -> None:  # fmt: skip
+        """Refuse the first bad cell of a column; the error says where, and never what it holds.
+
+        With `rows`, it is said of each distinct cell, and `rows` are those that the rows have.
+        """
+        if rows is not None and bad.any():
+            bad = bad[rows]
         if not bad.any():
             return
         row = int(bad.argmax())

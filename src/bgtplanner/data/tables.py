@@ -27,7 +27,7 @@ _IDS = ("user", "item", "client")
 _YEAR_1980, _YEAR_2100 = 315_532_800, 4_102_444_800  # in seconds
 _WHOLE = "^(0|[1-9][0-9]{0,17})$"  # a number that is written as it is read
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_Refuse = Callable[[NDArray[np.bool_], str], None]
+_Refuse = Callable[..., None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,11 +192,11 @@ def labels_of(column: Any, refuse: _Refuse) -> Labels:
     names = cells.cast(pa.string())
     whole = _numpy(compute.match_substring_regex(names, _WHOLE))
     long = _numpy(compute.binary_length(names)) > LONGEST_LABEL
-    refuse(long[rows], f"is longer than {LONGEST_LABEL} bytes")
-    refuse(_numpy(compute.match_substring(names, "\0"))[rows], "holds a zero byte")
+    refuse(long, f"is longer than {LONGEST_LABEL} bytes", rows)
+    refuse(_numpy(compute.match_substring(names, "\0")), "holds a zero byte", rows)
     found = _numpy(names.cast(pa.int64())) if whole.all() else _numpy(names).astype(np.str_)
     labels = Labels.from_column(found)
-    refuse(labels.index[rows] >= MOST_LABELS, f"is one of more than {MOST_LABELS:,} labels")
+    refuse(labels.index >= MOST_LABELS, f"is one of more than {MOST_LABELS:,} labels", rows)
     return Labels(labels.names, labels.index[rows])
 
 
@@ -216,8 +216,8 @@ def _numbers(column: Any, refuse: _Refuse, dates: bool, comma: bool) -> NDArray[
     except pa.ArrowInvalid:  # some cell is a date, written as Arrow does not know it, or invalid
         numbers = np.array([_number(str(cell), dates) for cell in cells.to_pylist()])
     what = "not a number; expected one such as 3.5 (3,5 needs data.decimal_comma=true)"
-    refuse(np.isnan(numbers)[rows], f"is {'neither a number nor a date' if dates else what}")
-    refuse(np.isinf(numbers)[rows], "is not finite")
+    refuse(np.isnan(numbers), f"is {'neither a number nor a date' if dates else what}", rows)
+    refuse(np.isinf(numbers), "is not finite", rows)
     return numbers[rows]
 
 
@@ -233,10 +233,12 @@ def _coded(column: Any, refuse: _Refuse) -> tuple[NDArray[np.int32], Any]:
     coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     rows, cells = _numpy(coded.indices), coded.dictionary
     if str(cells.type) in ("string", "large_string", "string_view"):
-        odd = compute.match_substring_regex(cells.cast(pa.string()), r'^\s+"')
-        refuse(_numpy(odd)[rows], "has a blank before its quote")
-        cells = compute.utf8_trim_whitespace(cells.cast(pa.string()))
-        refuse((_numpy(compute.binary_length(cells)) == 0)[rows], "is empty")
+        cells = cells.cast(pa.string())
+        if compute.any(compute.match_substring(cells, '"')).as_py():
+            odd = compute.match_substring_regex(cells, r'^\s+"')
+            refuse(_numpy(odd), "has a blank before its quote", rows)
+        cells = compute.utf8_trim_whitespace(cells)
+        refuse(_numpy(compute.binary_length(cells)) == 0, "is empty", rows)
     return rows, cells
 
 
