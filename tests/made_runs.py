@@ -45,7 +45,7 @@ def made_facts(config: Config) -> dict[str, Any]:
     """What is known before the first round."""
     sizes = {"clients": CLIENTS, "users": CLIENTS, "items": ITEMS, "ratings": RATINGS}
     about = {"dataset": config.data.dataset, "public": ("scale", "catalogue"), **sizes}
-    return facts_of(config, about, None) | BESIDE
+    return facts_of(config, about) | BESIDE
 
 
 def records_of(config: Config) -> tuple[list[dict[str, Any]], LedgerPolicy | None]:

@@ -11,9 +11,8 @@ from typing import Any
 from bgtplanner.report.page import render, write_report
 from bgtplanner.report.study import facts_of_comparison
 from bgtplanner.report.terminal import Screen, print_table
-from bgtplanner.runs.statistics import Comparison, Outcome, summed_up
-from bgtplanner.runs.study import Study, parse_grid
-from bgtplanner.runs.tables import tables_of, write_tables
+from bgtplanner.runs.statistics import Comparison, summed_up, tables_of, write_tables
+from bgtplanner.runs.study import Outcome, Study, parse_grid
 from made_runs import make_study
 
 SHORT = {"federation.rounds": 12}

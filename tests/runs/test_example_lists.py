@@ -12,7 +12,7 @@ import pytest
 from bgtplanner import simulate
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.runs.config import load_config
-from bgtplanner.runs.recommending import TOP, example_users, number_of_examples, without_figures
+from bgtplanner.runs.result import TOP, example_users, number_of_examples, without_figures
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 

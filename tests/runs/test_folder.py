@@ -23,8 +23,7 @@ from bgtplanner.errors import (
     StorageError,
 )
 from bgtplanner.runs.config import load_config
-from bgtplanner.runs.folder import RunFolder
-from bgtplanner.runs.record import SCHEMA
+from bgtplanner.runs.folder import SCHEMA, RunFolder
 
 CONFIG = load_config(settings={"federation.rounds": 5})
 ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.asarray(7)}

@@ -10,8 +10,8 @@ import pytest
 from bgtplanner import simulate
 from bgtplanner.models.references import references
 from bgtplanner.planning.objective import Objective
+from bgtplanner.runs.assembly import ratings_of, split_of
 from bgtplanner.runs.config import load_config
-from bgtplanner.runs.prepared import ratings_of, split_of
 from bgtplanner.runs.summary import (
     alone_by_round,
     as_served,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bgtplanner.errors import RunFolderError
-from bgtplanner.runs.record import CLIENTS, ROUND, SUMMARY, check
+from bgtplanner.runs.folder import CLIENTS, ROUND, SUMMARY, check
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,9 @@ from bgtplanner.errors import (
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.metrics import Metrics
 from bgtplanner.runs import loop
+from bgtplanner.runs.assembly import Prepared
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.folder import RunFolder
-from bgtplanner.runs.prepared import Prepared
 from bgtplanner.runs.run import execute
 from finished import state_of, timeless
 

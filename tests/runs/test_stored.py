@@ -18,12 +18,11 @@ import pytest
 from bgtplanner.errors import ConfigError, RunFolderError
 from bgtplanner.published.model import load_model
 from bgtplanner.report.page import render
-from bgtplanner.runs.compare import run_study
+from bgtplanner.runs.assembly import split_of
 from bgtplanner.runs.folder import RunFolder
-from bgtplanner.runs.prepared import split_of
 from bgtplanner.runs.run import load, resume
 from bgtplanner.runs.statistics import load_study
-from bgtplanner.runs.study import Study
+from bgtplanner.runs.study import Study, run_study
 from command_line import Call
 
 pytestmark = pytest.mark.usefixtures("compiled_once")

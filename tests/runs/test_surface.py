@@ -15,10 +15,10 @@ from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import BGTPlannerError
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.planning.schedules import Late, Uniform
-from bgtplanner.runs.compare import compare, run_study
 from bgtplanner.runs.result import Result
 from bgtplanner.runs.run import load, resume, simulate
-from bgtplanner.runs.statistics import load_study
+from bgtplanner.runs.statistics import compare, load_study
+from bgtplanner.runs.study import run_study
 
 SHORT: dict[str, Any] = {"rounds": 2, "epsilon": 30, "model": "biases"}
 

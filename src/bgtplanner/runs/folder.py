@@ -17,8 +17,9 @@
 
 A file is written under a temporary name, flushed to the disk and then renamed, so that a crash
 leaves either the old file or the new one. Lines of ``rounds.jsonl`` after the checkpoint belong to
-rounds that will be run again; resuming cuts them off. Whatever is read has a size limit, and is
-checked (:mod:`bgtplanner.runs.record`) before it is used.
+rounds that will be run again; resuming cuts them off. A folder may have been edited, or written by
+another version: whatever is read has a size limit, and goes through a model of what it may hold,
+so that the code that uses it need not check again.
 """
 
 from __future__ import annotations
@@ -33,49 +34,177 @@ import platform
 import shlex
 import tomllib
 import zipfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, conlist, create_model
 
 import bgtplanner
 from bgtplanner.durable import replace_file
 from bgtplanner.errors import RunFolderError, RunLockedError, SchemaError, StorageError, quoted
-from bgtplanner.runs.config import Config, load_config, to_toml
-from bgtplanner.runs.record import (
-    CLIENTS,
-    EXAMPLES,
-    NOTES,
-    ROUND,
-    SCHEMA,
-    SUMMARY,
-    check,
-    needed_keys,
+from bgtplanner.privacy.mechanisms import Neighbours
+from bgtplanner.runs.config import Config, expected, load_config, to_toml
+from bgtplanner.text import (
+    LONGEST_NAME,
+    MOST_BYTES_OF_ROUNDS,
+    MOST_BYTES_OF_SETTINGS,
+    read_bytes,
+    visible,
 )
-from bgtplanner.text import MOST_BYTES_OF_ROUNDS, MOST_BYTES_OF_SETTINGS, read_bytes, visible
+
+SCHEMA = 1
+"""Version of the layout of the folder. Never raise it without a migration."""
 
 MODEL = "run.model"
 """The name of the model file in a folder."""
 
+_LARGEST = 10**15  # no figure of a run is anywhere near, and drawings and sums stay exact enough
+_Figure = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
+_Count = Annotated[int, Field(ge=0, le=_LARGEST)]
+_Share = Annotated[float, Field(ge=0, le=1)]
+_Word = Annotated[str, Field(max_length=LONGEST_NAME)]
+_Ticks = Annotated[int, Field(ge=0, le=2**62)]
+_Reason = Annotated[float, Field(allow_inf_nan=True)]  # minus infinity rules something out
+
+
+class _Object(BaseModel):
+    """An object in a file: a key that it does not name is a figure, such as a plugin's metric."""
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+    __pydantic_extra__: dict[str, _Figure | bool | None] = Field(init=False)
+
+
+def _list(kind: Any) -> Any:
+    """Return the type of a list that is not longer than a run can have rounds."""
+    return conlist(kind, max_length=1_000_000)
+
+
+def _object(*kinds: tuple[Any, str], needed: bool = False) -> Any:
+    """Return the model of an object: types, each with its keys, and whether all are needed.
+
+    The sign at the end of a key says which runs must have it: ``!`` every one, ``~`` a
+    simulation, ``$`` one with a budget.
+    """
+    fields: dict[str, Any] = {  # by an alias, since a key may be the name of a method
+        f"key_{name.strip('!~$')}": (
+            kind,
+            Field(... if needed else None, alias=name.strip("!~$"), title=name),
+        )
+        for kind, names in kinds
+        for name in names.split()
+    }
+    return create_model("Object", __base__=_Object, **fields)
+
+
+_SCORES = "{0}_final~ {0}_best~ {0}_constant~ {0}_user_mean~ {0}_client_alone~"
+_WHY = _object(
+    (_Word, "note"), (_list(_Reason), "charges predicted price score probability forecast")
+)
+ROUND = _object(
+    (_Count, "round! clients! paid late dropped$"),
+    (_Count | None, "ratings~ level asked refused"),
+    (_Figure | None, "seconds! charge$ rmse~ f1~ mae~ precision~ recall~ loss~"),
+    (_Figure | _list(_Figure) | None, "clip noise_multiplier"),
+    (_list(_Figure) | None, "charges"),
+    (_list(_Share), "left"),
+    (_WHY | None, "why"),
+    (_list(_list(_Ticks)) | None, "spent"),
+    (dict[_Word, _Share] | None, "split"),
+    (dict[_Word, _Count] | None, "dropped_by_kind"),
+)
+"""A line of ``rounds.jsonl``; :class:`~bgtplanner.federation.result.RoundResult` says more."""
+
+_CLASS = _object((_Figure, "epsilon epsilon_spent_max"), (_Count, "clients"), needed=True)
+_GAIN = _object(
+    (_Word, "name"),
+    (_Count, "clients"),
+    (_Figure, "rmse rmse_alone better"),
+    (_Figure | None, "gain low high"),
+    needed=True,
+)
+SUMMARY = _object(
+    (_Count, "schema seed! rounds_run! clients! items!"),
+    (_Count | None, "target_round rounds_paid$"),
+    (_Word, "dataset! model! policy! preset! mechanism!"),
+    (_Word | None, "objective trust$ unit$ accounting$ ledger_head planner_note"),
+    (Neighbours | None, "neighbours"),
+    (_Figure | None, "users~ ratings~ target epsilon$ delta$ epsilon_spent_max$ budget_left"),
+    (_Figure | None, "epsilon_client_level$ epsilon_client_level_median$"),
+    (_Figure | None, f"{_SCORES.format('rmse')} {_SCORES.format('f1')}"),
+    (_Figure, "seconds_total! seconds_per_round!"),
+    (_list(_Word), "not_accounted!"),
+    (Annotated[list[_Figure], Field(min_length=2, max_length=2)] | None, "scale"),
+    (_object((_list(_GAIN), "ratings budget")) | None, "gains"),
+    (_list(_Figure), "class_epsilons"),
+    (_list(_CLASS) | None, "classes"),
+)
+"""The object in ``summary.json``, and what is known of a run before its first round."""
+
+NOTES = _object(
+    (_Word, "version data key people"),
+    (_list(_Word), "given"),
+    (dict[str, _Word], "versions"),
+    (dict[str, Any], "facts"),
+)
+"""The section ``[folder]`` of ``config.toml``: about the folder, not settings."""
+
+CLIENTS = _object((_Word, "run"), (_list(_Word), "clients"))
+"""The object in ``clients.json``: a federation's name, and hashes of its clients' names."""
+
+_LINE = _object(
+    (_Word, "title"), (_Figure | None, "predicted"), (_Word | None, "reason"), needed=True
+)
+_LIST = _object((_Word, "user"), (_list(_LINE), "items"), needed=True)
+EXAMPLES = _object((_Word | None, "note"), (_list(_LIST), "lists"))
+"""The object in ``examples.json``: the lists of a few users, for the report."""
+
 _KINDS = {"summary.json": SUMMARY, "examples.json": EXAMPLES, "clients.json": CLIENTS}
-_OWN = {
-    *(
-        "config.toml",
-        "rounds.jsonl",
-        "checkpoint.npz",
-        "report.html",
-        MODEL,
-        "ratings.npz",
-        ".lock",
-    ),
-    *(*_KINDS, *(f"ledger.sqlite{end}" for end in ("", "-journal", "-wal", "-shm"))),
-}
+_OWN = {"config.toml", "rounds.jsonl", "checkpoint.npz", "report.html", MODEL, "ratings.npz"}
+_OWN |= {".lock", *_KINDS, *(f"ledger.sqlite{end}" for end in ("", "-journal", "-wal", "-shm"))}
 _BY_HAND = (
     "the folder was changed by hand: bring back the files that belong together, or run it again"
 )
+
+
+def check(kind: type[BaseModel], where: object, found: Mapping[str, Any], signs: str = "") -> None:
+    """Check an object that was read, and that it has the keys with one of the signs, not null.
+
+    Raises:
+        RunFolderError: Names the place, the key and what was expected.
+    """
+    try:
+        kind.model_validate(found)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        name = str(problem["loc"][0])
+        value = found.get(name)
+        shown = "an object" if isinstance(value, dict) else quoted(value)
+        shown = f"a list of {len(value)}" if isinstance(value, list) else shown
+        raise RunFolderError(
+            f"{where}: {name} = {shown}: {expected(problem)}; it was edited, or written by "
+            "another version: bring the old file back, or run it again"
+        ) from error
+    titles = [str(field.title) for field in kind.model_fields.values()]
+    needed = [title[:-1] for title in titles if title[-1] in signs]
+    if missing := [name for name in needed if found.get(name) is None]:
+        rest = f" and {len(missing) - 6} more" if len(missing) > 6 else ""
+        raise RunFolderError(f"{where}: has no {', '.join(missing[:6])}{rest}; run it again")
+
+
+def identity_of(config: Config) -> dict[str, Any]:
+    """What identifies a run in its summary, from its settings alone."""
+    return {
+        "dataset": config.data.dataset,
+        "preset": config.preset,
+        "model": config.model.name,
+        "policy": config.planning.policy,
+        "mechanism": config.privacy.mechanism,
+        "seed": config.run.seed,
+    }
 
 
 class RunFolder:
@@ -98,9 +227,9 @@ class RunFolder:
     ) -> Self:
         """Start a new run folder, lock it, and write down what is to be `noted`.
 
-        That is whether it is ``deployed`` to real machines, or ``saved`` without a ledger, what
-        was ``given`` as objects in Python, the mark of its ``data``, with the ``key`` of it, that
-        of its ``people``, and the ``facts`` that are known before the first round.
+        That is whether it is ``deployed`` to real machines, what was ``given`` as objects in
+        Python, the mark of its ``data``, with the ``key`` of it, that of its ``people``, and the
+        ``facts`` that are known before the first round.
         """
         folder = cls(Path(path))
         folder.check_free(overwrite)  # before anything is written there
@@ -111,11 +240,13 @@ class RunFolder:
             with _disk_errors(folder.path):
                 for name in folder.check_free(overwrite):
                     (folder.path / name).unlink()
+            versions = {
+                name: metadata.version(name) for name in ("jax", "numpy", "optax", "scipy")
+            }
             notes: dict[str, Any] = {
                 "schema": SCHEMA,
                 "version": bgtplanner.__version__,
-                "versions": {"Python": platform.python_version()}
-                | {name: metadata.version(name) for name in ("jax", "numpy", "optax", "scipy")},
+                "versions": {"Python": platform.python_version()} | versions,
                 **{name: value for name, value in noted.items() if value},
             }
             folder._replace("config.toml", to_toml(config, notes))
@@ -169,18 +300,17 @@ class RunFolder:
         """Return the names of the files of an old run; refuse to replace any others."""
         with _disk_errors(self.path):
             there = self.path.iterdir() if self.path.exists() else ()
-            names = sorted(entry.name for entry in there)
-        entries = [name for name in names if name != ".lock"]
-        foreign = [name for name in entries if name not in _OWN and not name.startswith(".tmp-")]
+            names = sorted(entry.name for entry in there if entry.name != ".lock")
+        foreign = [name for name in names if name not in _OWN and not name.startswith(".tmp-")]
         if foreign:
             other = f"holds other files ({', '.join(foreign[:3])})"
             raise RunFolderError(f"{self.path}: {other}; choose an empty folder with --out")
-        if not overwrite and any(name in _OWN for name in entries):
+        if not overwrite and any(name in _OWN for name in names):
             raise RunFolderError(
                 f"{self.path}: already holds a run; replace it with --overwrite, choose another "
                 f"with --out, or continue with: {self.resume_command}"
             )
-        return entries
+        return names
 
     def notes(self) -> dict[str, Any]:
         """Return the folder's own notes: schema, version, fingerprint of the ratings."""
@@ -251,6 +381,10 @@ class RunFolder:
             (self.path / "checkpoint.npz").unlink(missing_ok=True)
             self._replace("config.toml", to_toml(self.config(), kept))
 
+    def _needed(self) -> str:
+        """The signs of the keys that this run's summary and rounds must have."""
+        return "!" + "~" * (not self.deployed) + "$" * self.config().private
+
     def append_round(self, record: Mapping[str, Any]) -> None:
         """Add one line to ``rounds.jsonl``."""
         with _disk_errors(file := self.path / "rounds.jsonl"), file.open("a") as lines:
@@ -258,22 +392,15 @@ class RunFolder:
 
     def rounds(self, first: int | None = None) -> list[dict[str, Any]]:
         """Return the first records in ``rounds.jsonl``, or all but an incomplete last line."""
-        file, config = self.path / "rounds.jsonl", self.config()
-        try:
-            lines = read_bytes(file, MOST_BYTES_OF_ROUNDS).split(b"\n")[:-1]
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise RunFolderError(f"{file}: cannot be read: {error}") from error
-        _, needed = needed_keys(config.privacy.mechanism != "none", self.deployed)
-        records = []
-        for index, line in enumerate(lines[:first]):
+        file, signs = self.path / "rounds.jsonl", self._needed()
+        records: list[dict[str, Any]] = []
+        for index, line in enumerate(_bytes(file, MOST_BYTES_OF_ROUNDS).split(b"\n")[:-1][:first]):
             where, record = f"{file}, line {index + 1}", None
             with contextlib.suppress(ValueError, RecursionError):
                 record = json.loads(line)
             if not isinstance(record, dict):
                 raise RunFolderError(f"{where}: not a JSON object")
-            check(ROUND, where, record, needed)
+            check(ROUND, where, record, signs)
             if (number := record["round"]) != index:
                 wrong = f"is round {number}, and {index} was expected; {_BY_HAND}"
                 raise RunFolderError(f"{where}: {wrong}")
@@ -302,31 +429,40 @@ class RunFolder:
 
     def summary(self) -> dict[str, Any] | None:
         """Return the whole result of a finished run, or None while it is not done."""
-        needed, _ = needed_keys(self.config().privacy.mechanism != "none", self.deployed)
-        return self.read("summary.json", needed)
+        return self.read("summary.json", self._needed())
 
-    def read(self, name: str, needed: Collection[str] = ()) -> dict[str, Any] | None:
+    def read(self, name: str, signs: str = "") -> dict[str, Any] | None:
         """Return the object in a JSON file, after a check; None if there is no such file."""
         file = self.path / name
         try:
-            found = json.loads(read_bytes(file, MOST_BYTES_OF_SETTINGS))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, RecursionError) as error:
+            found = json.loads(_bytes(file, MOST_BYTES_OF_SETTINGS) or b"null")
+        except (ValueError, RecursionError) as error:
             raise RunFolderError(f"{file}: cannot be read: {error}") from error
+        if found is None and not file.exists():
+            return None
         if not isinstance(found, dict):
             raise RunFolderError(f"{file}: cannot be read: not a JSON object")
-        check(_KINDS[name], file, found, needed)
+        check(_KINDS[name], file, found, signs)
         return found
 
     def write(self, name: str, found: Mapping[str, Any]) -> None:
         """Write the object of a JSON file; with ``summary.json`` the run is done."""
         self._replace(name, json.dumps(found, indent=2, allow_nan=False) + "\n")
 
-    def _replace(self, name: str, content: str | bytes) -> None:
+    def _replace(self, name: str, content: str) -> None:
         """Replace a file atomically."""
         with _disk_errors(target := self.path / name):
-            replace_file(target, content.encode() if isinstance(content, str) else content)
+            replace_file(target, content.encode())
+
+
+def _bytes(file: Path, most: int) -> bytes:
+    """Return what is in a file, nothing if there is none."""
+    try:
+        return read_bytes(file, most)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise RunFolderError(f"{file}: cannot be read: {error}") from error
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
