@@ -21,13 +21,7 @@ from bgtplanner.runs.assembly import accountant_of, budgets_of, policy_of
 from bgtplanner.runs.config import Config, load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.study import Study
-from bgtplanner.runs.summary import (
-    classes_of,
-    facts_of,
-    most_spent,
-    spending_of,
-    summarise,
-)
+from bgtplanner.runs.summary import classes_of, facts_of, most_spent, spending_of, summarise
 from planning.forecasts import left
 
 CLIENTS, ITEMS, RATINGS = 300, 300, 15_000

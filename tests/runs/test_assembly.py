@@ -95,8 +95,7 @@ class TestPolicy:
         assert max(drawn) == highest
 
     @pytest.mark.parametrize(
-        ("constants", "given", "fewest"),
-        [("repaired", None, 14), ("paper", 10, 10)],
+        ("constants", "given", "fewest"), [("repaired", None, 14), ("paper", 10, 10)]
     )
     def test_levels_of_the_paper_and_of_its_authors(
         self, constants: str, given: int | None, fewest: int

@@ -12,6 +12,7 @@ import pytest
 from bgtplanner import resume, simulate
 from bgtplanner.errors import RunFolderError
 from bgtplanner.report.guarantee import guarantee, is_sound
+from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.run import load
 
 pytestmark = pytest.mark.usefixtures("compiled_once", "undrawn")
@@ -43,7 +44,8 @@ def run_it(shop: Path, **settings: Any) -> Any:
 
 
 class TestCatalogue:
-    def test_another_one_is_detected(self, shop: Path) -> None:
+    def test_another_one_is_detected(self, shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(RunFolder, "forget", lambda _: None)  # what an interrupted run has
         result = run_it(shop, data__items=str(shop / "items.csv"))
         assert result.summary["not_accounted"] == []
         assert (result.summary["items"], result.ratings.n_items) == (11, 11)
@@ -52,17 +54,21 @@ class TestCatalogue:
         file.write_text(content.replace("Thing", "Product"))
         again = load(shop / "run")  # titles change nothing that is computed
         assert again.ratings.features.shape == (11, 2)
+        (shop / "run" / "summary.json").unlink()
         for change in (("3,Thing 3,a", "3,Thing 3,b"), ("10,Thing", "12,Thing")):
             file.write_text(content.replace(*change))
             with pytest.raises(RunFolderError, match="are not those it was started with"):
-                load(shop / "run")
+                resume(shop / "run")
         file.unlink()
         with pytest.raises(RunFolderError, match="no such file; expected a table"):
-            load(shop / "run")
+            resume(shop / "run")
 
 
 class TestTime:
-    def test_what_arrives_is_predicted_before(self, shop: Path) -> None:
+    def test_what_arrives_is_predicted_before(
+        self, shop: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(RunFolder, "forget", lambda _: None)
         result = run_it(shop, data__arrival="time")
         first, *later = result.rounds
         assert "rmse_arriving" not in first

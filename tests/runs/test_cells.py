@@ -43,7 +43,8 @@ class Fake:
                 raise self.fails[policy]
             names = ("final", "best", "constant", "user_mean", "client_alone")
             scores = {f"{metric}_{name}": 0.3 for metric in ("rmse", "f1") for name in names}
-            folder.write("summary.json", scores | {"seconds_total": 2000.0})
+            scores |= {"users": 3, "ratings": 9, "seconds_total": 2000.0}
+            folder.write("summary.json", scores)
 
     def resume(self, path: Path, **_: Any) -> None:
         config = RunFolder(path).config()
@@ -143,11 +144,7 @@ class TestRealRuns:
 
     @pytest.mark.parametrize("within", [False, True], ids=["between cells", "within a cell"])
     def test_interrupted(
-        self,
-        tmp_path: Path,
-        whole: list[Outcome],
-        within: bool,
-        monkeypatch: pytest.MonkeyPatch,
+        self, tmp_path: Path, whole: list[Outcome], within: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def stop(outcome: Outcome | None, *_: Any) -> None:
             if outcome is not None and not within:

@@ -189,12 +189,7 @@ def test_a_setting_that_is_gone_is_refused_in_a_sentence_and_read_of_old_runs(
 class TestFiles:
     @pytest.mark.parametrize(
         "text",
-        [
-            b"[server\n",
-            b"\x00",
-            b"a = " + b"[" * 5000,
-            b"[run]\nseed = " + b"9" * 5000,
-        ],
+        [b"[server\n", b"\x00", b"a = " + b"[" * 5000, b"[run]\nseed = " + b"9" * 5000],
         ids=["bracket", "zero", "deep", "digits"],
     )
     def test_no_toml(self, tmp_path: Path, text: bytes) -> None:

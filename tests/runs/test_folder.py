@@ -16,12 +16,7 @@ import numpy as np
 import pytest
 
 import bgtplanner
-from bgtplanner.errors import (
-    RunFolderError,
-    RunLockedError,
-    SchemaError,
-    StorageError,
-)
+from bgtplanner.errors import RunFolderError, RunLockedError, SchemaError, StorageError
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.folder import SCHEMA, RunFolder
 

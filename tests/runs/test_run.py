@@ -19,12 +19,7 @@ import numpy as np
 import pytest
 
 from bgtplanner import Ratings, Result, load, resume, simulate
-from bgtplanner.errors import (
-    DataError,
-    InterruptedRunError,
-    RunFolderError,
-    TrainingDivergedError,
-)
+from bgtplanner.errors import DataError, InterruptedRunError, RunFolderError, TrainingDivergedError
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.metrics import Metrics
 from bgtplanner.runs import loop

@@ -138,8 +138,7 @@ class TestCommandLine:
         assert list(parse_grid([text]).values()) == [values]
 
     @pytest.mark.parametrize(
-        "text",
-        ["x=1", "a.b", "a.b= ", ".b=1", "a.b=1,,x", "a.b=nan", "a.b=1979-05-27"],
+        "text", ["x=1", "a.b", "a.b= ", ".b=1", "a.b=1,,x", "a.b=nan", "a.b=1979-05-27"]
     )
     def test_what_is_none_names_the_flag(self, text: str) -> None:
         with pytest.raises(ConfigError, match=r"--vary .*: expected SECTION\.KEY=V1,V2,\.\.\."):

@@ -132,6 +132,11 @@ class Run:
         left = self.planned.policy.share_left().tolist()
         return replace(played, spent=summary.most_spent(self.planned.spending()), left=left)
 
+    def tell(self, record: Mapping[str, Any]) -> None:
+        """Tell the observer about a round that was played and saved."""
+        if self.observer is not None:
+            self.observer.round(record, self.config.federation.rounds)
+
     def inspected(self, index: int) -> dict[str, float]:  # noqa: ARG002
         """Return further figures of a round that was just played."""
         return {}
@@ -151,8 +156,7 @@ class Run:
                     self.folder.append_round(record)
                 if self.kept and (done % self.checkpoint_every == 0 or stopping or self._over()):
                     self.save(self._state(time.perf_counter() - started))
-                if self.observer is not None:
-                    self.observer.round(record, total)
+                self.tell(record)
                 if stopping and self.kept and not self._over():
                     raise InterruptedRunError(
                         f"stopped after round {done} of {total}; continue with: {self.kept}"

@@ -138,19 +138,22 @@ class Result:
                 folder.write("examples.json", lists)
         folder.write("summary.json", self.summary)
 
-    def predict(self, user: Any, item: ArrayLike) -> Any:
-        """Predict what a user would rate an item, or each of several, on the source's scale.
+    def predict(self, user: ArrayLike, item: ArrayLike) -> Any:
+        """Predict ratings on the source's scale: a number, or an array for arrays of labels.
 
         Raises:
             DataError: If a label is not known.
         """
-        (place,) = _places(self.ratings.user_labels, [user], "user")
-        items = _places(self.ratings.item_labels, np.ravel(item), "item")
-        mine = histories_of(split_of(self.config, self.ratings).train, [place])
-        ratings = mine.get("rating", mine["item"])  # of clicks, nothing is predicted
-        history = dict(zip(mine["item"].tolist(), ratings.tolist(), strict=True))
-        found = self.model.predict(history, self.ratings.item_labels[items].tolist())
-        return float(found[0]) if np.ndim(item) == 0 else found
+        labels, train = self.ratings.item_labels, split_of(self.config, self.ratings).train
+        users = _places(self.ratings.user_labels, user, "user")
+        users, items = np.broadcast_arrays(users, _places(labels, item, "item"))
+        found = np.empty(users.shape)
+        for one in np.unique(users).tolist():
+            mine, asked = histories_of(train, [one]), users == one
+            ratings = mine.get("rating", mine["item"])  # of clicks, nothing is predicted
+            history = dict(zip(mine["item"].tolist(), ratings.tolist(), strict=True))
+            found[asked] = self.model.predict(history, labels[items[asked]].tolist())
+        return float(found) if users.ndim == 0 else found
 
     def recommend(self, user: Any, top: int = 10) -> list[Recommended]:
         """Return the items that a user has not rated and is expected to like best, best first.
@@ -179,16 +182,16 @@ def not_private(
 
 
 def _places(labels: NDArray[Any], wanted: ArrayLike, name: str) -> NDArray[np.int64]:
-    """The indices of a list of labels, in which numbers may be text."""
-    sought = wanted if isinstance(wanted, list) else np.asarray(wanted).tolist()
-    if any(not isinstance(of, str | int | float | np.generic) for of in sought):
-        raise DataError(f"{name} = {in_words(sought)}: expected a label, or a list of labels")
-    known = {str(as_label(label)): place for place, label in enumerate(labels.tolist())}
-    places = [known.get(str(as_label(label)), -1) for label in sought]
+    """The indices of labels, in the shape in which they were given; numbers may be text."""
+    array = np.asarray(wanted)
+    sought = array.ravel().tolist()
+    if any(not isinstance(of, str | int | float) for of in sought):
+        raise DataError(f"{name} = {in_words(wanted)}: expected a label, or an array of labels")
+    known = {as_label(label): place for place, label in enumerate(labels.tolist())}
+    places = [known.get(as_label(label), -1) for label in sought]
     if -1 in places:
-        unknown = sought[places.index(-1)]
-        raise DataError(f"{name} {quoted(unknown)} is not in the ratings")
-    return np.array(places, dtype=np.int64)
+        raise DataError(f"{name} {quoted(sought[places.index(-1)])} is not in the ratings")
+    return np.array(places, dtype=np.int64).reshape(array.shape)
 
 
 def histories_of(ratings: Ratings, users: ArrayLike | None = None) -> dict[str, NDArray[Any]]:

@@ -269,10 +269,7 @@ def _check_given(folder: RunFolder, config: Config, given: Given, trust_code: bo
 
 
 def load(
-    path: Path | str,
-    *,
-    ratings: Ratings | str | None = None,
-    data_dir: str | None = None,
+    path: Path | str, *, ratings: Ratings | str | None = None, data_dir: str | None = None
 ) -> Result:
     """Load a finished run, to predict and recommend. Nothing in the folder is changed or run.
 

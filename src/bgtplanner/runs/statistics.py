@@ -296,8 +296,7 @@ def _several(name: str, given: Any, kind: Any, expected: str) -> tuple[Any, ...]
     """What was given as one or as several, after checking that each is of its kind."""
     one = isinstance(given, str | type) or not isinstance(given, Iterable)
     found = (given,) if one else tuple(given)
-    for entry in found:
-        refuse_unless(isinstance(entry, kind), name, entry, expected)
+    refuse_unless(all(isinstance(entry, kind) for entry in found), name, given, expected)
     return found
 
 

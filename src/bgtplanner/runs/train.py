@@ -255,12 +255,11 @@ class _Training(Run):
             )
         return arrays
 
-    def inspected(self, index: int) -> dict[str, float]:
+    def tell(self, record: Mapping[str, Any]) -> None:
         """Say how far the training is."""
         if self.progress is not None:
-            spent = 1.0 - float(self.planned.policy.share_left().max())
-            self.progress(index + 1, self.config.federation.rounds, spent)
-        return {}
+            rounds = self.config.federation.rounds
+            self.progress(record["round"] + 1, rounds, 1.0 - max(record["left"]))
 
     def published(self, assumed: Sequence[str]) -> Model:
         """Play all rounds, or all after the saved state, and return the model."""
