@@ -206,8 +206,7 @@ def _check_together(config: Config) -> None:
     model, planning, privacy = config.model, config.planning, config.privacy
     free = planning.policy == "unlimited"
     target = planning.target is not None and not config.target_from_test
-    unpaid = not UNITS[privacy.unit].sound
-    unpaid = unpaid and (target or planning.reward == "validation")
+    unpaid = not UNITS[privacy.unit].sound and (target or planning.reward == "validation")
     additive = not config.private or isinstance(MECHANISMS[privacy.mechanism], Additive)
     papers = config.preset == "paper" and model.name == "fedgnn" and privacy.trust == "local"
     expands = papers and additive and model.expansions < config.federation.rounds
@@ -215,25 +214,16 @@ def _check_together(config: Config) -> None:
     config.require(
         ("planning.policy", free or config.private, "unlimited, for --mechanism none"),
         ("privacy.mechanism", not (free and config.private), "none, for --policy unlimited"),
-        (
-            "model.options",
-            model.name not in Config.model_fields or not model.options,
-            f"nothing: the settings of {model.name} are in [{model.name}]",
-        ),
-        (
-            f"planning.{'target' if target else 'reward'}",
-            not unpaid,
-            f"nothing that is validated: with privacy.unit = {privacy.unit} nothing pays for it; "
-            "set privacy.unit=client, or planning.reward=test",
-        ),
-        (
-            "model.expansions",
-            expands or not model.expansions,
-            "0, unless with --preset paper, --model fedgnn, --trust local, a --mechanism that "
-            "adds noise (or none) and more --rounds: the third party that matches users sees "
-            "which of them rated the same items",
-        ),
-    )
+        ("model.options", model.name not in Config.model_fields or not model.options,
+         f"nothing: the settings of {model.name} are in [{model.name}]"),
+        (f"planning.{'target' if target else 'reward'}", not unpaid,
+         f"nothing that is validated: with privacy.unit = {privacy.unit} nothing pays for it; "
+         "set privacy.unit=client, or planning.reward=test"),
+        ("model.expansions", expands or not model.expansions,
+         "0, unless with --preset paper, --model fedgnn, --trust local, a --mechanism that adds "
+         "noise (or none) and more --rounds: the third party that matches users sees which of "
+         "them rated the same items"),
+    )  # fmt: skip
 
 
 def effective(config: Config) -> dict[str, Any]:

@@ -116,13 +116,16 @@ class Result:
         error = known.get("rmse_objective", known.get("rmse_final"))
         served = f"{HEADLINE}_served" if known.get("objective") == "served" else HEADLINE
         lists, epsilon = known.get(served, known.get(HEADLINE)), known.get("epsilon")
-        parts = [f"{known.get('model')} by {known.get('policy')}"]
-        parts += [] if epsilon is None else [f"epsilon {epsilon:g}"]
-        parts += [f"{len(self.rounds)} rounds"]
-        parts += [] if error is None else [f"RMSE {error:.4f}"]
-        parts += [] if lists is None else [f"{METRICS[HEADLINE].label} {lists:.3f}"]
-        parts += [] if self.folder is None else [f"in {self.folder}"]
-        return f"Result({visible(known.get('dataset', '?'))}: {', '.join(parts)})"
+        parts = [
+            f"{known.get('model')} by {known.get('policy')}",
+            None if epsilon is None else f"epsilon {epsilon:g}",
+            f"{len(self.rounds)} rounds",
+            None if error is None else f"RMSE {error:.4f}",
+            None if lists is None else f"{METRICS[HEADLINE].label} {lists:.3f}",
+            None if self.folder is None else f"in {self.folder}",
+        ]
+        about = ", ".join(filter(None, parts))
+        return f"Result({visible(known.get('dataset', '?'))}: {about})"
 
     def _repr_html_(self) -> str:
         from bgtplanner.report.page import as_html

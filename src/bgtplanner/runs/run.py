@@ -24,7 +24,7 @@ from bgtplanner.planning.policy import Policy
 from bgtplanner.planning.registry import POLICIES
 from bgtplanner.runs import assembly, summary
 from bgtplanner.runs.assembly import Given, Prepared
-from bgtplanner.runs.config import Config, load_config
+from bgtplanner.runs.config import Config, differences, load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.loop import Observer, Run
 from bgtplanner.runs.result import Result
@@ -258,14 +258,10 @@ def _check_given(folder: RunFolder, config: Config, given: Given, trust_code: bo
             f"{folder.path}: names code to run, {' and '.join(code)}. If you trust whoever made "
             "the folder, give --trust-code, or trust_code=True"
         )
-    stated = assembly.objects_given(given.model, given.policy)[0]  # refuses what is none
-    stated.pop("planning.policy", None)
-    tree: dict[str, Any] = config.model_dump()
-    for key, value in stated.items():
-        section, _, name = key.partition(".")
-        if tree[section].get(name, {}) != value:
-            other = "it was started with another model; give that one"
-            raise RunFolderError(f"{folder.path}: {other}")
+    stated, _ = assembly.objects_given(given.model, given.policy)  # refuses what is none
+    if differences(config, load_config(file=folder.path / "config.toml", settings=stated)):
+        other = "it was started with another model or policy; give that one"
+        raise RunFolderError(f"{folder.path}: {other}")
 
 
 def load(

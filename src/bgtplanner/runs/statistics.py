@@ -148,12 +148,11 @@ class Comparison:
     folder: Path | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
-        study, failed = self.study, len(self.failed)
+        study, total = self.study, len(self.outcomes)
         names = [", ".join(dict.fromkeys(of)) for of in (study.datasets, study.policies)]
-        kind = "Comparison of a sweep" if study.variations else "Comparison"
-        cells = f"{len(self.outcomes) - failed} of {len(self.outcomes)} runs finished"
+        done = f"{total - len(self.failed)} of {total} runs finished"
         where = "" if self.folder is None else f", in {self.folder}"
-        return visible(f"{kind}({': '.join(names)}; {cells}{where})")
+        return visible(f"Comparison({': '.join(names)}; {done}{where})")
 
     def _repr_html_(self) -> str:
         from bgtplanner.report.page import as_html
@@ -192,11 +191,9 @@ class Comparison:
         hidden = ("_final", "_served") if preset == "paper" else ("_best",)
         keys = [key for key in self.known if metric_of(key) in shown(preset)]
         both = {metric_of(key) for key in keys if key.endswith("_served")}
-
-        def rank(key: str) -> tuple[bool, bool]:
-            return key.endswith("_served") != planned, metric_of(key) not in both
-
-        return tuple(sorted((key for key in keys if not key.endswith(hidden)), key=rank))
+        keys = [key for key in keys if not key.endswith(hidden)]
+        keys.sort(key=lambda key: metric_of(key) not in both)
+        return tuple(sorted(keys, key=lambda key: key.endswith("_served") != planned))
 
     def as_json(self) -> dict[str, Any]:
         """Everything as JSON."""
