@@ -68,12 +68,3 @@ def test_no_statistic_of_a_person(number: str) -> None:
     assert said.startswith("liked by many; you pick films of 1990 to 1995 ")
     rest = said.removeprefix("liked by many; you pick films of 1990 to 1995 ")
     assert not any(letter.isdigit() for letter in rest)
-
-
-def test_none_of_ones_own(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    ratings = Ratings.from_arrays(
-        np.repeat(np.arange(20), 8), rng.integers(0, 15, 160), rng.integers(1, 6, 160), name="own"
-    )
-    simulate(ratings, rounds=2, out=tmp_path / "run")
-    assert not (tmp_path / "run" / "examples.json").exists()

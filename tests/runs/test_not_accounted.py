@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from bgtplanner import Ratings, load_ratings, simulate
 from bgtplanner.report.guarantee import guarantee
 from bgtplanner.runs.config import load_config
-from bgtplanner.runs.summary import about_ratings, facts_of, not_accounted
+from bgtplanner.runs.summary import about_ratings, facts_of
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
@@ -44,7 +43,7 @@ def neighbours(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def facts(ratings: Ratings, **settings: Any) -> dict[str, Any]:
     """What a run on these ratings says before its first round."""
     config = load_config(settings={key.replace("__", "."): of for key, of in settings.items()})
-    return facts_of(config, about_ratings(ratings), None)
+    return facts_of(config, about_ratings(ratings))
 
 
 class TestNeighbours:
@@ -59,22 +58,6 @@ class TestNeighbours:
         (public,) = [of for of in guarantee(result.summary) if "is public: " in of]
         assert "the scale" in public
         assert "which items" in public
-
-
-class TestArrays:
-    @pytest.mark.parametrize(
-        ("options", "public"),
-        [
-            ({"scale": "max"}, ()),
-            ({"scale": (1, 5)}, ("scale",)),
-            ({"scale": (1, 5), "items": range(9)}, BOTH),
-        ],
-    )
-    def test_what_is_given_is_public(self, options: dict, public: tuple[str, ...]) -> None:
-        ratings = Ratings.from_arrays(["a", "b", "a"], [1, 2, 3], [1, 5, 2], **options)
-        assert ratings.public == set(public)
-        assert ratings.take(np.array([True, False, True])).public == set(public)
-        assert set(not_accounted(load_config(), ratings.public)) == set(BOTH) - set(public)
 
 
 def test_with_a_catalogue_it_is_accounted_for(

@@ -1,35 +1,26 @@
-"""Lists in the summary of a run: the model's, and those beside them."""
+"""Lists in the summary of a run, those beside them, and metrics of one's own."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 import pytest
-from jax import Array
 
 from bgtplanner import simulate
 from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.synthetic import synthetic_ratings
-from bgtplanner.models.factorization import Factorization
-from bgtplanner.models.interactions import Shared
-from bgtplanner.models.metrics import ranked
+from bgtplanner.models.metrics import METRICS, Metric, ranked
 from bgtplanner.report.page import render
+from bgtplanner.runs.run import load
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
-FEW = {"federation.rounds": 3, "run.device": "cpu"}
-
-
-@dataclass(frozen=True)
-class Popular(Factorization):
-    """Says that the first items are the most popular ones."""
-
-    def popularity(self, shared: Shared) -> Array:
-        return -jnp.arange(float(len(shared.items)))
+FEW = {"federation.rounds": 3, "run.device": "cpu", "synthetic.clients": 8, "synthetic.items": 12}
 
 
 def with_features() -> Ratings:
@@ -67,14 +58,6 @@ def test_summary_and_page(tmp_path: Path) -> None:
     assert ">F1<" not in page
 
 
-def test_popularity_that_was_released() -> None:
-    ratings = with_features()
-    result = simulate(ratings, model=Popular(dim=0), settings=FEW)
-    found = result.summary["ndcg_at_10_popularity_released"]
-    assert found is not None
-    assert found != result.summary["ndcg_at_10_popularity"]
-
-
 def test_nothing_to_find_is_nothing() -> None:
     """No held-out rating is good enough: a summary must be JSON all the same."""
     low = Ratings.from_arrays(
@@ -86,3 +69,37 @@ def test_nothing_to_find_is_nothing() -> None:
     assert summary["coverage"] > 0
     json.dumps(dict(summary), allow_nan=False)
     assert np.isnan(ranked(lambda users: np.zeros((len(users), 4)), low, low)["mrr"])
+
+
+WORST = Metric(
+    label="Worst",
+    better="lower",
+    sums=(lambda predicted, actual: abs(predicted - actual).max(),),
+    of=lambda worst, n: worst if n else float("nan"),
+    digits=2,
+    unit="ratings",
+)
+HITS = Metric(label="Hits@10", better="higher", of=lambda lists: lists.hits.any(axis=1).mean())
+
+
+@pytest.fixture
+def more(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A metric of ratings and one of lists, for the time of a test."""
+    monkeypatch.setattr(METRICS, "_entries", dict(METRICS._entries))
+    METRICS.add("worst", WORST)
+    METRICS.add("hits_at_10", HITS)
+    yield
+    jax.clear_caches()
+
+
+@pytest.mark.usefixtures("more")
+def test_it_is_everywhere(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    result = simulate("synthetic", settings=FEW, out=folder)
+    summary = json.loads((folder / "summary.json").read_text())
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    assert summary["worst_final"] == lines[-1]["worst"] >= lines[-1]["rmse"] > 0
+    assert summary["worst_best"] == min(line["worst"] for line in lines)
+    assert summary["worst_constant"] >= summary["rmse_constant"]
+    assert 0 <= summary["hits_at_10"] <= 1
+    assert load(folder).summary["hits_at_10"] == result.summary["hits_at_10"]
