@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
+import inspect
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -196,7 +197,8 @@ def _made(key: str, kind: Any, options: Mapping[str, Any]) -> Any:
     try:
         return kind(**options)
     except TypeError as error:
-        raise ConfigError(f"{key}: {kind.__name__} does not accept them: {error}") from error
+        known = ", ".join(inspect.signature(kind).parameters)
+        raise ConfigError(f"{key}: {error}; expected some of {known}") from error
 
 
 def federation_of(
