@@ -47,7 +47,7 @@ def test_an_option_that_does_not_exist_is_refused_with_those_that_do() -> None:
 
 @pytest.mark.parametrize("constants", ["paper", "repaired"])
 def test_fewest_rounds_that_leave_no_choice_are_refused(constants: str) -> None:
-    with pytest.raises(ConfigError, match=r"planning\.min_rounds = 20"):
+    with pytest.raises(ConfigError, match=r"planning\.min_rounds\) = 20"):
         planner(paper(constants=constants, min_rounds=20))
     assert planner(paper(constants=constants, min_rounds=19)).charges.shape[1] == 5
 

@@ -18,7 +18,8 @@ import pytest
 import bgtplanner
 from bgtplanner.errors import RunFolderError, RunLockedError, SchemaError, StorageError
 from bgtplanner.runs.config import load_config
-from bgtplanner.runs.folder import CLIENTS, ROUND, SCHEMA, SUMMARY, RunFolder, check
+from bgtplanner.runs.folder import RunFolder
+from bgtplanner.runs.record import CLIENTS, ROUND, SCHEMA, SUMMARY, check
 
 CONFIG = load_config(settings={"federation.rounds": 5})
 ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.asarray(7)}

@@ -34,7 +34,7 @@ def test_a_run_is_loaded_and_shown(command_line: Call, tmp_path: Path) -> None:
     assert "replace-special" in render(RUN)
     done = command_line("export", RUN, "--out", tmp_path / "old.model")
     assert done.code == 2, "it kept no model file"
-    assert "run is one of 0.2: run it again" in done.err
+    assert "the run is one of 0.2, which kept none" in done.err
 
 
 def test_an_interrupted_run_is_not_resumed(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from bgtplanner.report.facts import Facts, Section
 from bgtplanner.report.guarantee import guarantee, is_sound
 from bgtplanner.report.verdict import ERROR
 from bgtplanner.runs.config import Config, to_toml
-from bgtplanner.runs.folder import RunFolder, identity_of
+from bgtplanner.runs.folder import RunFolder
+from bgtplanner.runs.record import identity_of
 from bgtplanner.runs.result import Result, number_of_examples
 from bgtplanner.runs.summary import FEWEST
 from bgtplanner.text import Table

@@ -17,9 +17,8 @@
 
 A file is written under a temporary name, flushed to the disk and then renamed, so that a crash
 leaves either the old file or the new one. Lines of ``rounds.jsonl`` after the checkpoint belong to
-rounds that will be run again; resuming cuts them off. A folder may have been edited, or written by
-another version: whatever is read has a size limit, and goes through a model of what it may hold,
-so that the code that uses it need not check again.
+rounds that will be run again; resuming cuts them off. Whatever is read has a size limit, and is
+checked (:mod:`bgtplanner.runs.record`) before it is used.
 """
 
 from __future__ import annotations
@@ -37,130 +36,34 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, conlist, create_model
 
 import bgtplanner
 from bgtplanner.durable import replace_file
 from bgtplanner.errors import RunFolderError, RunLockedError, SchemaError, StorageError, quoted
-from bgtplanner.privacy.mechanisms import Neighbours
-from bgtplanner.runs.config import Config, expected, load_config, to_toml
+from bgtplanner.runs.config import Config, load_config, to_toml
+from bgtplanner.runs.record import (
+    CLIENTS,
+    EXAMPLES,
+    NOTES,
+    ROUND,
+    SCHEMA,
+    SUMMARY,
+    check,
+    object_in,
+)
 from bgtplanner.text import (
-    LONGEST_NAME,
     MOST_BYTES_OF_ROUNDS,
     MOST_BYTES_OF_SETTINGS,
     read_bytes,
     visible,
 )
 
-SCHEMA = 1
-"""Version of the layout of the folder. Never raise it without a migration."""
-
 MODEL = "run.model"
 """The name of the model file in a folder."""
-
-_LARGEST = 10**15  # no figure of a run is anywhere near, and drawings and sums stay exact enough
-_Figure = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
-_Count = Annotated[int, Field(ge=0, le=_LARGEST)]
-_Share = Annotated[float, Field(ge=0, le=1)]
-_Word = Annotated[str, Field(max_length=LONGEST_NAME)]
-_Ticks = Annotated[int, Field(ge=0, le=2**62)]
-_Reason = Annotated[float, Field(allow_inf_nan=True)]  # minus infinity rules something out
-
-
-class _Object(BaseModel):
-    """An object in a file: a key that it does not name is a figure, such as a plugin's metric."""
-
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
-    __pydantic_extra__: dict[str, _Figure | bool | None] = Field(init=False)
-
-
-def _list(kind: Any) -> Any:
-    """Return the type of a list that is not longer than a run can have rounds."""
-    return conlist(kind, max_length=1_000_000)
-
-
-def _object(*kinds: tuple[Any, str], needed: bool = False) -> Any:
-    """Return the model of an object: types, each with its keys, and whether all are needed.
-
-    The sign at the end of a key says which runs must have it: ``!`` every one, ``~`` a
-    simulation, ``$`` one with a budget.
-    """
-    fields: dict[str, Any] = {  # by an alias, since a key may be the name of a method
-        f"key_{name.strip('!~$')}": (
-            kind,
-            Field(... if needed else None, alias=name.strip("!~$"), title=name),
-        )
-        for kind, names in kinds
-        for name in names.split()
-    }
-    return create_model("Object", __base__=_Object, **fields)
-
-
-_SCORES = "{0}_final~ {0}_best~ {0}_constant~ {0}_user_mean~ {0}_client_alone~"
-_WHY = _object(
-    (_Word, "note"), (_list(_Reason), "charges predicted price score probability forecast")
-)
-ROUND = _object(
-    (_Count, "round! clients! paid late dropped$"),
-    (_Count | None, "ratings~ level asked refused"),
-    (_Figure | None, "seconds! charge$ rmse~ f1~ mae~ precision~ recall~ loss~"),
-    (_Figure | _list(_Figure) | None, "clip noise_multiplier"),
-    (_list(_Figure) | None, "charges"),
-    (_list(_Share), "left"),
-    (_WHY | None, "why"),
-    (_list(_list(_Ticks)) | None, "spent"),
-    (dict[_Word, _Share] | None, "split"),
-    (dict[_Word, _Count] | None, "dropped_by_kind"),
-)
-"""A line of ``rounds.jsonl``; :class:`~bgtplanner.federation.result.RoundResult` says more."""
-
-_CLASS = _object((_Figure, "epsilon epsilon_spent_max"), (_Count, "clients"), needed=True)
-_GAIN = _object(
-    (_Word, "name"),
-    (_Count, "clients"),
-    (_Figure, "rmse rmse_alone better"),
-    (_Figure | None, "gain low high"),
-    needed=True,
-)
-SUMMARY = _object(
-    (_Count, "schema seed! rounds_run! clients! items!"),
-    (_Count | None, "target_round rounds_paid$"),
-    (_Word, "dataset! model! policy! preset! mechanism!"),
-    (_Word | None, "objective trust$ unit$ accounting$ ledger_head planner_note"),
-    (Neighbours | None, "neighbours"),
-    (_Figure | None, "users~ ratings~ target epsilon$ delta$ epsilon_spent_max$ budget_left"),
-    (_Figure | None, "epsilon_client_level$ epsilon_client_level_median$"),
-    (_Figure | None, f"{_SCORES.format('rmse')} {_SCORES.format('f1')}"),
-    (_Figure, "seconds_total! seconds_per_round!"),
-    (_list(_Word), "not_accounted!"),
-    (Annotated[list[_Figure], Field(min_length=2, max_length=2)] | None, "scale"),
-    (_object((_list(_GAIN), "ratings budget")) | None, "gains"),
-    (_list(_Figure), "class_epsilons"),
-    (_list(_CLASS) | None, "classes"),
-)
-"""The object in ``summary.json``, and what is known of a run before its first round."""
-
-NOTES = _object(
-    (_Word, "version data key people"),
-    (_list(_Word), "given"),
-    (dict[str, _Word], "versions"),
-    (dict[str, Any], "facts"),
-)
-"""The section ``[folder]`` of ``config.toml``: about the folder, not settings."""
-
-CLIENTS = _object((_Word, "run"), (_list(_Word), "clients"))
-"""The object in ``clients.json``: a federation's name, and hashes of its clients' names."""
-
-_LINE = _object(
-    (_Word, "title"), (_Figure | None, "predicted"), (_Word | None, "reason"), needed=True
-)
-_LIST = _object((_Word, "user"), (_list(_LINE), "items"), needed=True)
-EXAMPLES = _object((_Word | None, "note"), (_list(_LIST), "lists"))
-"""The object in ``examples.json``: the lists of a few users, for the report."""
 
 _KINDS = {"summary.json": SUMMARY, "examples.json": EXAMPLES, "clients.json": CLIENTS}
 _OWN = {"config.toml", "rounds.jsonl", "checkpoint.npz", "report.html", MODEL, "ratings.npz"}
@@ -168,43 +71,6 @@ _OWN |= {".lock", *_KINDS, *(f"ledger.sqlite{end}" for end in ("", "-journal", "
 _BY_HAND = (
     "the folder was changed by hand: bring back the files that belong together, or run it again"
 )
-
-
-def check(kind: type[BaseModel], where: object, found: Mapping[str, Any], signs: str = "") -> None:
-    """Check an object that was read, and that it has the keys with one of the signs, not null.
-
-    Raises:
-        RunFolderError: Names the place, the key and what was expected.
-    """
-    try:
-        kind.model_validate(found)
-    except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        name = str(problem["loc"][0])
-        value = found.get(name)
-        shown = "an object" if isinstance(value, dict) else quoted(value)
-        shown = f"a list of {len(value)}" if isinstance(value, list) else shown
-        raise RunFolderError(
-            f"{where}: {name} = {shown}: {expected(problem)}; it was edited, or written by "
-            "another version: bring the old file back, or run it again"
-        ) from error
-    titles = [str(field.title) for field in kind.model_fields.values()]
-    needed = [title[:-1] for title in titles if title[-1] in signs]
-    if missing := [name for name in needed if found.get(name) is None]:
-        rest = f" and {len(missing) - 6} more" if len(missing) > 6 else ""
-        raise RunFolderError(f"{where}: has no {', '.join(missing[:6])}{rest}; run it again")
-
-
-def identity_of(config: Config) -> dict[str, Any]:
-    """What identifies a run in its summary, from its settings alone."""
-    return {
-        "dataset": config.data.dataset,
-        "preset": config.preset,
-        "model": config.model.name,
-        "policy": config.planning.policy,
-        "mechanism": config.privacy.mechanism,
-        "seed": config.run.seed,
-    }
 
 
 class RunFolder:
@@ -383,7 +249,7 @@ class RunFolder:
 
     def _needed(self) -> str:
         """The signs of the keys that this run's summary and rounds must have."""
-        return "!" + "~" * (not self.deployed) + "$" * self.config().private
+        return "!" + "~%" * (not self.deployed) + "$" * self.config().private
 
     def append_round(self, record: Mapping[str, Any]) -> None:
         """Add one line to ``rounds.jsonl``."""
@@ -393,14 +259,11 @@ class RunFolder:
     def rounds(self, first: int | None = None) -> list[dict[str, Any]]:
         """Return the first records in ``rounds.jsonl``, or all but an incomplete last line."""
         file, signs = self.path / "rounds.jsonl", self._needed()
+        lines = (_bytes(file, MOST_BYTES_OF_ROUNDS) or b"").split(b"\n")[:-1]
         records: list[dict[str, Any]] = []
-        for index, line in enumerate(_bytes(file, MOST_BYTES_OF_ROUNDS).split(b"\n")[:-1][:first]):
-            where, record = f"{file}, line {index + 1}", None
-            with contextlib.suppress(ValueError, RecursionError):
-                record = json.loads(line)
-            if not isinstance(record, dict):
-                raise RunFolderError(f"{where}: not a JSON object")
-            check(ROUND, where, record, signs)
+        for index, line in enumerate(lines[:first]):
+            where = f"{file}, line {index + 1}"
+            record = object_in(where, line, ROUND, signs)
             if (number := record["round"]) != index:
                 wrong = f"is round {number}, and {index} was expected; {_BY_HAND}"
                 raise RunFolderError(f"{where}: {wrong}")
@@ -434,16 +297,9 @@ class RunFolder:
     def read(self, name: str, signs: str = "") -> dict[str, Any] | None:
         """Return the object in a JSON file, after a check; None if there is no such file."""
         file = self.path / name
-        try:
-            found = json.loads(_bytes(file, MOST_BYTES_OF_SETTINGS) or b"null")
-        except (ValueError, RecursionError) as error:
-            raise RunFolderError(f"{file}: cannot be read: {error}") from error
-        if found is None and not file.exists():
+        if (content := _bytes(file, MOST_BYTES_OF_SETTINGS)) is None:
             return None
-        if not isinstance(found, dict):
-            raise RunFolderError(f"{file}: cannot be read: not a JSON object")
-        check(_KINDS[name], file, found, signs)
-        return found
+        return object_in(file, content, _KINDS[name], signs)
 
     def write(self, name: str, found: Mapping[str, Any]) -> None:
         """Write the object of a JSON file; with ``summary.json`` the run is done."""
@@ -455,12 +311,12 @@ class RunFolder:
             replace_file(target, content.encode())
 
 
-def _bytes(file: Path, most: int) -> bytes:
-    """Return what is in a file, nothing if there is none."""
+def _bytes(file: Path, most: int) -> bytes | None:
+    """Return what is in a file; None if there is none."""
     try:
         return read_bytes(file, most)
     except FileNotFoundError:
-        return b""
+        return None
     except OSError as error:
         raise RunFolderError(f"{file}: cannot be read: {error}") from error
 

@@ -95,8 +95,8 @@ class Result:
             return load_model(file)
         if self.simulation is None:
             raise ConfigError(
-                f"model = {self.config.model.name!r}: there is no {MODEL} in {self.folder}, since "
-                "its learner publishes none, or the run is one of 0.2: run it again"
+                f"{self.folder}: has no {MODEL}: {self.config.model.name} publishes no model, or "
+                "the run is one of 0.2, which kept none; run it again with a model that does"
             )
         people, private = self.summary["clients"], self.summary["mechanism"] != "none"
         promise = not_private(people) if private else not_private(people, "there was no noise")

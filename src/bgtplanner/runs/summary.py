@@ -31,7 +31,7 @@ from bgtplanner.privacy.ledger import Ledger, Spending
 from bgtplanner.privacy.mechanisms import mechanism_named
 from bgtplanner.runs.assembly import accountant_of, budgets_of, expansion_of, promise_of
 from bgtplanner.runs.config import Config
-from bgtplanner.runs.folder import SCHEMA, identity_of
+from bgtplanner.runs.record import SCHEMA, identity_of
 
 CLIENT_LEVEL_DELTA = 1e-5
 """The delta at which the epsilon of a whole client is computed, whatever the preset."""
