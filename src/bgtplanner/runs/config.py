@@ -146,10 +146,9 @@ def _by_key(tree: Mapping[str, Any], prefix: str = "", levels: int = 9) -> dict[
     """The values of sections, and of tables in them, by dotted key."""
     found: dict[str, Any] = {}
     for name, value in tree.items():
+        key = f"{prefix}{name}"
         inner = isinstance(value, Mapping) and levels > 1
-        found |= (
-            _by_key(value, f"{prefix}{name}.", levels - 1) if inner else {prefix + name: value}
-        )
+        found |= _by_key(value, f"{key}.", levels - 1) if inner else {key: value}
     return found
 
 

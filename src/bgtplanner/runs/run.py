@@ -91,8 +91,8 @@ class _Simulated(Run):
                 self.observer.started(config, split, self.engine.next_round)
             seconds, records = self.carry_out(), self.records
             found = summary.summarise(config, self.facts, records, seconds, self.spending(split))
-            goal = config.planning.goal
-            found |= summary.tested(self.engine, split, found, records, goal, ledger)
+            alone, goal = found["rmse_client_alone"], config.planning.goal
+            found |= summary.tested(self.engine, split, records, alone, goal, ledger)
             result = Result(
                 summary=found,
                 rounds=records,

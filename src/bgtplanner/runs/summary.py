@@ -241,24 +241,29 @@ def alone_by_round(split: Split, rounds: int, last: float | None) -> list[float]
     return [float(value) for value in np.interp(range(rounds), places, values)]
 
 
-def tested(simulation: Simulation, split: Split, summary: Mapping[str, Any], records: Records,
-           goal: Objective, ledger: Ledger | None) -> dict[str, Any]:  # fmt: skip
-    """What the held-out ratings say about a run that is over: of lists, of groups, of classes."""
+def tested(
+    simulation: Simulation,
+    split: Split,
+    records: Records,
+    alone: float | None,
+    goal: Objective,
+    ledger: Ledger | None,
+) -> dict[str, Any]:
+    """What the held-out ratings say about a run that is over: of lists, of groups, of classes.
+
+    `alone` is the error of each client alone, from all of its ratings.
+    """
+    number, lists = len(records), ranking_of(simulation, split)
     predicted = simulation.predict(split.test.user, split.test.item)
-    budgets = None if ledger is None or len(ledger.budgets.classes) < 2 else ledger.budgets
-    classes = {} if budgets is None or ledger is None else {
-        "classes": classes_of(ledger, split.test, predicted)
-    }  # fmt: skip
-    lists, number = ranking_of(simulation, split), len(records)
-    alone = alone_by_round(split, number, summary["rmse_client_alone"])
-    return {
-        **classes,
-        "learned": simulation.learned,
-        **lists,
-        "gains": gains_of(split, predicted, number - 1, budgets),
-        f"{HEADLINE}_served": lists_served(goal, records, lists.get(HEADLINE)),
-        "rmse_client_alone_served": as_served(goal, alone or []),
-    }
+    found: dict[str, Any] = {"learned": simulation.learned, **lists}
+    budgets = None
+    if ledger is not None and len(ledger.budgets.classes) > 1:
+        budgets = ledger.budgets
+        found["classes"] = classes_of(ledger, split.test, predicted)
+    found["gains"] = gains_of(split, predicted, number - 1, budgets)
+    found[f"{HEADLINE}_served"] = lists_served(goal, records, lists.get(HEADLINE))
+    every = alone_by_round(split, number, alone)
+    return found | {"rmse_client_alone_served": as_served(goal, every or [])}
 
 
 def ranking_of(simulation: Simulation, split: Split) -> dict[str, Any]:
