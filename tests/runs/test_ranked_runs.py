@@ -23,7 +23,13 @@ from bgtplanner.runs.result import TOP, example_users, number_of_examples, witho
 from bgtplanner.runs.run import load
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
-FEW = {"federation.rounds": 3, "run.device": "cpu", "synthetic.clients": 8, "synthetic.items": 12}
+FEW = {
+    "federation.rounds": 3,
+    "run.device": "cpu",
+    "synthetic.clients": 8,
+    "synthetic.items": 12,
+    "synthetic.ratings_per_client": 8,
+}
 
 
 def with_features() -> Ratings:
