@@ -21,13 +21,7 @@ from bgtplanner.runs.assembly import accountant_of, budgets_of, policy_of
 from bgtplanner.runs.config import Config, load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.study import Study
-from bgtplanner.runs.summary import (
-    classes_of,
-    facts_of,
-    most_spent,
-    spending_of,
-    summarise,
-)
+from bgtplanner.runs.summary import classes_of, facts_of, most_spent, spending_of, summarise
 from planning.forecasts import left
 
 CLIENTS, ITEMS, RATINGS = 300, 300, 15_000
@@ -45,7 +39,7 @@ def made_facts(config: Config) -> dict[str, Any]:
     """What is known before the first round."""
     sizes = {"clients": CLIENTS, "users": CLIENTS, "items": ITEMS, "ratings": RATINGS}
     about = {"dataset": config.data.dataset, "public": ("scale", "catalogue"), **sizes}
-    return facts_of(config, about, None) | BESIDE
+    return facts_of(config, about) | BESIDE
 
 
 def records_of(config: Config) -> tuple[list[dict[str, Any]], LedgerPolicy | None]:

@@ -20,7 +20,7 @@ import pytest
 import typer
 
 from bgtplanner import cli
-from bgtplanner.runs import loop, prepared
+from bgtplanner.runs import assembly, loop
 from command_line import Call, Done
 
 TIMES = ("seconds", "ledger_head")  # what is never the same twice
@@ -168,7 +168,7 @@ class TestTrouble:
         def fail(*_: object, **__: object) -> None:
             raise error
 
-        monkeypatch.setattr(prepared, "ratings_of", fail)
+        monkeypatch.setattr(assembly, "ratings_of", fail)
         done = call("run", "--rounds", 1, "--json")
         assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
         assert done.err.startswith(said)

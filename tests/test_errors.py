@@ -71,12 +71,12 @@ REFUSED: list[tuple[str, str]] = [
     ("compare --out {tmp}/done", "--out {tmp}/done: holds something other than a comparison"),
     ("sweep", "--vary: expected SECTION.KEY=V1,V2"),
     ("sweep --figure budget", "--figure: the paper's own sweeps are run by python -m benchm"),
-    ("run --policy os:path", "--policy (planning.policy) = 'os:path': expected a class"),
+    ("run --policy os:path", "policy = 'os:path': expected a class"),
     ("budget --mechanism nonsense", "--mechanism = 'nonsense'"),
     ("ledger show {tmp}/good.csv", "{tmp}/good.csv: "),
     ("ledger show {tmp}/other.sqlite", "bgtplanner ledger restore"),
     ("ledger restore {tmp}/done --head x --lost all", "--head x: expected NUMBER:HASH"),
-    ("recommend {tmp}/done", "'--client'"),
+    ("recommend {tmp}/done", "{tmp}/done: has no run.model"),
 ]
 """What is typed, and what the answer names. {tmp} holds odd files, tables, and folders of runs."""
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bgtplanner.text import as_code, csv_text, in_markdown, read_bytes, visible
+from bgtplanner.text import csv_text, read_bytes, visible
 
 OBEYED = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -63,16 +63,6 @@ class TestCsv:
             assert not OBEYED.search(cell)
             number = re.fullmatch(r"[+-]?[\d.]+([eE][+-]?\d+)?", cell)
             assert number or not cell.lstrip().startswith(tuple("=+-@\t\r"))
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [("a|b", "a|b"), ("<script>", "&lt;script>"), ("`x`", r"\`x\`"), ("a\n# b", r"a\\u000a# b"),
-     ("[x](javascript:y)", r"\[x\](javascript:y)")],
-)  # fmt: skip
-def test_markdown(text: str, shown: str) -> None:
-    assert in_markdown(text) == shown
-    assert as_code(text).count("`") == 2
 
 
 class TestReading:

@@ -32,10 +32,9 @@ from benchmarks.paper.table import commands, deviations, how_to_run, other_readi
 from benchmarks.provenance import here
 from bgtplanner.errors import BGTPlannerError, InterruptedRunError
 from bgtplanner.report.terminal import duration
-from bgtplanner.runs.compare import check_settings, run_cells
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import write_whole
-from bgtplanner.runs.study import Cell, parse_seeds
+from bgtplanner.runs.study import Cell, check_settings, parse_seeds, run_cells
 
 TABLES = {
     "table2": table2,

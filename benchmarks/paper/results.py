@@ -11,18 +11,16 @@ import numpy as np
 
 from benchmarks.paper.plan import DATASETS, FIGURES, MECHANISMS, READINGS, SEEDS, Reading
 from benchmarks.provenance import of_one_code
+from bgtplanner.runs.assembly import ratings_of, split_of
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.folder import write_whole
-from bgtplanner.runs.prepared import ratings_of, split_of
 from bgtplanner.runs.statistics import (
     Comparison,
     Estimate,
-    Outcome,
     estimate,
-    finished_cells,
     summed_up,
 )
-from bgtplanner.runs.study import Study
+from bgtplanner.runs.study import Outcome, Study, finished_cells
 
 _HALVES = "half.json"
 PROVENANCE = "provenance.json"

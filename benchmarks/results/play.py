@@ -13,8 +13,8 @@ import joblib
 from benchmarks.results.plan import Run
 from benchmarks.results.store import Store, fingerprint
 from bgtplanner.data.ratings import Ratings
+from bgtplanner.runs.assembly import ratings_of
 from bgtplanner.runs.config import Config
-from bgtplanner.runs.prepared import ratings_of
 from bgtplanner.runs.run import execute
 
 FIGURES = (

@@ -11,8 +11,8 @@ from bgtplanner import simulate
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.models.learner import Learner
 from bgtplanner.models.metrics import METRICS
+from bgtplanner.runs.assembly import ratings_of
 from bgtplanner.runs.config import load_config
-from bgtplanner.runs.prepared import ratings_of
 from bgtplanner.runs.statistics import estimate
 
 OURS = "ours"

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from bgtplanner.privacy.ledger import Ledger as Ledger
     from bgtplanner.published.model import Model as Model
     from bgtplanner.published.model import load_model as load_model
-    from bgtplanner.runs.compare import compare as compare
     from bgtplanner.runs.result import Result as Result
     from bgtplanner.runs.run import load as load
     from bgtplanner.runs.run import resume as resume
     from bgtplanner.runs.run import simulate as simulate
     from bgtplanner.runs.statistics import Comparison as Comparison
+    from bgtplanner.runs.statistics import compare as compare
     from bgtplanner.runs.statistics import load_study as load_study
     from bgtplanner.runs.train import train as train
 
@@ -48,7 +48,7 @@ _HOMES = {
     "Ratings": "bgtplanner.data.ratings",
     "Result": "bgtplanner.runs.result",
     "Model": "bgtplanner.published.model",
-    "compare": "bgtplanner.runs.compare",
+    "compare": "bgtplanner.runs.statistics",
     "load": "bgtplanner.runs.run",
     "load_model": "bgtplanner.published.model",
     "load_ratings": "bgtplanner.data.datasets",

@@ -84,17 +84,6 @@ def _cell(value: Any) -> Any:
     return f"'{text}" if formula else text
 
 
-def in_markdown(text: str) -> str:
-    """Return text for Markdown: no tag, no link, no line break."""
-    shown = visible(text).replace("&", "&amp;").replace("<", "&lt;")
-    return re.sub(r"([\\`\[\]])", r"\\\1", shown)
-
-
-def as_code(text: str) -> str:
-    """Return text as inline code in Markdown."""
-    return f"`{visible(text).replace('`', chr(39))}`"
-
-
 class Table(NamedTuple):
     """A table, independent of where it is shown.
 
@@ -107,16 +96,6 @@ class Table(NamedTuple):
     rows: Sequence[tuple[str, Sequence[str]]]
     note: str = ""
     bold: str = ""
-
-    def as_markdown(self, group: str) -> str:
-        """Return the table as a section in Markdown, with the groups in a column of this name."""
-        marks = ["---", "---", *["---:"] * (len(self.columns) - 1)]
-        rows = [[group, *self.columns], marks, *([of, *cells] for of, cells in self.rows)]
-        lines = [
-            " | ".join(in_markdown(of.strip().replace("|", "/")) for of in row) for row in rows
-        ]
-        table = "\n".join(f"| {line} |" for line in lines)
-        return f"## {in_markdown(self.title)}\n\n{table}\n\n{in_markdown(self.note)}\n"
 
 
 def is_sha256(text: str) -> bool:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from bgtplanner.commands.data import describe
+from bgtplanner.runs.assembly import ratings_of, split_of
 from bgtplanner.runs.config import load_config
-from bgtplanner.runs.prepared import ratings_of, split_of
 
 
 def described(**settings: Any) -> dict[str, Any]:

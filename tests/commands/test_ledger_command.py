@@ -111,9 +111,9 @@ def test_a_client_is_named_by_its_label(call: Call, tmp_path: Path) -> None:
 
 def made_run(path: Path, dataset: str) -> None:
     """A run's folder with a ledger, as a run with a budget leaves it behind."""
+    from bgtplanner.runs.assembly import people_of, ratings_of
     from bgtplanner.runs.config import load_config
     from bgtplanner.runs.folder import RunFolder
-    from bgtplanner.runs.prepared import people_of, ratings_of
 
     config = load_config(settings={"data.dataset": dataset, "federation.rounds": 2})
     ratings = ratings_of(config)

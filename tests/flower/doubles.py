@@ -28,10 +28,10 @@ from bgtplanner.models.interactions import Shared
 from bgtplanner.privacy import privunit
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.mechanisms import Additive, Mechanism
+from bgtplanner.runs.assembly import split_of
 from bgtplanner.runs.config import load_config, to_toml
 from bgtplanner.runs.deployed import catalogue_of
-from bgtplanner.runs.prepared import split_of
-from bgtplanner.runs.recommending import histories_of
+from bgtplanner.runs.result import histories_of
 
 SETTINGS: dict[str, Any] = {
     "model.name": "biases", "planning.policy": "uniform", "privacy.trust": "local",

@@ -28,7 +28,7 @@ from bgtplanner.privacy.randomness import SystemNoise
 from bgtplanner.runs.assembly import federation_of
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.folder import RunFolder
-from bgtplanner.runs.prepared import fingerprint_of, ratings_of, split_of
+from bgtplanner.runs.assembly import fingerprint_of, ratings_of, split_of
 
 SETTINGS = {
     "synthetic.clients": 12, "synthetic.items": 25, "synthetic.ratings_per_client": 6,

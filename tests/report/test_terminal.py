@@ -16,8 +16,7 @@ from bgtplanner.data.split import split_ratings
 from bgtplanner.report.terminal import RunProgress, Screen, StudyProgress
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.result import Result
-from bgtplanner.runs.statistics import Outcome
-from bgtplanner.runs.study import Cell
+from bgtplanner.runs.study import Cell, Outcome
 
 SUMMARY: dict[str, Any] = {
     "preset": "recommended",

@@ -58,13 +58,6 @@ class TestFederation:
 
 
 class TestBudgets:
-    def test_shares(self) -> None:
-        found = budgets_of(config(privacy__budgets="1:0.25,8:0.75", run__seed=3), 8)
-        assert [budget.epsilon for budget in found.classes] == [1.0, 8.0]
-        assert np.bincount(found.class_of_client).tolist() == [2, 6]
-        other = budgets_of(config(privacy__budgets="1:0.25,8:0.75", run__seed=4), 8)
-        assert found != other
-
     def test_a_file_with_one_a_line(self, tmp_path: Path) -> None:
         file = tmp_path / "epsilons.txt"
         file.write_text("2.5\n1\n2.5\n")
@@ -95,8 +88,7 @@ class TestPolicy:
         assert max(drawn) == highest
 
     @pytest.mark.parametrize(
-        ("constants", "given", "fewest"),
-        [("repaired", None, 14), ("paper", 10, 10)],
+        ("constants", "given", "fewest"), [("repaired", None, 14), ("paper", 10, 10)]
     )
     def test_levels_of_the_paper_and_of_its_authors(
         self, constants: str, given: int | None, fewest: int

@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bgtplanner import resume, simulate
+from bgtplanner import Ratings, load_ratings, resume, simulate
 from bgtplanner.errors import RunFolderError
 from bgtplanner.report.guarantee import guarantee, is_sound
+from bgtplanner.runs.config import load_config
+from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.run import load
+from bgtplanner.runs.summary import about_ratings, facts_of
 
 pytestmark = pytest.mark.usefixtures("compiled_once", "undrawn")
 
@@ -43,7 +46,8 @@ def run_it(shop: Path, **settings: Any) -> Any:
 
 
 class TestCatalogue:
-    def test_another_one_is_detected(self, shop: Path) -> None:
+    def test_another_one_is_detected(self, shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(RunFolder, "forget", lambda _: None)  # what an interrupted run has
         result = run_it(shop, data__items=str(shop / "items.csv"))
         assert result.summary["not_accounted"] == []
         assert (result.summary["items"], result.ratings.n_items) == (11, 11)
@@ -52,17 +56,21 @@ class TestCatalogue:
         file.write_text(content.replace("Thing", "Product"))
         again = load(shop / "run")  # titles change nothing that is computed
         assert again.ratings.features.shape == (11, 2)
+        (shop / "run" / "summary.json").unlink()
         for change in (("3,Thing 3,a", "3,Thing 3,b"), ("10,Thing", "12,Thing")):
             file.write_text(content.replace(*change))
             with pytest.raises(RunFolderError, match="are not those it was started with"):
-                load(shop / "run")
+                resume(shop / "run")
         file.unlink()
         with pytest.raises(RunFolderError, match="no such file; expected a table"):
-            load(shop / "run")
+            resume(shop / "run")
 
 
 class TestTime:
-    def test_what_arrives_is_predicted_before(self, shop: Path) -> None:
+    def test_what_arrives_is_predicted_before(
+        self, shop: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(RunFolder, "forget", lambda _: None)
         result = run_it(shop, data__arrival="time")
         first, *later = result.rounds
         assert "rmse_arriving" not in first
@@ -94,3 +102,61 @@ class TestTime:
         assert [record["clients"] for record in result.rounds] == [7, 7, 7]
         assert [record["paid"] for record in result.rounds] == [7, 7, 7]
         assert result.summary["not_accounted"] == ["catalogue"]
+
+
+BOTH = ("scale", "catalogue")
+
+
+def table(path: Path, last: list[tuple[str, int]]) -> Path:
+    """Five clients; what the last one rated is given."""
+    rows = [
+        (f"user {user}", f"item {item}", 1 + (user + item) % 4)
+        for user in range(4)
+        for item in range(6)
+    ]
+    rows += [("user 4", item, rating) for item, rating in last]
+    lines = ["user,item,rating", *(",".join(map(str, row)) for row in rows)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def neighbours(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two tables that differ in one client."""
+    home = tmp_path_factory.mktemp("neighbours")
+    return (
+        table(home / "one.csv", [("item 0", 2), ("item 1", 3), ("item 2", 1)]),
+        table(home / "other.csv", [("item 0", 2), ("item 1", 5), ("a rare film", 1)]),
+    )
+
+
+def facts(ratings: Ratings, **settings: Any) -> dict[str, Any]:
+    """What a run on these ratings says before its first round."""
+    config = load_config(settings={key.replace("__", "."): of for key, of in settings.items()})
+    return facts_of(config, about_ratings(ratings))
+
+
+class TestNeighbours:
+    """One client's ratings can be seen in what every run takes for granted."""
+
+    def test_whoever_gets_the_model_sees_it(self, neighbours: tuple[Path, Path]) -> None:
+        result = simulate(f"csv:{neighbours[1]}", rounds=2, settings={"run.device": "cpu"})
+        assert (result.model.low, result.model.high) == (0.0, 5.0)
+        assert "a rare film" in result.model.items
+        assert result.model.guarantee["not_accounted"] == [*BOTH]
+        assert result.summary["not_accounted"] == [*BOTH]
+        (public,) = [of for of in guarantee(result.summary) if "is public: " in of]
+        assert "the scale" in public
+        assert "which items" in public
+
+
+def test_with_a_catalogue_it_is_accounted_for(
+    tmp_path: Path, neighbours: tuple[Path, Path]
+) -> None:
+    """Both neighbours have the same items then, and clicks have the same scale without a word."""
+    items = tmp_path / "items.csv"
+    names = [*(f"item {number}" for number in range(8)), "a rare film"]
+    items.write_text("\n".join(["item", *names]) + "\n")
+    one, other = (load_ratings(f"csv:{path}", items=items, scale="1:5") for path in neighbours)
+    assert facts(one)["not_accounted"] == facts(other)["not_accounted"] == []
+    assert one.item_labels.tolist() == other.item_labels.tolist()

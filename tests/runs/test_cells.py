@@ -12,11 +12,9 @@ import pytest
 
 from bgtplanner.errors import ConfigError, InterruptedRunError, TrainingDivergedError
 from bgtplanner.runs import run as runner
-from bgtplanner.runs.compare import run_study
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import RunFolder
-from bgtplanner.runs.statistics import Outcome
-from bgtplanner.runs.study import Study
+from bgtplanner.runs.study import Outcome, Study, run_study
 from finished import timeless
 
 TINY = {
@@ -145,11 +143,7 @@ class TestRealRuns:
 
     @pytest.mark.parametrize("within", [False, True], ids=["between cells", "within a cell"])
     def test_interrupted(
-        self,
-        tmp_path: Path,
-        whole: list[Outcome],
-        within: bool,
-        monkeypatch: pytest.MonkeyPatch,
+        self, tmp_path: Path, whole: list[Outcome], within: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def stop(outcome: Outcome | None, *_: Any) -> None:
             if outcome is not None and not within:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.registry import CONTEXTS, POLICIES
 from bgtplanner.runs.config import Config, differences, effective, load_config, to_toml
-from bgtplanner.runs.settings import FLAGS, PRESETS
+from bgtplanner.runs.settings import FLAGS
 
 
 def keys_of_sections() -> dict[str, list[str]]:
@@ -189,12 +189,7 @@ def test_a_setting_that_is_gone_is_refused_in_a_sentence_and_read_of_old_runs(
 class TestFiles:
     @pytest.mark.parametrize(
         "text",
-        [
-            b"[server\n",
-            b"\x00",
-            b"a = " + b"[" * 5000,
-            b"[run]\nseed = " + b"9" * 5000,
-        ],
+        [b"[server\n", b"\x00", b"a = " + b"[" * 5000, b"[run]\nseed = " + b"9" * 5000],
         ids=["bracket", "zero", "deep", "digits"],
     )
     def test_no_toml(self, tmp_path: Path, text: bytes) -> None:
@@ -202,13 +197,6 @@ class TestFiles:
 
 
 class TestRoundTrip:
-    @pytest.mark.parametrize("preset", PRESETS)
-    def test_presets(self, tmp_path: Path, preset: str) -> None:
-        config = load_config(preset=preset)
-        text = to_toml(config)
-        assert load_config(file=toml(tmp_path, text)) == config
-        assert to_toml(load_config(file=tmp_path / "config.toml")) == text
-
     @patient
     @given(
         st.dictionaries(

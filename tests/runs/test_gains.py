@@ -12,7 +12,7 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split, split_ratings
 from bgtplanner.models.references import predicted_alone
 from bgtplanner.privacy.budget import Budgets
-from bgtplanner.runs.gains import FEWEST, gains_of
+from bgtplanner.runs.summary import FEWEST, gains_of
 
 CLIENTS = 60
 ROUNDS = 5

@@ -52,9 +52,7 @@ def test_a_run_has_half_the_noise_for_the_same_charges(few: Ratings, mechanism: 
     assert strong.summary["epsilon_other_reading"] < strong.summary["epsilon"]
 
 
-def test_what_is_public_about_a_round_does_not_depend_on_what_a_client_rated(
-    few: Ratings,
-) -> None:
+def test_what_is_public_about_a_round_does_not_depend_on_what_a_client_rated(few: Ratings) -> None:
     """Nothing in a client's place must be a client like the others: invited, paying, counted."""
     mine = few.client == 0
     other = replace(few, value=np.where(mine, few.value.max() - few.value, few.value))
@@ -68,7 +66,10 @@ def test_what_is_public_about_a_round_does_not_depend_on_what_a_client_rated(
     assert seen[0] == seen[1]
 
 
-def test_a_run_is_resumed_under_its_own_relation_only(few: Ratings, tmp_path: Path) -> None:
+def test_a_run_is_resumed_under_its_own_relation_only(
+    few: Ratings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunFolder, "forget", lambda _: None)  # what an interrupted run has
     simulate(few, rounds=2, seed=0, settings={"planning.policy": "uniform"}, out=tmp_path / "run")
     with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
         assert ledger.neighbours == "replace-special"

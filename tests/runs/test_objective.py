@@ -10,8 +10,8 @@ import pytest
 from bgtplanner import simulate
 from bgtplanner.models.references import references
 from bgtplanner.planning.objective import Objective
+from bgtplanner.runs.assembly import ratings_of, split_of
 from bgtplanner.runs.config import load_config
-from bgtplanner.runs.prepared import ratings_of, split_of
 from bgtplanner.runs.summary import (
     alone_by_round,
     as_served,
@@ -37,14 +37,6 @@ class TestFigures:
         assert as_served(week, [0.2, 0.1, 0.2]) == pytest.approx(0.14), "whatever is planned for"
         assert as_served(SERVED, [0.2, 0.1]) == pytest.approx(0.15)
         assert as_served(SERVED, [0.2, None]) is as_served(SERVED, []) is None
-
-    @pytest.mark.parametrize("rounds", [1, 2, 100])
-    def test_few_rounds_are_ranked(self, rounds: int) -> None:
-        found = rounds_to_rank(rounds)
-        assert found == sorted(set(found))
-        assert len(found) <= 7
-        assert rounds == 1 or found[0] == 0
-        assert all(0 <= index < rounds - 1 for index in found), "the last one is ranked anyway"
 
     def test_between_them_lists_go_with_the_error(self) -> None:
         """As in a run that spends late: nothing happens before."""

@@ -12,9 +12,9 @@ import pytest
 from bgtplanner import Result, resume, simulate
 from bgtplanner.paper.accounting import client_level
 from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.runs.assembly import Prepared
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.loop import Observer
-from bgtplanner.runs.prepared import Prepared
 from bgtplanner.runs.summary import CLIENT_LEVEL_DELTA
 from finished import timeless
 

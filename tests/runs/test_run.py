@@ -18,19 +18,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bgtplanner import Ratings, Result, load, resume, simulate
-from bgtplanner.errors import (
-    DataError,
-    InterruptedRunError,
-    RunFolderError,
-    TrainingDivergedError,
-)
+from bgtplanner import Result, load, resume, simulate
+from bgtplanner.errors import InterruptedRunError, RunFolderError, TrainingDivergedError
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.metrics import Metrics
 from bgtplanner.runs import loop
+from bgtplanner.runs.assembly import Prepared
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.folder import RunFolder
-from bgtplanner.runs.prepared import Prepared
 from bgtplanner.runs.run import execute
 from finished import state_of, timeless
 
@@ -340,8 +335,3 @@ class TestFailures:
         found = tiny(rounds=4, privacy__mechanism="none", planning__policy="unlimited")
         assert [record["rmse"] == 1e15 for record in found.rounds] == [False, True, False, False]
         assert found.summary["rmse_final"] == whole.summary["rmse_final"]
-
-    def test_too_few_ratings(self) -> None:
-        ratings = Ratings.from_arrays([0, 1], [0, 0], [0, 1], scale=(0, 5))
-        with pytest.raises(DataError, match=r"too few ratings.*2 for training, 0 for the"):
-            simulate(ratings, rounds=1)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from bgtplanner.runs.statistics import Outcome, estimate, summed_up
-from bgtplanner.runs.study import Study
+from bgtplanner.runs.statistics import estimate, summed_up
+from bgtplanner.runs.study import Outcome, Study
 
 
 def study_of(**changes: Any) -> Study:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from bgtplanner.errors import ConfigError, RunFolderError
-from bgtplanner.runs.compare import run_study
-from bgtplanner.runs.study import Cell, Study, parse_grid, parse_seeds
+from bgtplanner.runs.study import Cell, Study, parse_grid, parse_seeds, run_study
 
 
 def request_of(*varied: str, **changes: Any) -> Study:
@@ -77,7 +76,7 @@ class TestCells:
             ({"datasets": ()}, "--dataset = "),
             ({"datasets": ("ml100k",)}, "--dataset: .*did you mean 'ml-100k'"),
             ({"policies": ("bgd",)}, "--policy .*expected 'bgt'"),
-            ({"mechanisms": ("none",)}, "--policy = 'bgt': expected unlimited"),
+            ({"mechanisms": ("none",)}, "--mechanism = 'none': expected with --policy unlimited"),
             ({"mechanisms": ("gaussian", "none")}, "--mechanism = 'none'"),
             ({"preset": "papers"}, "--preset"),
             ({"baseline": "adap"}, "--baseline = 'adap'"),
@@ -139,8 +138,7 @@ class TestCommandLine:
         assert list(parse_grid([text]).values()) == [values]
 
     @pytest.mark.parametrize(
-        "text",
-        ["x=1", "a.b", "a.b= ", ".b=1", "a.b=1,,x", "a.b=nan", "a.b=1979-05-27"],
+        "text", ["x=1", "a.b", "a.b= ", ".b=1", "a.b=1,,x", "a.b=nan", "a.b=1979-05-27"]
     )
     def test_what_is_none_names_the_flag(self, text: str) -> None:
         with pytest.raises(ConfigError, match=r"--vary .*: expected SECTION\.KEY=V1,V2,\.\.\."):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,18 @@ import pytest
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.synthetic import synthetic_ratings
-from bgtplanner.errors import BGTPlannerError
+from bgtplanner.errors import BGTPlannerError, RunFolderError
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.planning.schedules import Late, Uniform
-from bgtplanner.runs.compare import compare, run_study
+from bgtplanner.privacy.budget import Budget
+from bgtplanner.runs.folder import RunFolder
+from bgtplanner.runs.loop import Observer
 from bgtplanner.runs.result import Result
 from bgtplanner.runs.run import load, resume, simulate
-from bgtplanner.runs.statistics import load_study
+from bgtplanner.runs.statistics import compare, load_study
 
-SHORT: dict[str, Any] = {"rounds": 2, "epsilon": 30, "model": "biases"}
+TWICE: dict[str, Any] = {"rounds": 2, "epsilon": 30}
+SHORT: dict[str, Any] = TWICE | {"model": "biases"}
 
 
 def _named(value: object) -> str:
@@ -84,9 +87,7 @@ class TestUnknownLabels:
         assert problem(result.predict, "zoe", 1) == "user 'zoe' is not in the ratings"
         assert problem(result.predict, 1, 10**30) == f"item {10**30} is not in the ratings"
         assert problem(result.recommend, "zoe") == "user 'zoe' is not in the ratings"
-        assert problem(result.recommend_many, [1, 77, "x"]) == (
-            "2 of 3 users are not in the ratings; the first is '77'"
-        )
+        assert problem(result.recommend_many, [1, 77, "x"]) == "user '77' is not in the ratings"
         assert problem(result.predict, 1, float("nan")) == "item nan is not in the ratings"
 
 
@@ -99,22 +100,6 @@ class TestKept:
         assert again.predict(1, 2) == result.predict(1, 2)
         assert again.recommend(1) == result.recommend(1)
 
-    def test_saved_without_a_second_ledger_and_loaded(
-        self, result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.chdir(tmp_path)
-        assert result.save("one") == Path("one")
-        Path("one").rename("two")
-        again = load("two", ratings=result.ratings)
-        assert (again.summary, again.rounds) == (result.summary, result.rounds)
-        assert again.predict(1, 2) == result.predict(1, 2)
-        assert again.recommend(1, 3) == result.recommend(1, 3)
-        assert "in two" in repr(again)
-        again.save("three")
-        assert load("three", ratings=result.ratings).predict(1, 2) == result.predict(1, 2)
-        assert not Path("two/ledger.sqlite").exists()
-        assert "saved without its ledger" in problem(resume, "two")
-
 
 class EveryOther(Uniform):
     """A policy of somebody's own."""
@@ -126,40 +111,25 @@ class OwnFactors(Factorization):
 
 
 class TestCompare:
-    def test_objects(self, made: Ratings, tmp_path: Path) -> None:
-        mine = replace(made, name="mine")
-        found = compare(
-            mine,
-            [Late, EveryOther],
-            model=OwnFactors(dim=2),
-            seeds=0,
-            rounds=2,
-            epsilon=30,
-            out=tmp_path / "grid",
-        )
-        assert [row.policy for row in found.rows if not row.reference][:1] == ["late"]
+    def test_classes_and_learners(self, tmp_path: Path) -> None:
+        """What their settings say all about; other objects play single runs."""
+        policies: list[Any] = [Late, EveryOther]
+        out = tmp_path / "grid"
+        found = compare("demo", policies, model=OwnFactors(dim=2), seeds=0, out=out, **TWICE)
+        named = [row.policy for row in found.rows if not row.reference]
+        assert named == ["late", f"{__name__}:EveryOther"]
         assert not found.failed
-        assert {row.dataset for row in found.rows} == {"mine"}
-        assert found.study.given == ("mine",)
-        again = load_study(tmp_path / "grid")
+        assert found.study.settings["model.options"]["dim"] == 2
+        again = load_study(out)
         assert again.rows == found.rows
         assert repr(again) == repr(found)
-        one = tmp_path / "grid/mine/gaussian/late/seed-0"
-        assert load(one, ratings=mine).ratings is mine
-
-        (one / "summary.json").unlink()
-        said = problem(
-            run_study,
-            again.study,
-            tmp_path / "grid",
-        )
-        assert "were given in Python; continue there: bgtplanner.compare" in said
 
     @pytest.mark.parametrize(
         ("name", "value", "said"),
         [
             ("ratings", [], "--dataset = []"),
-            ("policies", [3], "policies = 3: expected names or classes"),
+            ("ratings", np.ones(3), "ratings = a ndarray: expected names of data sets"),
+            ("policies", [3], "policies = a list: expected names or classes"),
             ("mechanisms", None, "mechanisms = None"),
             ("model", 3, "model = <class 'int'>"),
             ("seeds", "0-1", "seeds = '0-1': expected a whole number"),
@@ -170,3 +140,71 @@ class TestCompare:
     def test_refuses(self, name: str, value: Any, said: str) -> None:
         options: dict[str, Any] = {"policies": "late", name: value}
         assert problem(compare, **options).startswith(said)
+
+
+TINY = {"synthetic.clients": 12, "synthetic.items": 15, "synthetic.ratings_per_client": 8}
+FOUR: dict[str, Any] = {"ratings": "synthetic", "rounds": 4, "seed": 1}
+
+
+@dataclass(frozen=True)
+class Level(Factorization):
+    """A model of somebody's own."""
+
+    shrinkage: float = 5.0
+
+
+class Plain(Factorization):
+    """The same, with something that no file can say."""
+
+    def __init__(self, table: object) -> None:
+        super().__init__()
+        object.__setattr__(self, "table", table)
+
+
+def test_by_address_with_options(tmp_path: Path) -> None:
+    options = {"model.options.shrinkage": 2.0}
+    address = f"{__name__}:Level"
+    named = simulate(**FOUR, model=address, settings=TINY | options)
+    held = simulate(**FOUR, model=Level(shrinkage=2.0), settings=TINY, out=tmp_path / "run")
+    assert held.summary["rmse_final"] == named.summary["rmse_final"]
+    config = RunFolder(tmp_path / "run").config()
+    assert (config.model.name, config.model.options["shrinkage"]) == (address, 2.0)
+    assert not RunFolder(tmp_path / "run").given  # the settings say it all
+    again = load(tmp_path / "run")
+    np.testing.assert_array_equal(again.predict([0, 1], [1, 2]), held.predict([0, 1], [1, 2]))
+
+
+class Stopper(Observer):
+    """Interrupts, as a second Ctrl-C does, after two rounds."""
+
+    def round(self, record: Any, total: int) -> None:
+        if record["round"] == 1:
+            raise KeyboardInterrupt
+
+
+def test_what_no_file_can_say_must_be_given_again(tmp_path: Path) -> None:
+    learner, settings = Plain(object()), TINY | {"run.checkpoint_every": 1}
+    whole = simulate(**FOUR, model=learner, settings=settings)
+    given: dict[str, Any] = FOUR | {"model": learner, "settings": settings}
+    with pytest.raises(KeyboardInterrupt):
+        simulate(**given, out=tmp_path / "run", observer=Stopper())
+    folder = RunFolder(tmp_path / "run")
+    assert folder.given == ("model",)
+    assert "model=..." in folder.resume_command
+    with pytest.raises(RunFolderError, match=r"given in Python.*resume\(path, model=\.\.\.\)"):
+        resume(tmp_path / "run")
+    with pytest.raises(RunFolderError, match="another model"):
+        resume(tmp_path / "run", model=Factorization())
+    ended = resume(tmp_path / "run", model=learner)
+    assert ended.summary["rmse_final"] == whole.summary["rmse_final"]
+    assert load(tmp_path / "run").predict(0, 1) == ended.predict(0, 1)
+
+
+def test_policies_by_name_class_and_object() -> None:
+    made = Uniform(Budget(10.0, 1e-5), 12, rounds=4, clip=0.1, seed=1)
+    found = [
+        simulate(**FOUR, policy=policy, epsilon=10.0, settings=TINY).summary
+        for policy in ("uniform", Uniform, made)
+    ]
+    assert len({summary["rmse_final"] for summary in found}) == 1
+    assert {summary["policy"] for summary in found} == {"uniform"}

@@ -22,8 +22,8 @@ from bgtplanner.errors import (
 )
 from bgtplanner.federation.central import CentralTraining
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.runs.prepared import split_of
-from bgtplanner.runs.publish import guessed_right
+from bgtplanner.runs.assembly import split_of
+from bgtplanner.runs.train import guessed_right
 
 FEW = {"federation.rounds": 3}
 

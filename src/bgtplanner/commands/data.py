@@ -91,7 +91,7 @@ def data_fetch(
 def describe(config: Config) -> dict[str, Any]:
     """Return counts, ratings by value, the catalogue, and errors of what shares nothing."""
     from bgtplanner.models.references import references
-    from bgtplanner.runs.prepared import ratings_of, split_of
+    from bgtplanner.runs.assembly import ratings_of, split_of
 
     ratings = ratings_of(config)
     split = split_of(config, ratings)

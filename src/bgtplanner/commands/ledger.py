@@ -245,8 +245,8 @@ def _labels(path: Path) -> list[list[str]] | None:
     if not (path / "config.toml").is_file():
         return None
     need_simulator()
+    from bgtplanner.runs.assembly import people_of, ratings_of
     from bgtplanner.runs.folder import RunFolder
-    from bgtplanner.runs.prepared import people_of, ratings_of
 
     run = RunFolder(path)
     if run.deployed:

@@ -137,7 +137,7 @@ def _opened(
     else:
         result = _load(source, ratings, data_dir)
         model, own = result.model, result.ratings
-    from bgtplanner.runs.recommending import histories_of
+    from bgtplanner.runs.result import histories_of
 
     return model, histories_of(own)
 

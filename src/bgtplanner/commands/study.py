@@ -145,10 +145,8 @@ def _carry_out(
 ) -> None:
     """Run the cells that are not finished, write the tables, and show them."""
     from bgtplanner.report.terminal import StudyProgress
-    from bgtplanner.runs.compare import run_study
-    from bgtplanner.runs.statistics import summed_up
-    from bgtplanner.runs.study import Study
-    from bgtplanner.runs.tables import tables_of, write_tables
+    from bgtplanner.runs.statistics import summed_up, tables_of, write_tables
+    from bgtplanner.runs.study import Study, run_study
 
     need_path("--out", out)
     folder = new_folder(command) if out is None else Path(out)
@@ -174,7 +172,7 @@ def _carry_out(
         for of in found.failed:
             said = words(("failed", "red"), f": {of.cell.name}: {of.error or ''}")
             console.print(said, highlight=False)
-        say(f"Tables: {place}/{study.kind}.md, .csv, .json")
+        say(f"Tables: {place}/{study.kind}.csv, .json")
         say(f"To see it as a page: bgtplanner report {place} --open")
     if found.failed:
         raise typer.Exit(1)

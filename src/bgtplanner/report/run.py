@@ -19,10 +19,9 @@ from bgtplanner.report.guarantee import guarantee, is_sound
 from bgtplanner.report.verdict import ERROR
 from bgtplanner.runs.config import Config, to_toml
 from bgtplanner.runs.folder import RunFolder
-from bgtplanner.runs.gains import FEWEST
-from bgtplanner.runs.recommending import number_of_examples
 from bgtplanner.runs.record import identity_of
-from bgtplanner.runs.result import Result
+from bgtplanner.runs.result import Result, number_of_examples
+from bgtplanner.runs.summary import FEWEST
 from bgtplanner.text import Table
 
 _HOW_LISTS = (

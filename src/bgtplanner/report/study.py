@@ -10,9 +10,8 @@ from pathlib import Path
 from bgtplanner.report.facts import Facts, Section
 from bgtplanner.report.verdict import in_words as error_in_words
 from bgtplanner.report.verdict import unit_of
-from bgtplanner.runs.statistics import Comparison, Row, finished_cells, summed_up
-from bgtplanner.runs.study import Study, in_words
-from bgtplanner.runs.tables import group_name, tables_of
+from bgtplanner.runs.statistics import Comparison, Row, summed_up, tables_of
+from bgtplanner.runs.study import Study, finished_cells, in_words
 
 
 def study_facts(folder: Path, study: Study, state: str = "finished") -> Facts:
@@ -58,8 +57,7 @@ def _headline(found: Comparison) -> str:
     for row in found.rows:
         value = row.figures[found.error]
         if not row.reference and row.mechanism != "none" and value is not None:
-            name = group_name(row.dataset, row.mechanism)
-            groups.setdefault(name, []).append((value.mean, row))
+            groups.setdefault(row.group, []).append((value.mean, row))
     best = {name: min(rows, key=lambda entry: entry[0]) for name, rows in groups.items()}
     if found.study.variations:
         keys = ", ".join(dict.fromkeys(key for grid in found.study.variations for key in grid))

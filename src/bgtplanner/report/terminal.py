@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # for annotations only: this file must work without the simul
     from bgtplanner.data.split import Split
     from bgtplanner.runs.config import Config
     from bgtplanner.runs.result import Result
-    from bgtplanner.runs.statistics import Outcome
+    from bgtplanner.runs.study import Outcome
 
 _WIDEST = 27  # room for a name in 80 columns
 

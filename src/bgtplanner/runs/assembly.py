@@ -1,8 +1,10 @@
-"""Assemble a run from its config: model, server, protection, ledger and policy."""
+"""Assemble a run from its config: ratings, model, server, protection, ledger and policy."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import hmac
 import inspect
 import json
 from collections.abc import Mapping
@@ -11,8 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bgtplanner.data.datasets import dataset_info
-from bgtplanner.errors import ConfigError
+from bgtplanner.data.catalogue import ItemsFormat
+from bgtplanner.data.datasets import dataset_info, load_ratings
+from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.split import Split, deal_users, split_ratings
+from bgtplanner.errors import ConfigError, DataError
 from bgtplanner.federation.coordinator import Coordinator, Engine
 from bgtplanner.federation.parameters import noise_of_mean
 from bgtplanner.federation.protection import Protection
@@ -40,6 +45,23 @@ class Given(NamedTuple):
     names: tuple[str, ...] = ()  # of those that the settings alone do not determine
 
 
+def objects_given(
+    model: Learner | str | None = None, policy: Policy | type[Policy] | str | None = None
+) -> tuple[dict[str, Any], Given]:
+    """Return the settings that a model and a policy stand for, and those that are objects."""
+    if isinstance(model, type):
+        name = model.__name__
+        raise ConfigError(f"model = the class {name}: expected an object, such as {name}()")
+    settings: dict[str, Any] = {} if policy is None else {"planning.policy": policy_named(policy)}
+    own = None if policy is None or isinstance(policy, str | type) else policy
+    if model is None or isinstance(model, str):
+        settings |= {} if model is None else {"model.name": model}
+        return settings, Given(policy=own, names=() if own is None else ("policy",))
+    stated, whole = described(model)
+    names = [*(() if whole else ("model",)), *(() if own is None else ("policy",))]
+    return settings | stated, Given(model, own, tuple(names))
+
+
 def described(learner: Learner) -> tuple[dict[str, Any], bool]:
     """Return the settings that describe a learner given in Python, and whether they suffice.
 
@@ -59,22 +81,106 @@ def described(learner: Learner) -> tuple[dict[str, Any], bool]:
     return {"model.name": name, "model.options": settings}, found
 
 
-def model_given(model: Learner | str | None) -> tuple[dict[str, Any], Given]:
-    """The settings that a model in Python stands for, and the object if it is one."""
-    if model is None or isinstance(model, str):
-        return {} if model is None else {"model.name": model}, Given()
-    if isinstance(model, type):
-        name = model.__name__
-        raise ConfigError(f"model = the class {name}: expected an object, such as {name}()")
-    said, whole = described(model)
-    return said, Given(model=model, names=() if whole else ("model",))
-
-
-def policy_named(policy: Policy | type[Policy] | str | None) -> str | None:
+def policy_named(policy: Policy | type[Policy] | str) -> str:
     """The name of a policy that was given by its name, as a class or as an object."""
-    if policy is None or isinstance(policy, str):
+    if isinstance(policy, str):
         return policy
     return POLICIES.named(policy if isinstance(policy, type) else type(policy))
+
+
+class Prepared:
+    """Ratings, by default those that the config names, how they are split, and their mark."""
+
+    def __init__(self, config: Config, ratings: Ratings | None = None, key: str = "") -> None:
+        self.ratings = ratings_of(config) if ratings is None else ratings
+        self.split = split_of(config, self.ratings)
+        self.mark = fingerprint_of(self.split, key)
+
+
+def ratings_of(config: Config) -> Ratings:
+    """Load the ratings that a config names, with their catalogue."""
+    data, seed = config.data, config.run.seed
+    words = tuple(name.strip() for name in (data.items_words or "").split(",") if name.strip())
+    columns = ItemsFormat(item=data.items_column, words=words)
+    same = "data_dir duplicates delimiter header scale feedback count_cap items unknown_items"
+    how: dict[str, Any] = {name: getattr(data, name) for name in same.split()}
+    for name in ("user", "item", "rating", "weight", "time", "client"):
+        how[name] = getattr(data, f"{name}_column")
+    how["decimal_comma"] = data.decimal_comma or None
+    how["items_format"] = None if columns == ItemsFormat() else columns
+    if data.dataset == "synthetic":
+        how["shape"] = config.synthetic.model_dump()
+    ratings = load_ratings(data.dataset, seed=seed, **how)
+    return ratings if data.clients is None else deal_users(ratings, data.clients, seed=seed)
+
+
+def ratings_from(frame: Any, settings: Mapping[str, Any]) -> Ratings:
+    """Return the ratings in a frame, whose columns and values are what the settings say.
+
+    What they do not say is detected, as in a file.
+    """
+    columns = {f"data.{role}_column": role for role in ("user", "item", "time", "client")}
+    columns |= {"data.rating_column": "value", "data.weight_column": "value"}
+    same = ("scale", "feedback", "count_cap", "duplicates", "decimal_comma")
+    columns |= {f"data.{key}": key for key in same}
+    given = {name: settings[key] for key, name in columns.items() if key in settings}
+    if "data.weight_column" in settings:
+        given["feedback"] = "clicks"
+    if given.get("value") == "none":
+        given["value"] = None
+    return Ratings.from_frame(frame, **given)
+
+
+def split_of(config: Config, ratings: Ratings) -> Split:
+    """Split the ratings as the config says.
+
+    Raises:
+        DataError: If there are too few ratings for a training set and a test set, or no times.
+    """
+    data, within = config.data, config.data.split
+    if within == "auto":
+        within = "user"
+        with contextlib.suppress(ConfigError):  # ratings given in Python may have any name
+            within = dataset_info(data.dataset).split_within
+    split = split_ratings(
+        ratings,
+        seed=config.run.seed,
+        rounds=config.federation.rounds,
+        train_share=data.train_share,
+        within=within,
+        leave_last=data.leave_last,
+        initial_share=data.initial_share,
+        arrival=data.arrival,
+    )
+    if not len(split.test) or not len(split.train):
+        raise DataError(
+            f"{ratings.name}: too few ratings to hold out a test set "
+            f"({len(split.train)} for training, {len(split.test)} for the test); give more, or "
+            "another data.train_share"
+        )
+    return split
+
+
+def fingerprint_of(split: Split, key: str = "") -> str:
+    """Return a hash of all that a run is trained and tested on: ratings, and features of items.
+
+    Whoever has no `key` cannot tell from it whether a guess at the ratings is right.
+    """
+    digest = hmac.new(key.encode(), digestmod=hashlib.sha256) if key else hashlib.sha256()
+    for part in (split.train, split.test):
+        for array in (part.user, part.item, part.value, part.client_of_user):
+            digest.update(np.ascontiguousarray(array).tobytes())
+    digest.update(split.arrival.tobytes())
+    if (catalogue := split.train.catalogue) is not None:
+        digest.update("\0".join((*catalogue.labels, *catalogue.names)).encode())
+        digest.update(np.ascontiguousarray(catalogue.features).tobytes())
+    return digest.hexdigest()
+
+
+def people_of(ratings: Ratings) -> str:
+    """Return a hash of who has which place in the ledger; ratings play no part in it."""
+    labels = "\0".join(map(str, ratings.user_labels.tolist()))
+    return hashlib.sha256(labels.encode() + ratings.client_of_user.tobytes()).hexdigest()
 
 
 def learner_of(config: Config) -> Learner:
@@ -83,10 +189,17 @@ def learner_of(config: Config) -> Learner:
     if name in Config.model_fields:
         own: Learner = getattr(config, name)
         return own
+    learner: Learner = _made("model.options", MODELS[name], config.model.options)
+    return learner
+
+
+def _made(key: str, kind: Any, options: Mapping[str, Any]) -> Any:
+    """Return an object with these options; refuse those that it does not have."""
     try:
-        return MODELS[name](**config.model.options)
+        return kind(**options)
     except TypeError as error:
-        raise ConfigError(f"model.options: {name} does not accept them: {error}") from error
+        known = ", ".join(inspect.signature(kind).parameters)
+        raise ConfigError(f"{key}: {error}; expected some of {known}") from error
 
 
 def federation_of(
@@ -103,14 +216,16 @@ def federation_of(
     chooses the settings that were left open.
     """
     privacy, protection = config.privacy, None
-    learner = suited_learner(config, n_items, learner, clients=clients, implicit=implicit)
-    if privacy.mechanism != "none":
+    learner = learner_of(config) if learner is None else learner
+    if clients is not None:
+        noise = _whole_noise(config, clients)
+        learner = learner.suited(clients, n_items, noise, implicit=implicit)
+    if config.private:
+        validation = config.planning.validation_charge if config.validates else 0.0
         protection = Protection(
-            mechanism=privacy.mechanism,
-            trust=privacy.trust,
-            unit=privacy.unit,
-            validation=config.planning.validation_charge if config.validates else 0.0,
-        )
+            mechanism=privacy.mechanism, trust=privacy.trust, unit=privacy.unit,
+            validation=validation,
+        )  # fmt: skip
     return Federation(
         model=learner,
         server=config.server,
@@ -120,42 +235,29 @@ def federation_of(
     )
 
 
-def suited_learner(
-    config: Config, n_items: int, learner: Learner | None, *, clients: int | None, implicit: bool
-) -> Learner:
-    """Return the learner with open settings chosen, if the number of clients is known."""
-    learner = learner_of(config) if learner is None else learner
-    if clients is None:
-        return learner
-    noise = _whole_noise(config, clients)
-    return learner.suited(clients, n_items, noise, implicit=implicit)
-
-
 def _whole_noise(config: Config, clients: int) -> float:
     """Return the noise on the sum of all uploads, over the clip, for the whole budget at once."""
-    privacy, tolerance = config.privacy, config.federation.tolerance
-    if privacy.mechanism == "none":
+    privacy = config.privacy
+    if not config.private:
         return 0.0
     budgets, accountant = budgets_of(config, clients), accountant_of(config)
     charges = np.array([accountant.capacity(budget) for budget in budgets.classes])
     numbers = np.bincount(budgets.class_of_client, minlength=len(charges))
     mean = noise_of_mean(
-        accountant, privacy.trust, 1.0, charges, numbers, privacy.relation, tolerance=tolerance
-    )
+        accountant, privacy.trust, 1.0, charges, numbers, privacy.relation,
+        tolerance=config.federation.tolerance,
+    )  # fmt: skip
     return mean * int(numbers.sum())
 
 
 def _extras_of(config: Config, n_items: int) -> PaperExtras | None:
-    number = config.model.pseudo_items
+    number, seed = config.model.pseudo_items, config.run.seed
     if number == "auto":
         number = dataset_info("demo").pseudo_items
         with contextlib.suppress(ConfigError):
             number = dataset_info(config.data.dataset).pseudo_items
-    extras = PaperExtras(
-        pseudo_items=min(number, n_items),  # there are no more items
-        expansion=expansion_of(config),
-        seed=config.run.seed,
-    )
+    most = min(number, n_items)  # there are no more items
+    extras = PaperExtras(pseudo_items=most, expansion=expansion_of(config), seed=seed)
     return extras if extras.pseudo_items or extras.expansion else None
 
 
@@ -281,18 +383,8 @@ def policy_of(config: Config, ledger: Ledger) -> Policy:
         kind = CONSTANTS[constants]
         choice = rounds == 1 or (planning.min_rounds or 0) < rounds
         expected = f"fewer than --rounds = {rounds}, since otherwise all levels cost the same"
-        ConfigError.unless(choice, "planning.min_rounds", planning.min_rounds, expected)
-    _check_options(kind, planning.options, options)
-    return kind(**(options | planning.options | {"ledger": ledger}))
-
-
-def _check_options(kind: type[Policy], given: Mapping[str, Any], run: Mapping[str, Any]) -> None:
-    """Refuse options that a policy does not have, and name those that it has."""
-    known = inspect.signature(kind).parameters
-    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in known.values()):
-        return
-    shared = inspect.signature(LedgerPolicy).parameters.keys()
-    own = ", ".join(sorted(known.keys() - shared - run.keys()))
-    for name in sorted(given.keys() - known.keys()):
-        expected = f"one of {own}" if own else f"none, since {kind.__name__} has no options"
-        raise ConfigError(f"planning.options.{name}: expected {expected}")
+        config.require(("planning.min_rounds", choice, expected))
+    policy: Policy = _made(
+        "planning.options", kind, options | planning.options | {"ledger": ledger}
+    )
+    return policy

@@ -33,18 +33,14 @@ GONE = {
     "model.fixed_pseudo_items": "they are drawn anew in every round; leave it out",
     "factorization.item_decay": "it was 0 everywhere; leave it out",
     "privacy.noise": "noise is drawn for the sum, which has the same distribution; leave it out",
+    "planning.A": "use planning.levels",
+    "planning.T_min": "use planning.min_rounds",
+    "planning.d": "use planning.context_size",
+    "planning.T0": "use planning.options.initial_rounds",
+    "planning.s": "use planning.options.length_scale",
+    "planning.alpha": "use planning.options.forgetting",
 }
 """Settings of earlier versions, and what is said to whoever sets one; old runs are read."""
-
-SYMBOLS = {
-    "A": "planning.levels",
-    "T_min": "planning.min_rounds",
-    "d": "planning.context_size",
-    "T0": "planning.options.initial_rounds",
-    "s": "planning.options.length_scale",
-    "alpha": "planning.options.forgetting",
-}
-"""The paper's symbols, which may stand for these settings: ``planning.T0``, ``planning.alpha``."""
 
 INDIFFERENT = ("data.data_dir", "run.device", "run.checkpoint_every", "run.examples")
 """Settings that do not change the result: how and where a run is carried out, and is shown."""
@@ -61,16 +57,20 @@ class Config(Sections):
     server: Server = Server()
 
     @property
+    def private(self) -> bool:
+        """Whether uploads are protected, and there is a budget to pay from."""
+        return self.privacy.mechanism != "none"
+
+    @property
     def learns(self) -> bool:
         """Whether there is a budget, and a policy that uses rewards."""
         policy = self.planning.policy
-        private = self.privacy.mechanism != "none" and policy not in POLICIES.gone
-        return private and POLICIES[policy].learns
+        return self.private and policy not in POLICIES.gone and POLICIES[policy].learns
 
     @property
     def target_from_test(self) -> bool:
         """Whether the target is read from the test ratings: without privacy, or as the paper."""
-        open_book = self.privacy.mechanism == "none" or self.planning.reward == "test"
+        open_book = not self.private or self.planning.reward == "test"
         return self.planning.target is not None and open_book
 
     @property
@@ -78,6 +78,15 @@ class Config(Sections):
         """Whether clients keep a validation set."""
         wanted = self.planning.target is not None and not self.target_from_test
         return wanted or (self.learns and self.planning.reward == "validation")
+
+    def require(self, *rules: tuple[str, bool, str]) -> None:
+        """Refuse the first setting that does not fit.
+
+        A rule is the key of a setting, whether it fits the others, and what was expected.
+        """
+        for key, fits, expected in rules:
+            section, _, name = key.partition(".")
+            ConfigError.unless(fits, _named(key), getattr(getattr(self, section), name), expected)
 
 
 def load_config(
@@ -107,13 +116,13 @@ def load_config(
     named = tree.pop("preset", "recommended")
     wanted, where = (named, f"{file}: preset") if preset is None else (preset, "--preset")
     ConfigError.unless(wanted in PRESETS, where, wanted, f"one of {', '.join(PRESETS)}")
-    stored, now = _by_key(tree), _without_symbols(_by_key(settings or {}))
+    stored, now = _by_key(tree), _by_key(settings or {})
     for values, place in ((stored, f"{file}: "), (now, "")):
         for key in GONE.keys() & values.keys():
             if not (is_run and values is stored):
                 raise ConfigError(f"{place}{key}: {GONE[key]}")
             del values[key]
-    given, where = stored | now, f"{file}: "
+    given = stored | now
     if "preset" in _tree(given):
         raise ConfigError("preset: not a setting; choose a preset with --preset")
     try:
@@ -122,7 +131,8 @@ def load_config(
         found = {}
         for problem in reversed(error.errors()):  # of several for one key, the first is said
             key = ".".join(map(str, problem["loc"][:2]))
-            found[key] = f"{where * (key in stored and key not in now)}{_described(key, problem)}"
+            place = f"{file}: " if key in stored and key not in now else ""
+            found[key] = place + _described(key, problem)
         raise ConfigError("; ".join(found.values())) from error
     found = _by_key(config.model_dump())
     for key, value in given.items():  # pydantic takes true for 1
@@ -132,24 +142,13 @@ def load_config(
     return config
 
 
-def _without_symbols(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the same settings, with the paper's symbols replaced by the names of settings."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        section, _, symbol = key.rpartition(".")
-        named = section in ("planning", "planning.options")
-        found[SYMBOLS.get(symbol, key) if named else key] = value
-    return found
-
-
 def _by_key(tree: Mapping[str, Any], prefix: str = "", levels: int = 9) -> dict[str, Any]:
     """The values of sections, and of tables in them, by dotted key."""
     found: dict[str, Any] = {}
     for name, value in tree.items():
-        if isinstance(value, Mapping) and levels > 1:
-            found |= _by_key(value, f"{prefix}{name}.", levels - 1)
-        else:
-            found[f"{prefix}{name}"] = value
+        key = f"{prefix}{name}"
+        inner = isinstance(value, Mapping) and levels > 1
+        found |= _by_key(value, f"{key}.", levels - 1) if inner else {key: value}
     return found
 
 
@@ -204,36 +203,26 @@ def _best_mechanism(values: Mapping[str, Any]) -> str:
 def _check_together(config: Config) -> None:
     """Refuse settings that each could be, but not together."""
     model, planning, privacy = config.model, config.planning, config.privacy
-    if privacy.mechanism == "none":
-        unlimited = planning.policy == "unlimited"
-        ConfigError.unless(
-            unlimited, "--policy", planning.policy, "unlimited, for --mechanism none"
-        )
-    elif planning.policy == "unlimited":
-        raise ConfigError(
-            f"--mechanism = {privacy.mechanism!r}: expected none, for --policy unlimited"
-        )
-    own = model.name not in Config.model_fields or not model.options
-    wanted = f"nothing: the settings of {model.name} are in [{model.name}]"
-    ConfigError.unless(own, "model.options", "given", wanted)
-    _ = privacy.relation  # refuses one that does not go with the trust
+    free = planning.policy == "unlimited"
     target = planning.target is not None and not config.target_from_test
-    paid = UNITS[privacy.unit].sound or not (target or planning.reward == "validation")
-    name = "target" if target else "reward"
-    wanted = (
-        f"nothing that is validated: with privacy.unit = {privacy.unit} nothing pays for it; set "
-        "privacy.unit=client, or planning.reward=test"
-    )
-    ConfigError.unless(paid, _named(f"planning.{name}"), getattr(planning, name), wanted)
-    noisy = privacy.mechanism == "none" or isinstance(MECHANISMS[privacy.mechanism], Additive)
+    unpaid = not UNITS[privacy.unit].sound and (target or planning.reward == "validation")
+    additive = not config.private or isinstance(MECHANISMS[privacy.mechanism], Additive)
     papers = config.preset == "paper" and model.name == "fedgnn" and privacy.trust == "local"
-    fits = papers and noisy and model.expansions < config.federation.rounds
-    wanted = (
-        "0, unless with --preset paper, --model fedgnn, --trust local, a --mechanism that adds "
-        "noise (or none) and more --rounds: the third party that matches users sees which of them "
-        "rated the same items"
-    )
-    ConfigError.unless(fits or not model.expansions, "model.expansions", model.expansions, wanted)
+    expands = papers and additive and model.expansions < config.federation.rounds
+    _ = privacy.relation  # refuses one that does not go with the trust
+    config.require(
+        ("planning.policy", free or config.private, "unlimited, for --mechanism none"),
+        ("privacy.mechanism", not (free and config.private), "none, for --policy unlimited"),
+        ("model.options", model.name not in Config.model_fields or not model.options,
+         f"nothing: the settings of {model.name} are in [{model.name}]"),
+        (f"planning.{'target' if target else 'reward'}", not unpaid,
+         f"nothing that is validated: with privacy.unit = {privacy.unit} nothing pays for it; "
+         "set privacy.unit=client, or planning.reward=test"),
+        ("model.expansions", expands or not model.expansions,
+         "0, unless with --preset paper, --model fedgnn, --trust local, a --mechanism that adds "
+         "noise (or none) and more --rounds: the third party that matches users sees which of "
+         "them rated the same items"),
+    )  # fmt: skip
 
 
 def effective(config: Config) -> dict[str, Any]:
@@ -252,9 +241,7 @@ def differences(one: Config, other: Config) -> dict[str, Any]:
 def to_toml(config: Config, folder: Mapping[str, Any] | None = None) -> str:
     """Return the settings as TOML for :func:`load_config`; unset ones are left out.
 
-    Args:
-        config: The settings.
-        folder: Notes about a run folder, which are no settings, for a section of their own.
+    The notes about a run `folder`, which are no settings, have a section of their own.
     """
     tree = config.model_dump() | ({"folder": folder} if folder else {})
     return tomli_w.dumps(_known(tree))

@@ -38,7 +38,7 @@ from bgtplanner.runs.assembly import accountant_of, coordinator_of, federation_o
 from bgtplanner.runs.config import Config, load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.loop import Observer, Run
-from bgtplanner.runs.summary import facts_of, spending_of, summarise
+from bgtplanner.runs.summary import facts_of, summarise
 from bgtplanner.text import visible
 
 server_app = ServerApp()
@@ -102,18 +102,14 @@ def carry_out(
             pace=Pace(*(getattr(settings, field) for field in Pace._fields)),
             seed=config.run.seed, group=group,
         )  # fmt: skip
-        run = Run(config, deployment, observer)
-        run.checkpoint_every = 1  # clients have paid for every round, so none is played twice
-        with contextlib.closing(run):
-            run.planned = rounds = coordinator_of(
-                config, deployment, name, folder.path / "ledger.sqlite", run=name
-            )
-            rounds.stops = True  # once the budget is used up, there is nothing left to do
-            run.go_on(folder)
-            seconds, kept = run.carry_out(folder), deployment.publish()
+        with Run(config, deployment, observer) as run:
+            run.folder, ledger = folder, folder.path / "ledger.sqlite"
+            run.planned = coordinator_of(config, deployment, name, ledger, run=name)
+            run.planned.stops = True  # once the budget is used up, there is nothing left to do
+            run.go_on()
+            seconds, kept = run.carry_out(), deployment.publish()
             facts = _facts(config, machines.known, deployment.n_items)
-            spending = spending_of(config, rounds.ledger, None, run.records, machines.known)
-            spending["planner_note"] = rounds.policy.note
+            spending = run.spending(None, machines.known)
             summary = summarise(config, facts, run.records, seconds, spending)
             summary["clients_with_last_model"] = kept
             folder.write("summary.json", summary)
@@ -140,7 +136,7 @@ def _facts(config: Config, clients: int, items: int) -> dict[str, Any]:
     """Return what is known about a run on real machines; the number of ratings is not."""
     about = {"dataset": config.data.dataset, "clients": clients, "users": None, "items": items,
              "ratings": None, "public": ("scale", "catalogue")}  # fmt: skip
-    return facts_of(config, about, None)
+    return facts_of(config, about)
 
 
 def _folder_of(path: Path, config: Config, mark: str, items: int) -> RunFolder:
@@ -201,7 +197,7 @@ def check_deployable(config: Config) -> None:
     check(choice, "privacy.")
     grouped, learns = privacy.trust != "local", config.learns
     least, real = deployment.least_clients, "0: real clients need no simulated failures"
-    for key, fits, expected in (
+    config.require(
         ("privacy.accounting", accountant_of(config).sound,
          "a sound accountant, like gaussian/gdp"),
         ("deployment.roster", (deployment.roster is not None) == grouped,
@@ -218,9 +214,7 @@ def check_deployable(config: Config) -> None:
         ("federation.stragglers", not config.federation.stragglers, real),
         ("deployment.least_clients", least <= deployment.clients,
          f"at most clients = {deployment.clients}"),
-    ):  # fmt: skip
-        section, _, name = key.partition(".")
-        ConfigError.unless(fits, key, getattr(getattr(config, section), name), expected)
+    )  # fmt: skip
 
 
 def check_server(config_file: Path) -> list[Finding]:

@@ -33,7 +33,7 @@ import platform
 import shlex
 import tomllib
 import zipfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
@@ -53,26 +53,21 @@ from bgtplanner.runs.record import (
     SCHEMA,
     SUMMARY,
     check,
-    needed_keys,
+    object_in,
 )
-from bgtplanner.text import MOST_BYTES_OF_ROUNDS, MOST_BYTES_OF_SETTINGS, read_bytes, visible
+from bgtplanner.text import (
+    MOST_BYTES_OF_ROUNDS,
+    MOST_BYTES_OF_SETTINGS,
+    read_bytes,
+    visible,
+)
 
 MODEL = "run.model"
 """The name of the model file in a folder."""
 
 _KINDS = {"summary.json": SUMMARY, "examples.json": EXAMPLES, "clients.json": CLIENTS}
-_OWN = {
-    *(
-        "config.toml",
-        "rounds.jsonl",
-        "checkpoint.npz",
-        "report.html",
-        MODEL,
-        "ratings.npz",
-        ".lock",
-    ),
-    *(*_KINDS, *(f"ledger.sqlite{end}" for end in ("", "-journal", "-wal", "-shm"))),
-}
+_OWN = {"config.toml", "rounds.jsonl", "checkpoint.npz", "report.html", MODEL, "ratings.npz"}
+_OWN |= {".lock", *_KINDS, *(f"ledger.sqlite{end}" for end in ("", "-journal", "-wal", "-shm"))}
 _BY_HAND = (
     "the folder was changed by hand: bring back the files that belong together, or run it again"
 )
@@ -98,9 +93,9 @@ class RunFolder:
     ) -> Self:
         """Start a new run folder, lock it, and write down what is to be `noted`.
 
-        That is whether it is ``deployed`` to real machines, or ``saved`` without a ledger, what
-        was ``given`` as objects in Python, the mark of its ``data``, with the ``key`` of it, that
-        of its ``people``, and the ``facts`` that are known before the first round.
+        That is whether it is ``deployed`` to real machines, what was ``given`` as objects in
+        Python, the mark of its ``data``, with the ``key`` of it, that of its ``people``, and the
+        ``facts`` that are known before the first round.
         """
         folder = cls(Path(path))
         folder.check_free(overwrite)  # before anything is written there
@@ -111,11 +106,13 @@ class RunFolder:
             with _disk_errors(folder.path):
                 for name in folder.check_free(overwrite):
                     (folder.path / name).unlink()
+            versions = {
+                name: metadata.version(name) for name in ("jax", "numpy", "optax", "scipy")
+            }
             notes: dict[str, Any] = {
                 "schema": SCHEMA,
                 "version": bgtplanner.__version__,
-                "versions": {"Python": platform.python_version()}
-                | {name: metadata.version(name) for name in ("jax", "numpy", "optax", "scipy")},
+                "versions": {"Python": platform.python_version()} | versions,
                 **{name: value for name, value in noted.items() if value},
             }
             folder._replace("config.toml", to_toml(config, notes))
@@ -169,18 +166,17 @@ class RunFolder:
         """Return the names of the files of an old run; refuse to replace any others."""
         with _disk_errors(self.path):
             there = self.path.iterdir() if self.path.exists() else ()
-            names = sorted(entry.name for entry in there)
-        entries = [name for name in names if name != ".lock"]
-        foreign = [name for name in entries if name not in _OWN and not name.startswith(".tmp-")]
+            names = sorted(entry.name for entry in there if entry.name != ".lock")
+        foreign = [name for name in names if name not in _OWN and not name.startswith(".tmp-")]
         if foreign:
             other = f"holds other files ({', '.join(foreign[:3])})"
             raise RunFolderError(f"{self.path}: {other}; choose an empty folder with --out")
-        if not overwrite and any(name in _OWN for name in entries):
+        if not overwrite and any(name in _OWN for name in names):
             raise RunFolderError(
                 f"{self.path}: already holds a run; replace it with --overwrite, choose another "
                 f"with --out, or continue with: {self.resume_command}"
             )
-        return entries
+        return names
 
     def notes(self) -> dict[str, Any]:
         """Return the folder's own notes: schema, version, fingerprint of the ratings."""
@@ -251,6 +247,10 @@ class RunFolder:
             (self.path / "checkpoint.npz").unlink(missing_ok=True)
             self._replace("config.toml", to_toml(self.config(), kept))
 
+    def _needed(self) -> str:
+        """The signs of the keys that this run's summary and rounds must have."""
+        return "!" + "~%" * (not self.deployed) + "$" * self.config().private
+
     def append_round(self, record: Mapping[str, Any]) -> None:
         """Add one line to ``rounds.jsonl``."""
         with _disk_errors(file := self.path / "rounds.jsonl"), file.open("a") as lines:
@@ -258,22 +258,12 @@ class RunFolder:
 
     def rounds(self, first: int | None = None) -> list[dict[str, Any]]:
         """Return the first records in ``rounds.jsonl``, or all but an incomplete last line."""
-        file, config = self.path / "rounds.jsonl", self.config()
-        try:
-            lines = read_bytes(file, MOST_BYTES_OF_ROUNDS).split(b"\n")[:-1]
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise RunFolderError(f"{file}: cannot be read: {error}") from error
-        _, needed = needed_keys(config.privacy.mechanism != "none", self.deployed)
-        records = []
+        file, signs = self.path / "rounds.jsonl", self._needed()
+        lines = (_bytes(file, MOST_BYTES_OF_ROUNDS) or b"").split(b"\n")[:-1]
+        records: list[dict[str, Any]] = []
         for index, line in enumerate(lines[:first]):
-            where, record = f"{file}, line {index + 1}", None
-            with contextlib.suppress(ValueError, RecursionError):
-                record = json.loads(line)
-            if not isinstance(record, dict):
-                raise RunFolderError(f"{where}: not a JSON object")
-            check(ROUND, where, record, needed)
+            where = f"{file}, line {index + 1}"
+            record = object_in(where, line, ROUND, signs)
             if (number := record["round"]) != index:
                 wrong = f"is round {number}, and {index} was expected; {_BY_HAND}"
                 raise RunFolderError(f"{where}: {wrong}")
@@ -302,31 +292,33 @@ class RunFolder:
 
     def summary(self) -> dict[str, Any] | None:
         """Return the whole result of a finished run, or None while it is not done."""
-        needed, _ = needed_keys(self.config().privacy.mechanism != "none", self.deployed)
-        return self.read("summary.json", needed)
+        return self.read("summary.json", self._needed())
 
-    def read(self, name: str, needed: Collection[str] = ()) -> dict[str, Any] | None:
+    def read(self, name: str, signs: str = "") -> dict[str, Any] | None:
         """Return the object in a JSON file, after a check; None if there is no such file."""
         file = self.path / name
-        try:
-            found = json.loads(read_bytes(file, MOST_BYTES_OF_SETTINGS))
-        except FileNotFoundError:
+        if (content := _bytes(file, MOST_BYTES_OF_SETTINGS)) is None:
             return None
-        except (OSError, ValueError, RecursionError) as error:
-            raise RunFolderError(f"{file}: cannot be read: {error}") from error
-        if not isinstance(found, dict):
-            raise RunFolderError(f"{file}: cannot be read: not a JSON object")
-        check(_KINDS[name], file, found, needed)
-        return found
+        return object_in(file, content, _KINDS[name], signs)
 
     def write(self, name: str, found: Mapping[str, Any]) -> None:
         """Write the object of a JSON file; with ``summary.json`` the run is done."""
         self._replace(name, json.dumps(found, indent=2, allow_nan=False) + "\n")
 
-    def _replace(self, name: str, content: str | bytes) -> None:
+    def _replace(self, name: str, content: str) -> None:
         """Replace a file atomically."""
         with _disk_errors(target := self.path / name):
-            replace_file(target, content.encode() if isinstance(content, str) else content)
+            replace_file(target, content.encode())
+
+
+def _bytes(file: Path, most: int) -> bytes | None:
+    """Return what is in a file; None if there is none."""
+    try:
+        return read_bytes(file, most)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise RunFolderError(f"{file}: cannot be read: {error}") from error
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:

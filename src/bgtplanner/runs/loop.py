@@ -1,7 +1,7 @@
 """The loop of every run: plan, play, record, save, stop and go on.
 
 It is the same for a simulation, for a training whose model is published, and on real machines.
-They differ in the engine that plays a round, and in the place where the state is kept.
+They differ in the engine that plays a round, and in where the state is kept.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bgtplanner.data.split import Split
 from bgtplanner.errors import (
     ConfigError,
     InterruptedRunError,
@@ -29,12 +30,10 @@ from bgtplanner.federation.compilation import begin_run
 from bgtplanner.federation.coordinator import Coordinator, Engine
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.privacy.ledger import Head
+from bgtplanner.runs import summary
 from bgtplanner.runs.config import Config
-from bgtplanner.runs.summary import most_spent, reaches_target
-
-if TYPE_CHECKING:
-    from bgtplanner.data.split import Split
-    from bgtplanner.runs.result import Result
+from bgtplanner.runs.folder import RunFolder
+from bgtplanner.runs.result import Result
 
 _LARGEST = 1e15  # figure in a file
 _LOST = 1e6  # no parameter that predicts ratings from 0 to 1 is anywhere near
@@ -64,66 +63,63 @@ class Observer(Protocol):
         del result
 
 
-class Place(Protocol):
-    """Where the state of a run is kept: a run folder, or the file beside a model."""
-
-    @property
-    def resume_command(self) -> str: ...
-    def append_round(self, record: Mapping[str, Any]) -> None: ...
-    def keep_rounds(self, number: int) -> list[dict[str, Any]]: ...
-    def write_checkpoint(self, arrays: Mapping[str, NDArray[Any]]) -> None: ...
-    def checkpoint(self) -> dict[str, NDArray[Any]] | None: ...
-
-
 class Run:
-    """A run in progress: its engine, its coordinator, and its record so far."""
+    """A run in progress: its engine, its coordinator, its folder if it has one, and its record."""
+
+    checkpoint_every = 1  # round: where clients have paid, none is played twice
 
     def __init__(self, config: Config, engine: Engine, observer: Observer | None) -> None:
         begin_run()
         self.config, self.engine, self.observer = config, engine, observer
-        self.checkpoint_every = config.run.checkpoint_every
+        self.folder: RunFolder | None = None
+        self.planned: Coordinator | None = None
         self.records: list[dict[str, Any]] = []
         self.seconds_before = 0.0
-        self.planned: Coordinator | None = None
         self.reached = False  # whether a round has reached the target, if there is one
 
-    def close(self) -> None:
-        """Close the ledger."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         if self.planned is not None:
             self.planned.ledger.close()
 
-    def go_on(self, place: Place) -> None:
-        """Continue from the checkpoint, if there is one."""
-        if (checkpoint := place.checkpoint()) is not None:
-            self._restore(checkpoint)
-        self.records = place.keep_rounds(self.engine.next_round)
-        self.reached = any(reaches_target(self.config, record) for record in self.records)
+    def saved(self) -> dict[str, NDArray[Any]] | None:
+        """Return the state that was saved last, if there is one."""
+        return None if self.folder is None else self.folder.checkpoint()
 
-    def _restore(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Restore the state from a checkpoint, after checking that it belongs to this run."""
-        try:
-            played, seconds = int(arrays["next_round"]), float(arrays.pop("seconds", 0.0))
-            if not (0 <= played <= self.config.federation.rounds and 0 <= seconds <= _LARGEST):
-                raise ValueError("no number of rounds, or of seconds")
-            planned, self.seconds_before = arrays.pop("planned", None), seconds
-            self.engine.restore(arrays)
-            if self.planned is not None:
-                state = json.loads(bytes(np.asarray(planned, dtype=np.uint8)))
-                self.planned.ledger.check_head(Head.parse(state.pop("head")))
-                self.planned.load_state_dict(state)
-        except RunFolderError:
-            raise
-        except _NOT_OF_THIS_RUN as error:
-            why = f" ({error})" if isinstance(error, ConfigError) else ""
-            raise RunFolderError(f"the checkpoint is not one of this run{why}") from error
-
-    def _save(self, place: Place, seconds: float) -> None:
+    def save(self, arrays: dict[str, NDArray[Any]]) -> None:
         """Write all the state that a later process needs to go on."""
-        arrays = self.engine.arrays() | {"seconds": np.asarray(seconds)}
-        if self.planned is not None:
-            state = self.planned.state_dict() | {"head": str(self.planned.ledger.head)}
-            arrays["planned"] = np.frombuffer(json.dumps(state).encode(), dtype=np.uint8)
-        place.write_checkpoint(arrays)
+        if self.folder is not None:
+            self.folder.write_checkpoint(arrays)
+
+    @property
+    def kept(self) -> str | None:
+        """What continues the run, if its state is kept anywhere."""
+        return None if self.folder is None else self.folder.resume_command
+
+    def go_on(self) -> None:
+        """Continue from the state that was saved, after checking that it belongs to this run."""
+        if (arrays := self.saved()) is not None:
+            try:
+                played, seconds = int(arrays["next_round"]), float(arrays.pop("seconds", 0.0))
+                if not (0 <= played <= self.config.federation.rounds and 0 <= seconds <= _LARGEST):
+                    raise ValueError("no number of rounds, or of seconds")
+                planned, self.seconds_before = arrays.pop("planned", None), seconds
+                self.engine.restore(arrays)
+                if self.planned is not None:
+                    state = json.loads(bytes(np.asarray(planned, dtype=np.uint8)))
+                    self.planned.ledger.check_head(Head.parse(state.pop("head")))
+                    self.planned.load_state_dict(state)
+            except RunFolderError:
+                raise
+            except _NOT_OF_THIS_RUN as error:
+                why = f" ({error})" if isinstance(error, ConfigError) else ""
+                problem = f"the checkpoint is not one of this run{why}"
+                raise RunFolderError(problem) from error
+        if self.folder is not None:
+            self.records = self.folder.keep_rounds(self.engine.next_round)
+        self.reached = any(summary.reaches_target(self.config, of) for of in self.records)
 
     def step(self) -> RoundResult | None:
         """Plan and play a round; None if there is none left. A reached target ends spending."""
@@ -134,16 +130,21 @@ class Run:
         if played is None:
             return None
         left = self.planned.policy.share_left().tolist()
-        return replace(played, spent=most_spent(self.planned.spending()), left=left)
+        return replace(played, spent=summary.most_spent(self.planned.spending()), left=left)
+
+    def tell(self, record: Mapping[str, Any]) -> None:
+        """Tell the observer about a round that was played and saved."""
+        if self.observer is not None:
+            self.observer.round(record, self.config.federation.rounds)
 
     def inspected(self, index: int) -> dict[str, float]:  # noqa: ARG002
         """Return further figures of a round that was just played."""
         return {}
 
-    def carry_out(self, place: Place | None = None) -> float:
+    def carry_out(self) -> float:
         """Play all remaining rounds, and return how many seconds the run has taken in total."""
         total, started = self.config.federation.rounds, time.perf_counter() - self.seconds_before
-        with stop_requests(active=place is not None) as asked:
+        with stop_requests(active=self.kept is not None) as asked:
             while not self._over():
                 begun = time.perf_counter()
                 if (played := self.step()) is None:
@@ -151,20 +152,25 @@ class Run:
                 record = self._record(replace(played, seconds=time.perf_counter() - begun))
                 stopping = asked.is_set()  # read once: a later request is for the next round
                 done = self.engine.next_round
-                if place is not None:
-                    place.append_round(record)
-                    if done % self.checkpoint_every == 0 or stopping or self._over():
-                        self._save(place, time.perf_counter() - started)
-                if self.observer is not None:
-                    self.observer.round(record, total)
-                if stopping and place is not None and not self._over():
+                if self.folder is not None:
+                    self.folder.append_round(record)
+                if self.kept and (done % self.checkpoint_every == 0 or stopping or self._over()):
+                    self.save(self._state(time.perf_counter() - started))
+                self.tell(record)
+                if stopping and self.kept and not self._over():
                     raise InterruptedRunError(
-                        f"stopped after round {done} of {total}; continue with: "
-                        f"{place.resume_command}"
+                        f"stopped after round {done} of {total}; continue with: {self.kept}"
                     )
         if not self.engine.next_round:
             raise ConfigError("the budget cannot pay for a single round; give a larger --epsilon")
         return time.perf_counter() - started
+
+    def _state(self, seconds: float) -> dict[str, NDArray[Any]]:
+        arrays = self.engine.arrays() | {"seconds": np.asarray(seconds)}
+        if self.planned is not None:
+            state = self.planned.state_dict() | {"head": str(self.planned.ledger.head)}
+            arrays["planned"] = np.frombuffer(json.dumps(state).encode(), dtype=np.uint8)
+        return arrays
 
     def _record(self, played: RoundResult) -> dict[str, Any]:
         """Note a round, unless the run must not go on after it.
@@ -183,7 +189,7 @@ class Run:
             for name, of in figures.items()
         }
         self.records.append(record)
-        self.reached |= reaches_target(self.config, record)
+        self.reached |= summary.reaches_target(self.config, record)
         return record
 
     def _over(self) -> bool:
@@ -192,6 +198,13 @@ class Run:
         rests = self.config.federation.after_budget == "rest"
         served = self.config.planning.objective == "served"
         return done or (self.reached and not (served and rests))
+
+    def spending(self, split: Split | None, clients: int | None = None) -> dict[str, Any]:
+        """Return what was promised and spent, and what the planner has to say."""
+        if self.planned is None:
+            return {}
+        found = summary.spending_of(self.config, self.planned.ledger, split, self.records, clients)
+        return found | {"planner_note": self.planned.policy.note}
 
 
 @contextlib.contextmanager

@@ -1,45 +1,54 @@
-"""The result of a run: its figures, its model, and what that says to the people in it."""
+"""The result of a run: its figures, its model, and what that says to the people in it.
+
+A list says something about a person. So a report shows only lists of a simulation, those of your
+own data only if ``run.examples`` asks for them, of users chosen by the order of their labels, and
+without a rating, an item of the person or a figure that was computed from the person's ratings.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import bgtplanner
-from bgtplanner.arguments import as_path, as_whole, in_words, refuse_unless
+from bgtplanner.arguments import in_words
 from bgtplanner.data.catalogue import as_label
+from bgtplanner.data.datasets import DATASETS
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.errors import ConfigError, DataError, ModelFileError, RunFolderError, quoted
-from bgtplanner.federation.client import first_parameters
+from bgtplanner.errors import (
+    ConfigError,
+    DataError,
+    ModelFileError,
+    NothingLearnedError,
+    RunFolderError,
+    quoted,
+)
 from bgtplanner.federation.simulation import Simulation
-from bgtplanner.models.interactions import Shared
-from bgtplanner.models.learner import Learner, model_of
+from bgtplanner.models.learner import model_of
 from bgtplanner.models.metrics import HEADLINE, METRICS
 from bgtplanner.published.model import Model, Recommended, load_model
-from bgtplanner.runs.assembly import suited_learner
+from bgtplanner.runs.assembly import ratings_of, split_of
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import MODEL, RunFolder
-from bgtplanner.runs.prepared import ratings_of, split_of
-from bgtplanner.runs.publish import not_private
-from bgtplanner.runs.recommending import examples_of, histories_of, number_of_examples
 from bgtplanner.text import visible
 
-Label = str | int | float | np.generic
-"""The label of a user or an item, as the source has it."""
+TOP = 5  # items in each list of a report
+_EXAMPLES = 3
+_HIGHER = re.compile(r"[\d.e+-]+ (?:stars|points) above your mean")
+_OFTEN = re.compile(r"[\d.e+-]+ times as often as ")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """The result of a run, which a notebook shows as a table; it can be pickled and saved.
+    """The result of a run, which a notebook shows as a table; it can be pickled.
 
     Attributes:
         summary: The figures of ``summary.json``.
@@ -47,9 +56,7 @@ class Result:
         folder: The run folder, if there is one.
         simulation: The trained federation; None if the run was loaded.
         config: The settings.
-        given: What was given as objects that the settings do not determine: ``model``, ``policy``.
         held: The ratings, if they are here and not only under a name.
-        learner: The learner, if it was given again for a folder of 0.2.
     """
 
     summary: Mapping[str, Any]
@@ -57,9 +64,7 @@ class Result:
     folder: Path | None
     config: Config = field(repr=False)
     simulation: Simulation | None = field(default=None, repr=False)
-    given: tuple[str, ...] = ()
     held: Ratings | None = None
-    learner: Learner | None = None
 
     @cached_property
     def ratings(self) -> Ratings:
@@ -81,25 +86,24 @@ class Result:
 
     @cached_property
     def model(self) -> Model:
-        """The model that was learned, of which all lists are made.
+        """The model that was learned, of which all lists are made; it says it protects nobody.
 
         Raises:
-            ConfigError: If the learner publishes none.
-            RunFolderError: If the folder, of 0.2, lacks what it could be made of.
+            ConfigError: If the learner publishes none, or the run is one of 0.2, which kept none.
         """
         if self.folder is not None and (file := self.folder / MODEL).exists():
             return load_model(file)
-        if self.simulation is not None:
-            learner, state = self.simulation.federation.model, self.simulation.state
-            return self._published(learner, state.shared, state.memory)
-        return self._published(*self._stored())
-
-    def _published(self, learner: Learner, shared: Shared, memory: Any = None) -> Model:
-        """Return the model file of the run, which says that it protects nobody."""
+        if self.simulation is None:
+            raise ConfigError(
+                f"{self.folder}: has no {MODEL}: {self.config.model.name} publishes no model, or "
+                "the run is one of 0.2, which kept none; run it again with a model that does"
+            )
         people, private = self.summary["clients"], self.summary["mechanism"] != "none"
         promise = not_private(people) if private else not_private(people, "there was no noise")
         return model_of(
-            learner, shared, memory, self.ratings, learned=bool(self.summary.get("learned", True)),
+            self.simulation.federation.model, self.simulation.state.shared,
+            self.simulation.state.memory, self.ratings,
+            learned=bool(self.summary.get("learned", True)),
             guarantee=promise | {"not_accounted": list(self.summary["not_accounted"])},
             training={
                 "bgtplanner": bgtplanner.__version__, "model": self.config.model.name,
@@ -107,70 +111,26 @@ class Result:
             },
         )  # fmt: skip
 
-    def _stored(self) -> tuple[Learner, Shared]:
-        """Return the learner and the parameters of a folder that 0.2 has finished."""
-        arrays = None if self.folder is None else RunFolder(self.folder).checkpoint()
-        name, ratings = self.config.model.name, self.ratings
-        if arrays is None:
-            raise ConfigError(f"model = {name}: it publishes no model to make lists of")
-        if self.learner is None and ":" in name:
-            raise RunFolderError(
-                f"{self.folder}: its model is code, which opening a folder never runs; give it: "
-                "load(path, model=...)"
-            )
-        learner = suited_learner(
-            self.config, ratings.n_items, self.learner,
-            clients=ratings.n_clients, implicit=ratings.implicit,
-        )  # fmt: skip
-        shared = Shared(
-            *(jnp.asarray(arrays.get(f"shared/{part}", ())) for part in Shared._fields)
-        )
-        like = jax.eval_shape(
-            lambda features: first_parameters(learner, jax.random.key(0), 1, features)[0],
-            jnp.asarray(ratings.features),
-        )
-        if [of.shape for of in shared] != [of.shape for of in like]:
-            raise RunFolderError(f"{self.folder}: its ratings or its model are not those it had")
-        return learner, shared
-
     def __repr__(self) -> str:
         known = self.summary
         error = known.get("rmse_objective", known.get("rmse_final"))
         served = f"{HEADLINE}_served" if known.get("objective") == "served" else HEADLINE
         lists, epsilon = known.get(served, known.get(HEADLINE)), known.get("epsilon")
-        parts = [f"{known.get('model')} by {known.get('policy')}"]
-        parts += [] if epsilon is None else [f"epsilon {epsilon:g}"]
-        parts += [f"{len(self.rounds)} rounds"]
-        parts += [] if error is None else [f"RMSE {error:.4f}"]
-        parts += [] if lists is None else [f"{METRICS[HEADLINE].label} {lists:.3f}"]
-        parts += [] if self.folder is None else [f"in {self.folder}"]
-        return f"Result({visible(known.get('dataset', '?'))}: {', '.join(parts)})"
+        parts = [
+            f"{known.get('model')} by {known.get('policy')}",
+            None if epsilon is None else f"epsilon {epsilon:g}",
+            f"{len(self.rounds)} rounds",
+            None if error is None else f"RMSE {error:.4f}",
+            None if lists is None else f"{METRICS[HEADLINE].label} {lists:.3f}",
+            None if self.folder is None else f"in {self.folder}",
+        ]
+        about = ", ".join(filter(None, parts))
+        return f"Result({visible(known.get('dataset', '?'))}: {about})"
 
     def _repr_html_(self) -> str:
         from bgtplanner.report.page import as_html
 
         return as_html(self)
-
-    def save(self, path: Path | str, *, overwrite: bool = False) -> Path:
-        """Write the result to a new or empty folder, from which ``bgtplanner.load`` reads it.
-
-        It holds what ``out`` would have written, without a ledger: that of a run exists once, or
-        each of two would grant what the other has spent. The ratings stay where they are; if they
-        were given in Python, ``load`` needs them again.
-
-        Raises:
-            RunFolderError: If the folder is in use.
-            StorageError: If it cannot be written.
-        """
-        given = [name for name in self.given if name == "model"]
-        place = as_path("path", path)
-        with RunFolder.create(
-            place, self.config, overwrite=overwrite, given=given, saved=True
-        ) as folder:
-            for record in self.rounds:
-                folder.append_round(record)
-            self.write_to(folder)
-        return place
 
     def write_to(self, folder: RunFolder) -> None:
         """Write the model, unless the learner publishes none, a few lists, and the summary."""
@@ -181,28 +141,15 @@ class Result:
                 folder.write("examples.json", lists)
         folder.write("summary.json", self.summary)
 
-    @overload
-    def predict(self, user: Label, item: Label) -> float: ...  # type: ignore[overload-overlap]
-
-    @overload
-    def predict(self, user: ArrayLike, item: ArrayLike) -> NDArray[np.float64]: ...
-
-    def predict(self, user: ArrayLike, item: ArrayLike) -> float | NDArray[np.float64]:
-        """Predict ratings on the source's scale, for users and items given by their labels.
-
-        Labels may come in any shapes that broadcast; for one user and one item it is a number.
+    def predict(self, user: ArrayLike, item: ArrayLike) -> Any:
+        """Predict ratings on the source's scale: a number, or an array for arrays of labels.
 
         Raises:
-            DataError: If a label is not known, or the shapes do not broadcast.
+            DataError: If a label is not known.
         """
+        labels, train = self.ratings.item_labels, split_of(self.config, self.ratings).train
         users = _places(self.ratings.user_labels, user, "user")
-        items = _places(self.ratings.item_labels, item, "item")
-        try:
-            users, items = np.broadcast_arrays(users, items)
-        except ValueError as error:
-            shapes = f"{users.shape} and {items.shape}"
-            raise DataError(f"user and item have shapes {shapes}: expected equal ones") from error
-        train, labels = split_of(self.config, self.ratings).train, self.ratings.item_labels
+        users, items = np.broadcast_arrays(users, _places(labels, item, "item"))
         found = np.empty(users.shape)
         for one in np.unique(users).tolist():
             mine, asked = histories_of(train, [one]), users == one
@@ -219,8 +166,6 @@ class Result:
             ConfigError: If `top` is not positive, or the learner publishes no model.
             NothingLearnedError: If there is nothing to rank items by.
         """
-        one = user is not None and np.ndim(user) == 0
-        refuse_unless(one, "user", user, "the label of one user; for many: recommend_many(users)")
         ((_, rows),) = self.recommend_many([user], top)
         return rows
 
@@ -229,28 +174,72 @@ class Result:
     ) -> Iterator[tuple[Any, list[Recommended]]]:
         """Yield users, by default all, with their lists; errors are as for :meth:`recommend`."""
         places = None if users is None else _places(self.ratings.user_labels, users, "user")
-        top = as_whole("top", top, 1)
         return self.model.recommend_many(histories_of(self.ratings, places), top=top)
+
+
+def not_private(
+    people: int, why: str = "the noise comes from a seed, so that whoever has it can remove it"
+) -> dict[str, Any]:
+    """Return what the file says of a model that promises nothing to anybody."""
+    return {"private": False, "sentences": [f"Not private: {why}."], "people": people}
 
 
 def _places(labels: NDArray[Any], wanted: ArrayLike, name: str) -> NDArray[np.int64]:
     """The indices of labels, in the shape in which they were given; numbers may be text."""
-    try:
-        array = np.asarray(wanted)
-    except ValueError as error:
-        raise DataError(f"{name}: expected a label, or an array of labels") from error
-    if array.dtype.kind not in "iufUSO" or any(of is None for of in array.ravel().tolist()):
-        raise DataError(f"{name} = {in_words(wanted)}: expected a label, or an array of labels")
-    known = {_text(label): place for place, label in enumerate(labels.tolist())}
+    array = np.asarray(wanted)
     sought = array.ravel().tolist()
-    if unknown := [label for label in sought if _text(label) not in known]:
-        first, count = quoted(unknown[0]), f"{len(unknown):,} of {len(sought):,} {name}s are"
-        if len(sought) == 1:
-            raise DataError(f"{name} {first} is not in the ratings")
-        raise DataError(f"{count} not in the ratings; the first is {first}")
-    places = [known[_text(label)] for label in sought]
+    if any(not isinstance(of, str | int | float) for of in sought):
+        raise DataError(f"{name} = {in_words(wanted)}: expected a label, or an array of labels")
+    known = {as_label(label): place for place, label in enumerate(labels.tolist())}
+    places = [known.get(as_label(label), -1) for label in sought]
+    if -1 in places:
+        raise DataError(f"{name} {quoted(sought[places.index(-1)])} is not in the ratings")
     return np.array(places, dtype=np.int64).reshape(array.shape)
 
 
-def _text(label: Any) -> str:
-    return label if isinstance(label, str) else as_label(label)
+def histories_of(ratings: Ratings, users: ArrayLike | None = None) -> dict[str, NDArray[Any]]:
+    """Return all ratings of some users, given by their indices, as a frame for a model's lists.
+
+    The test set is among them: nobody is recommended what they have rated.
+    """
+    if users is not None:
+        ratings = ratings.take(np.flatnonzero(np.isin(ratings.user, users)))
+    frame = {"user": ratings.user_labels[ratings.user], "item": ratings.item_labels[ratings.item]}
+    return frame if ratings.implicit else frame | {"rating": ratings.to_raw(ratings.value)}
+
+
+def number_of_examples(config: Config) -> int:
+    """Return how many lists a report of this run shows."""
+    public = config.data.dataset in DATASETS
+    return config.run.examples if config.run.examples is not None else _EXAMPLES * public
+
+
+def example_users(ratings: Ratings, number: int) -> NDArray[np.int64]:
+    """Return the indices of users, evenly spread over all labels in their order."""
+    places = np.linspace(0, ratings.n_users - 1, min(number, ratings.n_users)).astype(int)
+    return np.asarray(np.argsort(ratings.user_labels)[places])
+
+
+def without_figures(reason: str) -> str:
+    """Return a reason without how much and how often: that is a statistic of the person."""
+    return _OFTEN.sub("more often than ", _HIGHER.sub("above your mean", reason))
+
+
+def examples_of(model: Model, ratings: Ratings, number: int) -> dict[str, Any] | None:
+    """Return the lists of some users, without figures about them; None if there are none."""
+    frame = histories_of(ratings, example_users(ratings, number))
+    # Without titles, no reason names an item that the person has rated.
+    lists = replace(model, titles=None).recommend_many(frame, top=TOP)
+    titles = dict(zip(model.items, model.titles or map(str, model.items), strict=True))
+    try:
+        found = [
+            {"user": str(user), "items": [
+                {"title": titles[row.item], "predicted": row.predicted,
+                 "reason": None if row.reason is None else without_figures(row.reason)}
+                for row in rows
+            ]}
+            for user, rows in lists
+        ]  # fmt: skip
+    except NothingLearnedError:
+        return None
+    return {"note": model.verdict().headline, "lists": found} if found else None

@@ -1,4 +1,4 @@
-"""The statistics of a study: means over seeds, their intervals, and paired differences.
+"""The results of a study: means over seeds, their intervals, paired differences, and tables.
 
 Intervals are Student's t at 95 % over seeds. They cover the variation of the split, the noise and
 the initial state, and nothing more. Differences are paired by seed, because cells with the same
@@ -8,23 +8,27 @@ seed share their split.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from scipy.special import stdtrit
 
-from bgtplanner.arguments import as_path
+from bgtplanner.arguments import as_path, as_settings, as_whole, refuse_unless
 from bgtplanner.errors import RunFolderError
+from bgtplanner.models.learner import Learner
 from bgtplanner.models.metrics import HEADLINE, METRICS, shown
 from bgtplanner.models.references import REFERENCES
-from bgtplanner.runs.folder import RunFolder
-from bgtplanner.runs.record import OF_EVERY_RUN
-from bgtplanner.runs.study import Cell, Study, in_words
-from bgtplanner.text import csv_text, visible
+from bgtplanner.planning.policy import Policy
+from bgtplanner.runs.assembly import objects_given, policy_named
+from bgtplanner.runs.folder import write_whole
+from bgtplanner.runs.study import Outcome, Progress, Study, finished_cells, in_words, run_study
+from bgtplanner.text import Table, csv_text, visible
 
 _COLUMNS = ("kind", "dataset", "mechanism", "policy", "baseline", "metric",
             "seeds", "mean", "std", "low", "high")  # fmt: skip
@@ -47,30 +51,12 @@ def metric_of(key: str) -> str:
     return key if key in METRICS else key.rpartition("_")[0]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """The outcome of a cell: the figures of its ``summary.json``, or why it failed.
-
-    `seconds` says how long it took just now; 0 if it was finished before.
-    """
-
-    cell: Cell
-    summary: Mapping[str, Any] | None = None
-    error: str | None = None
-    seconds: float = 0.0
-
-
-def finished_cells(cells: Iterable[Cell], out: Path) -> list[Outcome]:
-    """The outcomes of those cells that are finished, from their summaries alone."""
-    found = []
-    for cell in cells:
-        try:
-            summary = RunFolder(out / cell.place).read("summary.json", OF_EVERY_RUN)
-        except RunFolderError as error:
-            found.append(Outcome(cell=cell, error=" ".join(str(error).split())))
-        else:
-            found += [] if summary is None else [Outcome(cell=cell, summary=summary)]
-    return found
+def when(key: str) -> str:
+    """Of which rounds a compared figure is."""
+    ending = "" if key in METRICS else key.rpartition("_")[2]
+    words = {"served": "mean over all rounds, as served"}
+    words["best"] = "best round on the test set, as in the paper"
+    return words.get(ending, "last round")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +122,12 @@ class Row:
         """What it is: ``policy``, ``reference`` or ``difference``."""
         return "difference" if self.baseline else "reference" if self.reference else "policy"
 
+    @property
+    def group(self) -> str:
+        """The data set, and the mechanism that protected the uploads, as tables name them."""
+        how = "no privacy" if self.mechanism == "none" else self.mechanism
+        return f"{self.dataset}, {'for reference' if self.reference else how}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
@@ -156,12 +148,11 @@ class Comparison:
     folder: Path | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
-        study, failed = self.study, len(self.failed)
+        study, total = self.study, len(self.outcomes)
         names = [", ".join(dict.fromkeys(of)) for of in (study.datasets, study.policies)]
-        kind = "Comparison of a sweep" if study.variations else "Comparison"
-        cells = f"{len(self.outcomes) - failed} of {len(self.outcomes)} runs finished"
+        done = f"{total - len(self.failed)} of {total} runs finished"
         where = "" if self.folder is None else f", in {self.folder}"
-        return visible(f"{kind}({': '.join(names)}; {cells}{where})")
+        return visible(f"Comparison({': '.join(names)}; {done}{where})")
 
     def _repr_html_(self) -> str:
         from bgtplanner.report.page import as_html
@@ -200,11 +191,9 @@ class Comparison:
         hidden = ("_final", "_served") if preset == "paper" else ("_best",)
         keys = [key for key in self.known if metric_of(key) in shown(preset)]
         both = {metric_of(key) for key in keys if key.endswith("_served")}
-
-        def rank(key: str) -> tuple[bool, bool]:
-            return key.endswith("_served") != planned, metric_of(key) not in both
-
-        return tuple(sorted((key for key in keys if not key.endswith(hidden)), key=rank))
+        keys = [key for key in keys if not key.endswith(hidden)]
+        keys.sort(key=lambda key: metric_of(key) not in both)
+        return tuple(sorted(keys, key=lambda key: key.endswith("_served") != planned))
 
     def as_json(self) -> dict[str, Any]:
         """Everything as JSON."""
@@ -229,15 +218,83 @@ class Comparison:
         """
         keys = dict.fromkeys(key for grid in self.study.variations for key in grid)
         lines: list[dict[str, Any]] = []
-        for row in (*self.rows, *self.differences):
+        for row, key in itertools.product((*self.rows, *self.differences), self.known):
             place: dict[str, Any] = {key: in_words(value) for key, value in row.varied.items()}
-            place |= {name: getattr(row, name) for name in _COLUMNS[:5]}
-            for key in self.known:
-                if (found := row.figures[key]) is not None:
-                    lines.append(place | {"metric": key} | asdict(found))
-                elif not row.reference:  # some references only predict, some only rank
-                    lines.append(place | {"metric": key, "seeds": 0})
+            place |= {name: getattr(row, name) for name in _COLUMNS[:5]} | {"metric": key}
+            if (found := row.figures[key]) is not None:
+                lines.append(place | asdict(found))
+            elif not row.reference:  # some references only predict, some only rank
+                lines.append(place | {"seeds": 0})
         return csv_text([*keys, *_COLUMNS], lines)
+
+
+def compare(
+    ratings: str | Iterable[str] = "demo",
+    policies: type[Policy] | str | Iterable[type[Policy] | str] = Study.policies,
+    *,
+    model: Learner | str | None = None,
+    mechanisms: str | Iterable[str] = "gaussian",
+    seeds: int | Iterable[int] = range(5),
+    preset: str = "recommended",
+    epsilon: float | None = None,
+    rounds: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    baseline: str | None = None,
+    out: Path | str | None = None,
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Run every policy on every data set, with every mechanism and seed, and compare them.
+
+    Of `ratings` (names of data sets, or paths of tables), `policies` (names,
+    ``package.module:Class`` or classes), `mechanisms` and `seeds` there may be one or several;
+    what is not explained here is as in :func:`simulate`. A cell that fails is listed in `failed`
+    of the result, and does not stop the others.
+
+    Runs and tables are kept in `out`, if it is given; called again with the same folder, it runs
+    only what is not finished. `jobs` cells run at a time: processes on this machine, or wherever
+    joblib's ``parallel_config`` says, such as a Dask cluster that shares the folder. `progress` is
+    called with the outcome of every cell, how many are done, and how many there are.
+
+    Raises:
+        ConfigError: If a cell cannot be run; raised before anything is run.
+        InterruptedRunError: If it was stopped from outside; the same call continues.
+
+    Example:
+        >>> found = compare("demo", "unlimited", seeds=0, rounds=2)
+        >>> found.rows[0].policy, found.rows[0].figures["rmse_final"].seeds
+        ('unlimited', 1)
+    """
+    own, given = objects_given(model)
+    whole = not given.names or "model.options" in own
+    refuse_unless(whole, "model", model, "a learner that its settings say all about")
+    single = {"privacy.epsilon": epsilon, "federation.rounds": rounds}
+    own |= {key: of for key, of in single.items() if of is not None} | as_settings(settings)
+    kind = "names or classes of policies; an object can plan a single run only"
+    study = Study(
+        datasets=_several("ratings", ratings, str, "names of data sets, or paths of tables"),
+        mechanisms=_several("mechanisms", mechanisms, str, "names of mechanisms"),
+        policies=tuple(map(policy_named, _several("policies", policies, str | type, kind))),
+        seeds=tuple(as_whole("seeds", seed, 0) for seed in _several("seeds", seeds, object, "")),
+        preset=preset,
+        settings=own,
+        baseline=baseline,
+    )
+    kept = None if out is None else as_path("out", out)
+    with tempfile.TemporaryDirectory(prefix="bgtplanner-") as temporary:
+        place = kept or Path(temporary)
+        outcomes = run_study(study, place, jobs=jobs, progress=progress)
+        found = replace(summed_up(study, outcomes), folder=kept)
+        write_tables(found, place)
+    return found
+
+
+def _several(name: str, given: Any, kind: Any, expected: str) -> tuple[Any, ...]:
+    """What was given as one or as several, after checking that each is of its kind."""
+    one = isinstance(given, str | type) or not isinstance(given, Iterable)
+    found = (given,) if one else tuple(given)
+    refuse_unless(all(isinstance(entry, kind) for entry in found), name, given, expected)
+    return found
 
 
 def load_study(path: Path | str) -> Comparison:
@@ -307,3 +364,74 @@ def _means(summaries: Iterable[Mapping[str, Any]], reference: str = "") -> dict[
             name = served
         found[key] = estimate([of[name] for of in every if of.get(name) is not None])
     return found
+
+
+def tables_of(found: Comparison, *, planned: bool = False) -> Iterator[Table]:
+    """The tables of a study, in order: for a sweep, one per grid of varied settings.
+
+    With `planned`, only those that have the error by which policies are compared.
+    """
+    same = [list(group) for _, group in itertools.groupby(found.reported, when)]
+    # 80 columns have room for two metrics.
+    pairs = [keys[at : at + 2] for keys in same for at in range(0, len(keys), 2)]
+    if planned:
+        pairs = [keys for keys in pairs if found.error in keys] or pairs[:1]
+    note = "n: seeds finished of those requested; mean and half its 95 % t-interval."
+    for grid in map(list, found.study.variations):
+        rows = [row for row in found.rows if list(row.varied) == grid and not row.reference]
+        yield from (_table(" x ".join(grid), rows, keys, note, grid) for keys in pairs)
+    if found.study.variations:
+        return
+    yield from (_table(" and ".join(map(_label, keys)), found.rows, keys, note) for keys in pairs)
+    title = f"Difference from {found.study.against}, paired by seed"
+    note = "Mean and half its 95 % t-interval; * marks one that excludes zero. Better is"
+    for keys in pairs if any(row.figures[found.error] for row in found.differences) else ():
+        better = ", ".join(f"a {METRICS[metric_of(key)].better} {_label(key)}" for key in keys)
+        yield _table(title, found.differences, keys, f"{note} {better}.")
+
+
+def _label(key: str) -> str:
+    return METRICS[metric_of(key)].label
+
+
+def _table(
+    title: str, rows: Sequence[Row], metrics: Sequence[str], note: str, grid: Sequence[str] = ()
+) -> Table:
+    """A table of rows: the values of varied settings, then figures with their intervals."""
+    lines = []
+    for row in rows:
+        wanted = metrics if row.reference else ["rmse_final"]
+        ours = next((of for key in wanted if (of := row.figures[key]) is not None), None)
+        if row.reference and ours is None:
+            continue  # it does not rank, or only ranks
+        cells = [REFERENCES[row.policy] if row.reference else row.policy]
+        cells += [in_words(row.varied[key]) for key in grid]
+        cells.append(f"{0 if ours is None else ours.seeds}" + f"/{row.asked}" * bool(row.asked))
+        for key in metrics:
+            cells += _figure(row.figures[key], key, row)
+        lines.append((row.group, cells))
+    heads = ["policy", *(key.rpartition(".")[2] for key in grid), "n"]
+    heads += [head for label in map(_label, metrics) for head in (label, "±95 %")]
+    return Table(f"{title} ({when(metrics[0])})", heads, lines, note)
+
+
+def _figure(found: Estimate | None, key: str, row: Row) -> list[str]:
+    """A mean and half its interval, with four digits, but lists have fewer that matter."""
+    if found is None:
+        done = row.reference or row.baseline or row.figures["rmse_final"]
+        return ["–" if done else "failed", ""]
+    metric, sign = METRICS[metric_of(key)], "+" if row.baseline else ""
+    form = f".{4 if metric.sums else metric.digits}f"
+    if found.half is None:
+        return [f"{found.mean:{sign}{form}}", "–"]
+    mean, half = f"{found.mean:{sign}{form}}", f"{found.half:{form}}"
+    if row.baseline:  # a difference that rounds to zero gets no star
+        half += "*" if float(mean) != 0 and abs(found.mean) > found.half else " "
+    return [mean, half]
+
+
+def write_tables(found: Comparison, out: Path) -> None:
+    """Write the tables to a folder: ``comparison.json`` and ``.csv``, or ``sweep.*``."""
+    text = json.dumps(found.as_json(), indent=2, allow_nan=False) + "\n"
+    write_whole(out / f"{found.study.kind}.json", text)
+    write_whole(out / f"{found.study.kind}.csv", found.as_csv())

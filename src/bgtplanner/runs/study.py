@@ -6,6 +6,10 @@ folder::
     study.json                                              what was requested
     <dataset>/<mechanism>/<policy>/seed-<s>/                a run folder for each cell, or
     <key=value,...>/<dataset>/<mechanism>/<policy>/seed-<s>/  if settings are varied
+
+A cell that has a ``summary.json`` is never run again, and only that file and its settings are
+read; a cell that was interrupted is resumed. An error in a cell is the outcome of that cell, and
+does not affect the others.
 """
 
 from __future__ import annotations
@@ -13,20 +17,33 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
 import re
+import shlex
+import time
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import TypeAdapter, ValidationError
 
 import bgtplanner
+from bgtplanner.arguments import as_whole
 from bgtplanner.data.datasets import dataset_info
-from bgtplanner.errors import ConfigError, RunFolderError
-from bgtplanner.runs.config import GONE, Config, load_config
-from bgtplanner.runs.folder import write_whole
+from bgtplanner.errors import (
+    BGTPlannerError,
+    ConfigError,
+    InterruptedRunError,
+    RunFolderError,
+    StorageError,
+)
+from bgtplanner.planning.registry import POLICIES
+from bgtplanner.runs import run as runner
+from bgtplanner.runs.config import GONE, Config, differences, load_config
+from bgtplanner.runs.folder import RunFolder, write_whole
+from bgtplanner.runs.loop import stop_requests
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
 AXES = {
@@ -128,6 +145,24 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The outcome of a cell: the figures of its ``summary.json``, or why it failed.
+
+    `seconds` says how long it took just now; 0 if it was finished before.
+    """
+
+    cell: Cell
+    summary: Mapping[str, Any] | None = None
+    error: str | None = None
+    seconds: float = 0.0
+
+
+Progress = Callable[[Outcome | None, int, int], None]
+"""Called with None at the start, then with the outcome of every cell that is run; also with how
+many cells are done, and how many there are."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Study:
     """What is to be run and compared. ``unlimited`` needs no mechanism, and is run once.
 
@@ -138,7 +173,6 @@ class Study:
             first that is neither a planner nor ``unlimited``.
         variations: Grids of varied settings, each the values of its keys; all combinations of
             one are run, then those of the next. A comparison has none.
-        given: Names of data sets that were given as ratings in Python.
     """
 
     datasets: tuple[str, ...] = ("demo",)
@@ -149,7 +183,6 @@ class Study:
     settings: Mapping[str, Any] = field(default_factory=dict)
     baseline: str | None = None
     variations: tuple[Mapping[str, tuple[Any, ...]], ...] = ()
-    given: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -184,15 +217,11 @@ class Study:
     def pairs(self) -> list[tuple[str, str]]:
         """Which mechanisms are run with which policies."""
         limited = [policy for policy in dict.fromkeys(self.policies) if policy != "unlimited"]
-        free = "unlimited" in self.policies
-        if limited and not self.noisy:
-            raise ConfigError(
-                f"--policy = {limited[0]!r}: expected unlimited, for --mechanism none"
-            )
+        free = [("none", "unlimited")] * ("unlimited" in self.policies)
         if "none" in self.mechanisms and not free:
             raise ConfigError("--mechanism = 'none': expected with --policy unlimited")
-        pairs = [(mechanism, policy) for mechanism in self.noisy for policy in limited]
-        return [*pairs, ("none", "unlimited")] if free else pairs
+        # Where no mechanism adds noise, the config refuses what is limited.
+        return [*itertools.product(self.noisy or ["none"], limited), *free]
 
     def points(self) -> dict[str, dict[str, Any]]:
         """Every combination of varied values by its name; that of a comparison is empty."""
@@ -218,12 +247,12 @@ class Study:
         axes = (dict.fromkeys(self.seeds), self.points().items(), self.datasets, self.pairs())
         for seed, (name, varied), dataset, (mechanism, policy) in itertools.product(*axes):
             own = (dataset, mechanism, policy, seed)
-            cell = Cell(*own, variant=name)
             try:
                 settings = {**self.settings, **varied, **dict(zip(AXES, own, strict=True))}
-                found[cell] = load_config(preset=self.preset, settings=settings)
+                config = load_config(preset=self.preset, settings=settings)
             except ConfigError as error:
                 raise ConfigError(f"--vary {name}: {error}" if varied else str(error)) from error
+            found[Cell(*own, variant=name)] = config
         return found
 
     def _check(self) -> None:
@@ -238,7 +267,7 @@ class Study:
             if flag == "--vary" and key in self.settings:
                 raise ConfigError(f"--vary {key}: also given by --set; choose one of them")
         try:
-            for name in set(self.datasets) - set(self.given):
+            for name in self.datasets:
                 dataset_info(name)
         except ConfigError as error:
             raise ConfigError(f"--dataset: {error}") from error
@@ -278,3 +307,121 @@ class Study:
         """Write the request into the folder."""
         tree = {"schema": _SCHEMA, "version": bgtplanner.__version__, **asdict(self)}
         write_whole(out / _FILE, json.dumps(tree, indent=2) + "\n")
+
+
+def finished_cells(cells: Iterable[Cell], out: Path) -> list[Outcome]:
+    """The outcomes of those cells that are finished, from their summaries alone."""
+    found = []
+    for cell in cells:
+        try:
+            summary = RunFolder(out / cell.place).read("summary.json", "~")
+        except RunFolderError as error:
+            found.append(Outcome(cell=cell, error=" ".join(str(error).split())))
+        else:
+            found += [] if summary is None else [Outcome(cell=cell, summary=summary)]
+    return found
+
+
+def run_study(
+    study: Study, out: Path, *, jobs: int = 1, progress: Progress | None = None
+) -> list[Outcome]:
+    """Run all cells that are not finished, and return the outcomes of all cells.
+
+    Raises:
+        ConfigError: If a cell cannot be run; raised before anything is run.
+        InterruptedRunError: If it was stopped from outside; the same call continues.
+    """
+    jobs, cells, before = as_whole("--jobs", jobs, 1), study.cells(), Study.read(out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if (any(out.iterdir()) and before is None) or (before and before.kind != study.kind):
+            raise ConfigError(
+                f"--out {out}: holds something other than a {study.kind}; choose an empty folder"
+            )
+    except OSError as error:
+        raise StorageError.of(f"--out {out}", error, "choose another folder") from error
+    for cell, config in cells.items():
+        check_settings(cell, config, out)
+    outcomes = {of.cell: of for of in finished_cells(cells, out)}
+    todo = {cell: config for cell, config in cells.items() if cell not in outcomes}
+    for cell in todo:
+        POLICIES[cell.policy]  # one that is gone can be read, but not run
+    study.write(out)
+
+    progress = progress or (lambda *_: None)
+    progress(None, len(outcomes), len(cells))
+    for outcome in run_cells(todo, out, jobs=jobs):
+        outcomes[outcome.cell] = outcome
+        progress(outcome, len(outcomes), len(cells))
+    if len(outcomes) < len(cells):
+        done = sum(outcome.summary is not None for outcome in outcomes.values())
+        raise InterruptedRunError(
+            f"stopped with {done} of {len(cells)} cells finished; continue with: "
+            f"bgtplanner {study.command} --out {shlex.quote(str(out))}"
+        )
+    return [outcomes[cell] for cell in cells]
+
+
+def check_settings(cell: Cell, config: Config, out: Path) -> None:
+    """Raise ConfigError if a cell was begun with other settings."""
+    folder = RunFolder(out / cell.place)
+    if not (folder.path / "config.toml").exists():
+        return
+    folder.notes()
+    different = sorted(differences(folder.config(), config))
+    if different:
+        raise ConfigError(
+            f"--out {out}: {cell.name} was run there with other settings "
+            f"({', '.join(different[:3])}); choose another folder"
+        )
+
+
+def run_cells(cells: Mapping[Cell, Config], out: Path, *, jobs: int = 1) -> Iterator[Outcome]:
+    """Run cells, `jobs` at a time, until all are done or a request to stop arrives.
+
+    Ctrl-C reaches the other processes, too; each saves the state of its cell. If a process dies,
+    most often for want of memory, it raises InterruptedRunError.
+    """
+    import joblib
+
+    run = joblib.delayed(_run_cell)
+    threads = max(1, joblib.cpu_count() // jobs) if jobs > 1 else None
+    how = {"return_as": "generator_unordered", "pre_dispatch": "n_jobs", "batch_size": 1}
+    with stop_requests(active=True) as stop:
+        todo = itertools.takewhile(lambda _: not stop.is_set(), cells.items())
+        tasks = (run(*cell, out.absolute(), threads) for cell in todo)
+        try:
+            for outcome in joblib.Parallel(jobs, **how)(tasks):
+                if outcome is None:
+                    stop.set()
+                else:
+                    yield outcome
+        except Exception as error:
+            if not stop.is_set():  # who is told to stop between two cells breaks the whole pool
+                raise InterruptedRunError(
+                    f"a process died ({type(error).__name__}); was there enough memory? The same "
+                    "call continues"
+                ) from error
+
+
+def _run_cell(cell: Cell, config: Config, out: Path, threads: int | None) -> Outcome | None:
+    """Run a cell, or resume it; None if it was stopped from outside."""
+    if threads is not None:  # in another process, which shares the machine
+        os.environ["NPROC"] = str(threads)  # JAX reads it when it starts
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    begun, place = time.perf_counter(), out / cell.place
+    try:
+        if (place / "config.toml").exists():
+            runner.resume(place, trust_code=True)
+        else:
+            runner.execute(config, out=place)
+        (outcome,) = finished_cells([cell], out)
+    except (InterruptedRunError, KeyboardInterrupt):
+        return None
+    except Exception as error:  # of any kind: the other cells do not depend on this one
+        text = " ".join(str(error).split())
+        if not isinstance(error, BGTPlannerError):
+            text = f"{type(error).__name__}: {text}"[:300]
+        outcome = Outcome(cell=cell, error=text)
+    return replace(outcome, seconds=time.perf_counter() - begun)

@@ -1,10 +1,16 @@
-"""The figures of ``summary.json``: what a run was, what it reached, and what it spent on whom."""
+"""The figures of ``summary.json``: what a run was, what it reached, and what it spent on whom.
+
+A mean over everybody can hide that those with few ratings, or with a small budget, are served
+worse than they would be alone: so groups of clients are compared with themselves alone. A group
+has at least :data:`FEWEST` clients, its bounds are rounded, and the first and the last group are
+open, so that no bound is the number of ratings of the most active client.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -15,10 +21,11 @@ from numpy.typing import NDArray
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split
 from bgtplanner.federation.simulation import Simulation
+from bgtplanner.models import references as beside
 from bgtplanner.models.metrics import HEADLINE, drawn_users, of_ratings, ranked
-from bgtplanner.models.references import References, rankings, references, the_same_for_all
 from bgtplanner.paper.accounting import client_level
 from bgtplanner.planning.objective import Objective
+from bgtplanner.privacy.budget import Budgets
 from bgtplanner.privacy.compatibility import UNITS
 from bgtplanner.privacy.ledger import Ledger, Spending
 from bgtplanner.privacy.mechanisms import mechanism_named
@@ -29,6 +36,11 @@ from bgtplanner.runs.record import SCHEMA, identity_of
 CLIENT_LEVEL_DELTA = 1e-5
 """The delta at which the epsilon of a whole client is computed, whatever the preset."""
 
+FEWEST = 10
+"""Of fewer clients than this, nothing is said."""
+
+_MOST_GROUPS = 4
+_Z95 = 1.96
 _SAME = 1e-6  # share of an error below which a change of it says nothing
 _LARGEST = 1e15  # the longest scale that figures are shown on
 _IF_PRIVATE = (
@@ -44,15 +56,17 @@ Records = Sequence[Mapping[str, Any]]
 
 
 def facts_of(
-    config: Config, about: Mapping[str, Any], beside: References | None
+    config: Config, about: Mapping[str, Any], split: Split | None = None
 ) -> dict[str, Any]:
     """What is known about a run before its first round: what it is, and what it has to beat.
 
-    On real machines nobody knows how many ratings there are, or how others predict them.
+    On real machines there is no split: nobody knows how many ratings there are, or how others
+    predict them.
     """
-    private = config.privacy.mechanism != "none"
-    budgets = budgets_of(config, about["clients"]).classes if private else ()
-    scored = dict.fromkeys(References._fields) if beside is None else beside._asdict()
+    budgets = budgets_of(config, about["clients"]).classes if config.private else ()
+    scored: dict[str, Any] = dict.fromkeys(beside.References._fields)
+    if split is not None:
+        scored = beside.references(split.train, split.test)._asdict()
     return {
         "schema": SCHEMA,
         **identity_of(config),
@@ -65,7 +79,7 @@ def facts_of(
         },
         "scale": about.get("scale"),
         "not_accounted": not_accounted(config, about["public"]),
-        "simulated_noise": about["ratings"] is not None and private,  # it comes from a seed
+        "simulated_noise": about["ratings"] is not None and config.private,  # it comes from a seed
         "class_epsilons": [budget.epsilon for budget in budgets],
     }
 
@@ -85,7 +99,7 @@ def not_accounted(config: Config, public: Collection[str]) -> list[str]:
     a client that rates another item, or higher than all others, visibly changes what was read
     off. With ``data.arrival = time``, whoever sees who takes part sees since when it has ratings.
     """
-    rows = config.privacy.mechanism == "none" or not UNITS[config.privacy.unit].sound
+    rows = not config.private or not UNITS[config.privacy.unit].sound
     planning, learns = config.planning, config.learns
     leaves = {
         "item-ids": rows or (learns and planning.context == "usage"),
@@ -167,13 +181,12 @@ def as_served(goal: Objective, values: Sequence[float | None]) -> float | None:
 
 def _arriving(records: Records) -> float | None:
     """The error on ratings that arrived in the order of time, each predicted before it did."""
-    before = [0, *(record.get("ratings") or 0 for record in records)]
-    pairs = [
-        (record["ratings"] - before[index], record["rmse_arriving"] ** 2)
-        for index, record in enumerate(records)
-        if record.get("rmse_arriving") is not None
-    ]
-    arrived, squares = sum(n for n, _ in pairs), sum(n * square for n, square in pairs)
+    arrived = squares = before = 0.0
+    for record in records:
+        now, error = record.get("ratings") or 0, record.get("rmse_arriving")
+        if error is not None:
+            arrived, squares = arrived + now - before, squares + (now - before) * error**2
+        before = now
     return (squares / arrived) ** 0.5 if arrived else None
 
 
@@ -222,18 +235,43 @@ def alone_by_round(split: Split, rounds: int, last: float | None) -> list[float]
     values = [
         float(last)
         if index == rounds - 1 and split.present(index).all()
-        else references(train.take(split.present(index)), test).client_alone.rmse
+        else beside.references(train.take(split.present(index)), test).client_alone.rmse
         for index in places
     ]
     return [float(value) for value in np.interp(range(rounds), places, values)]
 
 
+def tested(
+    simulation: Simulation,
+    split: Split,
+    records: Records,
+    alone: float | None,
+    goal: Objective,
+    ledger: Ledger | None,
+) -> dict[str, Any]:
+    """What the held-out ratings say about a run that is over: of lists, of groups, of classes.
+
+    `alone` is the error of each client alone, from all of its ratings.
+    """
+    number, lists = len(records), ranking_of(simulation, split)
+    predicted = simulation.predict(split.test.user, split.test.item)
+    found: dict[str, Any] = {"learned": simulation.learned, **lists}
+    budgets = None
+    if ledger is not None and len(ledger.budgets.classes) > 1:
+        budgets = ledger.budgets
+        found["classes"] = classes_of(ledger, split.test, predicted)
+    found["gains"] = gains_of(split, predicted, number - 1, budgets)
+    found[f"{HEADLINE}_served"] = lists_served(goal, records, lists.get(HEADLINE))
+    every = alone_by_round(split, number, alone)
+    return found | {"rmse_client_alone_served": as_served(goal, every or [])}
+
+
 def ranking_of(simulation: Simulation, split: Split) -> dict[str, Any]:
     """The scores of the lists that users would be shown, and of the rankings beside them."""
-    every = rankings(split.train)
+    every = beside.rankings(split.train)
     released = simulation.federation.model.popularity(simulation.state.shared)
     if released is not None and np.ptp(released) > 0:  # nothing released ranks nothing
-        every["popularity_released"] = the_same_for_all(np.asarray(released))
+        every["popularity_released"] = beside.the_same_for_all(np.asarray(released))
     found = ranked(simulation.rank, split.train, split.test) | {
         f"{figure}_{name}": value
         for name, rank in every.items()
@@ -241,6 +279,80 @@ def ranking_of(simulation: Simulation, split: Split) -> dict[str, Any]:
     }
     known = {name: value if math.isfinite(value) else None for name, value in found.items()}
     return {**known, "users_ranked": len(drawn_users(split.test.n_users))}
+
+
+def gains_of(
+    split: Split, predicted: NDArray[Any], last: int, budgets: Budgets | None
+) -> dict[str, Any]:
+    """The error of groups of clients in the last round, beside what they would reach alone.
+
+    ``better`` is the share of the clients whose error is lower than alone; ``ratings`` and, if
+    budgets differ, ``budget`` are the groups, each with its name, its number of clients, both
+    errors, and the gain, a share of the error alone, with the bounds of its 95 % interval.
+    `predicted` is for the test ratings, after the round `last`, from 0.
+    """
+    test, train = split.test, split.train.take(split.present(last))
+    clients = train.n_clients
+    ours, theirs = (
+        np.bincount(test.client, (of.astype(np.float64) - test.value) ** 2, minlength=clients)
+        for of in (predicted, beside.predicted_alone(train, test))
+    )
+    asked, rated = (np.bincount(of.client, minlength=clients) for of in (test, train))
+    known = asked > 0
+    named = {"ratings": _grouped(rated, known)}
+    if budgets is not None:
+        epsilon = np.array([of.epsilon for of in budgets.classes])[budgets.class_of_client]
+        named["budget"] = ((f"ε {of:g}", known & (epsilon == of)) for of in np.unique(epsilon))
+    found: dict[str, Any] = {
+        by: [
+            {"name": name, **_gain(ours[who], theirs[who], asked[who])}
+            for name, who in groups
+            if who.sum() >= FEWEST
+        ]
+        for by, groups in named.items()
+    }
+    better = float((ours < theirs)[known].mean()) if known.sum() >= FEWEST else None
+    return {"better": better} | found
+
+
+def _grouped(
+    rated: NDArray[Any], known: NDArray[np.bool_]
+) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    """Groups of about equal size by ratings, with rounded bounds; the outer ones are open."""
+    some = rated[known]
+    number = min(_MOST_GROUPS, len(some) // FEWEST)
+    shares = np.arange(1, number) / max(number, 1)
+    wanted = {float(f"{of:.2g}") for of in np.quantile(some, shares)} if number > 1 else set()
+    edges = [-math.inf]
+    for edge in sorted(wanted):  # a bound that leaves too few on either side is left out
+        if ((some > edges[-1]) & (some <= edge)).sum() >= FEWEST <= (some > edge).sum():
+            edges.append(edge)
+    for low, high in pairwise([*edges, math.inf]):
+        name = f"{low + 1:g} to {high:g} ratings"
+        if math.isinf(low):
+            name = "all clients" if math.isinf(high) else f"up to {high:g} ratings"
+        elif math.isinf(high):
+            name = f"more than {low:g} ratings"
+        yield name, known & (rated > low) & (rated <= high)
+
+
+def _gain(ours: NDArray[Any], theirs: NDArray[Any], asked: NDArray[Any]) -> dict[str, Any]:
+    """The errors of a group, and the gain with its interval: clients are the draws."""
+    total, alone, together = float(asked.sum()), float(theirs.sum()), float(ours.sum())
+    found: dict[str, Any] = {
+        "clients": len(ours),
+        "rmse": math.sqrt(together / total),
+        "rmse_alone": math.sqrt(alone / total),
+        "better": float((ours < theirs).mean()),
+        **dict.fromkeys(("gain", "low", "high")),
+    }
+    if alone > 0 and together > 0:
+        ratio = together / alone
+        # The ratio of two sums over clients, linearised; its root is the ratio of the errors.
+        spread = math.sqrt(len(ours)) * float(np.std(ours - ratio * theirs, ddof=1))
+        gain, half = 1 - math.sqrt(ratio), _Z95 * spread / alone / (2 * math.sqrt(ratio))
+        found |= {"gain": gain, "low": gain - half, "high": gain + half}
+    return found
 
 
 def spending_of(
@@ -252,36 +364,26 @@ def spending_of(
 ) -> dict[str, Any]:
     """What was promised, what was spent, and what that means for a whole client.
 
-    On real machines there is no split, and only the first `clients` places are taken.
+    On real machines there is no split, and only the first `clients` places are taken. If clients
+    share the noise, its surplus is the mean over the rounds that were opened.
     """
+    privacy, tolerance = config.privacy, config.federation.tolerance
+    epsilon = max(budget.epsilon for budget in ledger.budgets.classes)
     spent = ledger.epsilon_spent()[:clients]
     found: dict[str, Any] = {
-        **promised(config, [budget.epsilon for budget in ledger.budgets.classes], records),
+        "trust": privacy.trust,
+        "unit": privacy.unit,
+        "accounting": accountant_of(config).name,
+        "epsilon": epsilon,
+        "delta": privacy.delta,
+        **promise_of(config, epsilon),
+        "rounds_paid": sum(record.get("charge", 0) > 0 for record in records),
         "epsilon_spent_max": float(spent.max()),
         "epsilon_client_level": float(spent.max()),
         "epsilon_client_level_median": float(np.median(spent)),
         "epsilon_client_level_pure": None,
         "ledger_head": str(ledger.head),
         "uploads_dropped": sum(record["dropped"] for record in records),
-    }
-    sound = UNITS[config.privacy.unit].sound and ledger.accountant.sound
-    return found if sound or split is None else found | _client_level(config, split, records)
-
-
-def promised(config: Config, epsilons: Sequence[float], records: Records) -> dict[str, Any]:
-    """What clients were promised, under which conditions, and how many rounds were paid for.
-
-    If clients share the noise, its surplus is the mean over the rounds that were opened.
-    """
-    privacy, tolerance = config.privacy, config.federation.tolerance
-    found = {
-        "trust": privacy.trust,
-        "unit": privacy.unit,
-        "accounting": accountant_of(config).name,
-        "epsilon": max(epsilons),
-        "delta": privacy.delta,
-        **promise_of(config, max(epsilons)),
-        "rounds_paid": sum(record.get("charge", 0) > 0 for record in records),
     }
     if privacy.trust == "secagg" and mechanism_named(privacy.mechanism).has_shares:
         surplus = [record["surplus"] for record in records if record.get("surplus") is not None]
@@ -291,7 +393,8 @@ def promised(config: Config, epsilons: Sequence[float], records: Records) -> dic
             "noise_surplus": statistics.fmean(surplus) if surplus else None,
             "rounds_aborted": sum(record.get("aborted") is True for record in records),
         }
-    return found
+    sound = UNITS[privacy.unit].sound and ledger.accountant.sound
+    return found if sound or split is None else found | _client_level(config, split, records)
 
 
 def classes_of(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 import bgtplanner
 from bgtplanner.arguments import as_path, as_settings, refuse_unless
@@ -30,19 +29,21 @@ from bgtplanner.federation.central import CentralTraining
 from bgtplanner.federation.compilation import use_compilation_cache
 from bgtplanner.federation.coordinator import Coordinator
 from bgtplanner.models.learner import Learner, model_of
-from bgtplanner.privacy.accountants import TICK
+from bgtplanner.privacy.accountants import TICK, Accountant, rounded_up
 from bgtplanner.privacy.budget import Budget
+from bgtplanner.privacy.conversions import gdp_capacity
+from bgtplanner.privacy.mechanisms import Neighbours
 from bgtplanner.privacy.randomness import SeededNoise
 from bgtplanner.published.model import Model
-from bgtplanner.runs.assembly import Given, coordinator_of, federation_of, model_given
+from bgtplanner.runs import assembly
 from bgtplanner.runs.config import Config, load_config
 from bgtplanner.runs.folder import read_arrays, write_arrays
-from bgtplanner.runs.loop import Observer, Run
-from bgtplanner.runs.prepared import fingerprint_of, ratings_from, ratings_of
-from bgtplanner.runs.publish import guarantee_of, not_private
+from bgtplanner.runs.loop import Run
+from bgtplanner.runs.result import not_private
 from bgtplanner.runs.settings import TRAINING
 
 Public = Literal["catalogue", "scale"]
+Progress = Callable[[int, int, float], None]
 
 _FIXED: dict[str, Any] = {
     "data.initial_share": 1.0,  # nothing arrives later
@@ -57,7 +58,10 @@ _FIXED: dict[str, Any] = {
 }
 """Settings that a training has and that cannot be chosen."""
 
-Progress = Callable[[int, int, float], None]
+_ABOUT = {
+    "replace-special": "what one person sends is exchanged for nothing",
+    "replace-one": "one person's ratings are exchanged for any others",
+}
 
 
 def train(
@@ -100,7 +104,7 @@ def train(
         >>> len(made.recommend({}, top=3))
         3
     """
-    stated, given = model_given(model)
+    stated, given = assembly.objects_given(model)
     named = {"data.dataset": "demo", **TRAINING, "privacy.epsilon": epsilon}
     if isinstance(ratings, str | Path):
         known = str(ratings) in DATASETS or path_of(str(ratings)) is not None
@@ -121,27 +125,28 @@ def train(
     config = load_config(preset="recommended", settings=chosen | _FIXED)
     use_compilation_cache()
     if isinstance(ratings, str | Path):
-        data, items = ratings_of(config), None if isinstance(items, str | Path) else items
+        data, items = assembly.ratings_of(config), None if isinstance(items, str | Path) else items
     else:
-        data = ratings if isinstance(ratings, Ratings) else ratings_from(ratings, chosen)
+        frame = not isinstance(ratings, Ratings)
+        data = assembly.ratings_from(ratings, chosen) if frame else ratings
     if items is not None:
         data = data.with_catalogue(items if isinstance(items, Catalogue) else read_items(items))
     assumed = _assumed(data, assume_public)
     target = None if out is None else as_path("out", out)
+    state = None if target is None else target.with_name(f"{target.name}.state")
     if target is not None and target.exists() and not overwrite:
         raise RunFolderError(f"--out {target}: exists; name another file, or give --overwrite")
-    if ledger == "auto":
-        ledger = _ledger_path(ratings, config, target)
-    file = None if target is None else _State(target.with_name(f"{target.name}.state"))
-    if file is not None and overwrite:
-        file.path.unlink(missing_ok=True)
-    observer = None if progress is None else _Progress(progress)
-    training = _Training(config, data, given, ledger, seed, observer)
-    with contextlib.closing(training):
-        made = training.carried_out(file, assumed)
-    if file is not None and target is not None:
+    if ledger == "auto":  # beside the ratings, or beside the model
+        path = path_of(config.data.dataset) if isinstance(ratings, str | Path) else target
+        path = path or target
+        ledger = None if path is None else f"{path}.ledger.sqlite"
+    if state is not None and overwrite:
+        state.unlink(missing_ok=True)
+    with _Training(config, data, given.model, ledger, seed, state, progress) as training:
+        made = training.published(assumed)
+    if target is not None and state is not None:
         made.save(target)
-        file.path.unlink(missing_ok=True)
+        state.unlink(missing_ok=True)
     return made
 
 
@@ -150,10 +155,9 @@ def _assumed(ratings: Ratings, assume_public: Sequence[str]) -> list[str]:
     unknown = [name for name in assume_public if name not in ("catalogue", "scale")]
     expected = "catalogue or scale"
     ConfigError.unless(not unknown, "assume_public", ",".join(unknown), expected)
-    if ratings.name in DATASETS and not ratings.public >= {"scale"}:
-        ratings = replace(ratings, public=ratings.public | {"scale"})  # known to everybody
+    public = ratings.public | ({"scale"} if ratings.name in DATASETS else set())  # known to all
     flags = {"catalogue": "--items items.csv", "scale": "--scale LOW:HIGH"}
-    read = [name for name in flags if name not in ratings.public]
+    read = [name for name in flags if name not in public]
     for name in read:
         if name not in assume_public:
             raise ConfigError(
@@ -163,68 +167,13 @@ def _assumed(ratings: Ratings, assume_public: Sequence[str]) -> list[str]:
     return read
 
 
-def _ledger_path(ratings: Any, config: Config, out: Path | None) -> Path | None:
-    """Return where the ledger is by default: beside the ratings, or beside the model."""
-    path = path_of(config.data.dataset)
-    if isinstance(ratings, str | Path) and path is not None:
-        return Path(f"{path}.ledger.sqlite")
-    return None if out is None else Path(f"{out}.ledger.sqlite")
-
-
-class _Progress(Observer):
-    """Tells a function how far a training is."""
-
-    def __init__(self, tell: Progress) -> None:
-        self._tell = tell
-
-    def round(self, record: Mapping[str, Any], total: int) -> None:
-        self._tell(record["round"] + 1, total, 1.0 - max(record["left"]))
-
-
-class _State:
-    """The file beside a model from which an interrupted training goes on.
-
-    It is readable by its owner alone, since it holds what clients would keep to themselves, and
-    goes when the model is there. Training again would be another release: so a round that is in
-    the ledger and not in this file is paid for again.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.mark = path, b""
-
-    @property
-    def resume_command(self) -> str:
-        """What continues the training."""
-        return f"the same command. Until then, {self.path} holds private data"
-
-    def append_round(self, record: Mapping[str, Any]) -> None:
-        """Keep no record: nobody looks at it."""
-
-    def keep_rounds(self, number: int) -> list[dict[str, Any]]:
-        """Return the records of earlier rounds: none."""
-        del number
-        return []
-
-    def write_checkpoint(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Replace the file."""
-        try:
-            write_arrays(self.path, {**arrays, "mark": np.frombuffer(self.mark, np.uint8)})
-        except OSError as error:
-            raise StorageError.of(self.path, error, "the same command goes on") from error
-
-    def checkpoint(self) -> dict[str, NDArray[Any]] | None:
-        """Return what was written last, if this is the same training; None if nothing was."""
-        arrays = read_arrays(self.path)
-        if arrays is not None and arrays.pop("mark", np.zeros(0)).tobytes() != self.mark:
-            raise RunFolderError(
-                f"{self.path}: a training with other settings or other ratings was interrupted "
-                "here; go on with those, or begin anew with --overwrite"
-            )
-        return arrays
-
-
 class _Training(Run):
-    """A training in progress: the ratings, the ledger that pays, and the state to go on from."""
+    """A training in progress: the ratings, the ledger that pays, and the state to go on from.
+
+    The state is in a file beside the model, which only its owner can read, since it holds what
+    clients would keep to themselves, and which goes when the model is there. Training again would
+    be another release: so a round that is in the ledger and not in that file is paid for again.
+    """
 
     engine: CentralTraining
     planned: Coordinator
@@ -233,17 +182,17 @@ class _Training(Run):
         self,
         config: Config,
         ratings: Ratings,
-        given: Given,
+        learner: Learner | None,
         ledger: Path | str | None,
         seed: int | None,
-        observer: Observer | None,
+        state: Path | None,
+        progress: Progress | None,
     ) -> None:
         nothing = ratings.take(np.zeros(0, dtype=np.int64))
         split = Split(train=ratings, test=nothing, arrival=np.zeros(len(ratings), dtype=np.int32))
         refuse_unless(len(ratings) > 0, "ratings", ratings, "at least one rating")
-        implicit, clients = ratings.implicit, ratings.n_clients
-        federation = federation_of(
-            config, ratings.n_items, given.model, clients=clients, implicit=implicit
+        federation = assembly.federation_of(
+            config, ratings.n_items, learner, clients=ratings.n_clients, implicit=ratings.implicit
         )
         if type(federation.model).publishes is Learner.publishes:  # before anything is spent
             name = config.model.name
@@ -251,10 +200,12 @@ class _Training(Run):
         engine = CentralTraining(federation, split, seed=config.run.seed, device=config.run.device)
         if seed is not None:
             engine.noise = SeededNoise(seed)
-        super().__init__(config, engine, observer)
-        self.checkpoint_every = 1  # a round that is played again is paid for again
+        super().__init__(config, engine, None)
         self.ratings, self.seeded, self.has_book = ratings, seed is not None, ledger is not None
-        self.mark = fingerprint_of(split)
+        self.state, self.progress = state, progress
+        mark = assembly.fingerprint_of(split)
+        whole = [config.model_dump(mode="json"), mark]
+        self.mark = np.frombuffer(json.dumps(whole, sort_keys=True).encode(), np.uint8)
         self.planned = self._coordinator(None if ledger is None else Path(ledger))
 
     def _coordinator(self, ledger: Path | None) -> Coordinator:
@@ -265,7 +216,7 @@ class _Training(Run):
         """
         try:
             once = secrets.token_hex(16)  # no hash of the ratings: who has the ledger could guess
-            planned = coordinator_of(self.config, self.engine, once, ledger)
+            planned = assembly.coordinator_of(self.config, self.engine, once, ledger)
         except OSError as error:
             raise StorageError.of(f"--ledger {ledger}", error, "name another file") from error
         labels = [str(of).encode() for of in self.ratings.user_labels.tolist()]
@@ -281,27 +232,54 @@ class _Training(Run):
         planned.run = planned.policy.run = f"train-{whose}-{secrets.token_hex(8)}"
         return planned
 
-    def carried_out(self, state: _State | None, assumed: Sequence[str]) -> Model:
+    @property
+    def kept(self) -> str | None:
+        """What continues the training, if its state is kept."""
+        said = f"the same command. Until then, {self.state} holds private data"
+        return None if self.state is None else said
+
+    def save(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """Replace the file of the state."""
+        if self.state is not None:
+            try:
+                write_arrays(self.state, {**arrays, "mark": self.mark})
+            except OSError as error:
+                raise StorageError.of(self.state, error, "the same command goes on") from error
+
+    def saved(self) -> dict[str, NDArray[Any]] | None:
+        """Return what was saved last, if this is the same training; None if nothing was."""
+        arrays = None if self.state is None else read_arrays(self.state)
+        if arrays is not None and arrays.pop("mark", np.zeros(0)).tobytes() != self.mark.tobytes():
+            raise RunFolderError(
+                f"{self.state}: a training with other settings or other ratings was interrupted "
+                "here; go on with those, or begin anew with --overwrite"
+            )
+        return arrays
+
+    def tell(self, record: Mapping[str, Any]) -> None:
+        """Say how far the training is."""
+        if self.progress is not None:
+            rounds = self.config.federation.rounds
+            self.progress(record["round"] + 1, rounds, 1.0 - max(record["left"]))
+
+    def published(self, assumed: Sequence[str]) -> Model:
         """Play all rounds, or all after the saved state, and return the model."""
-        if state is not None:
-            settings = self.config.model_dump(mode="json")
-            state.mark = json.dumps([settings, self.mark], sort_keys=True).encode()
-            self.go_on(state)
+        self.go_on()
         ledger, ratings, engine = self.planned.ledger, self.ratings, self.engine
+        budget = ledger.budgets.classes[0]
         if engine.next_round == 0 and float(ledger.left().max()) <= TICK:
             raise BudgetExceeded(
                 "the budget in the ledger is spent by earlier trainings: nothing more may be "
                 "released about these people, whatever the model is for",
-                charge=ledger.accountant.capacity(ledger.budgets.classes[0]), left=0.0,
+                charge=ledger.accountant.capacity(budget), left=0.0,
             )  # fmt: skip
-        self.carry_out(state)
-        budget, spent = ledger.budgets.classes[0], float(ledger.epsilon_spent().max())
-        promise = not_private(ratings.n_clients)
+        self.carry_out()
+        spent, people = float(ledger.epsilon_spent().max()), ratings.n_clients
+        promise = not_private(people)
         if not self.seeded:
             promise = guarantee_of(
                 Budget(max(budget.epsilon, spent), budget.delta), ledger.accountant,
-                ledger.neighbours, people=ratings.n_clients, assumed=assumed,
-                counted=self.has_book,
+                ledger.neighbours, people=people, assumed=assumed, counted=self.has_book,
             )  # fmt: skip
         if self.has_book:
             promise |= {"epsilon_spent": spent, "ledger_head": str(ledger.head)}
@@ -311,3 +289,57 @@ class _Training(Run):
             learned=engine.learned, guarantee=promise,
             training={"bgtplanner": bgtplanner.__version__, **trained},
         )  # fmt: skip
+
+
+def guarantee_of(
+    budget: Budget,
+    accountant: Accountant,
+    neighbours: Neighbours,
+    *,
+    people: int,
+    assumed: Sequence[str],
+    counted: bool,
+) -> dict[str, Any]:
+    """Return what the file of a training promises, in numbers and in sentences.
+
+    `assumed` was read off the ratings and taken to be public. Other trainings on them are
+    `counted` if there is a ledger.
+    """
+    epsilon, delta = budget.epsilon, budget.delta
+    sentences = [
+        f"({epsilon:g}, {delta:g})-differential privacy for each of {people:,} people, against "
+        f"whoever has this file: epsilon bounds what can be told if {_ABOUT[neighbours]} "
+        f"({neighbours}).",
+        f"Whoever knows everything else and guesses whether that is so is right at most "
+        f"{100 * guessed_right(epsilon, delta):.0f} times in 100; a coin is right 50 times.",
+    ]
+    if (other := accountant.other_promise(budget, neighbours)) is not None:
+        opposite = next(name for name in _ABOUT if name != neighbours)
+        sentences.append(f"If {_ABOUT[opposite]} ({opposite}), epsilon is {rounded_up(other)}.")
+    sentences.append("Whoever ran the training held the ratings, and was trusted with them.")
+    sentences.append("Who takes part is not hidden, nor is how many people do.")
+    not_accounted = [f"{name} of the ratings" for name in assumed]
+    if assumed:
+        sentences.append(f"This holds only if these were public: {' and '.join(assumed)}.")
+    if not counted:
+        not_accounted.append("other trainings on the same ratings")
+        sentences.append(
+            "No ledger was kept: other trainings on the same ratings are not counted."
+        )
+    if delta * people > 1:
+        sentences.append("Delta is above 1 in the number of people: this is no strong promise.")
+    return {
+        "private": True, "epsilon": epsilon, "delta": delta, "neighbours": neighbours,
+        "epsilon_other_reading": other, "trust": "central", "unit": "client",
+        "mechanism": accountant.mechanism, "accounting": accountant.name, "people": people,
+        "not_accounted": not_accounted, "sentences": sentences,
+    }  # fmt: skip
+
+
+def guessed_right(epsilon: float, delta: float) -> float:
+    """Return how often the best guess at one person's presence can be right, from 0.5 to 1.
+
+    All Gaussian releases that a budget pays for are together as one, of two normal distributions
+    that are mu apart: a guess is right with probability Phi(mu / 2).
+    """
+    return float(ndtr(0.5 * np.sqrt(gdp_capacity(epsilon, delta))))
