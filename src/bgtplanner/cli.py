@@ -16,17 +16,7 @@ import typer
 
 import bgtplanner
 from bgtplanner.about import about
-from bgtplanner.commands import (
-    audit,
-    data,
-    deploy,
-    ledger,
-    model,
-    recommend,
-    report,
-    study,
-    train,
-)
+from bgtplanner.commands import audit, data, deploy, ledger, recommend, train
 from bgtplanner.commands.options import say
 from bgtplanner.errors import BGTPlannerError, InterruptedRunError
 from bgtplanner.text import visible
@@ -44,18 +34,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 # In the order of use: a run and what it gives, studies, privacy; groups come last in any case.
-app.command()(model.train)
-app.command()(train.run)
-app.command()(train.resume)
-app.command()(recommend.recommend)
-app.command()(recommend.predict)
-app.command()(recommend.export)
-app.command()(report.report)
-app.command()(study.compare)
-app.command()(study.sweep)
-app.command()(ledger.budget)
-app.command()(audit.audit)
-app.add_typer(model.model_app, name="model")
+for one in (
+    *(train.train, train.run, train.resume, recommend.recommend, recommend.predict),
+    *(recommend.export, recommend.report, train.compare, train.sweep, ledger.budget, audit.audit),
+):
+    app.command()(one)
+app.add_typer(recommend.model_app, name="model")
 app.add_typer(data.data_app, name="data")
 app.add_typer(ledger.ledger_app, name="ledger")
 app.add_typer(deploy.deploy_app, name="deploy")

@@ -118,7 +118,7 @@ def test_on_the_command_line(folder: Path, tmp_path: Path) -> None:
         (["recommend", "{run}", "--all", "--out", "x.txt"], ConfigError, "ends in .json"),
         (["recommend", "{run}", "--all", "--out", "/no/x.csv"], StorageError, "--out /no/x.csv"),
         (["recommend", "{run}", "--all", "--ratings", "csv:/no.csv"], RunFolderError, "/no.csv"),
-        (["recommend", "", "--client", "1"], ConfigError, "FOLDER"),
+        (["recommend", "", "--client", "1"], ConfigError, "MODEL"),
         (["predict", "{run}", "--client", "1", "--item", "x"], DataError, "item 'x'"),
         (["export", "{run}", "--out", "/no/x.model"], StorageError, "/no/x.model"),
         (["export", "{run}", "--out", "{run}/run.model"], RunFolderError, "exists"),

@@ -26,7 +26,11 @@ SOUND: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("trust", "words"), [("local", "every upload"), ("secagg", "only the sum of all uploads")]
+    ("trust", "words"),
+    [
+        ("local", "every upload"),
+        ("secagg", "only the sum of all uploads (secure aggregation, secagg)"),
+    ],
 )
 def test_sound(trust: str, words: str) -> None:
     promise, spent, rest = guarantee(SOUND | {"trust": trust})

@@ -8,9 +8,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from bgtplanner.report.page import render, write_report
 from bgtplanner.report.study import facts_of_comparison
-from bgtplanner.report.terminal import Screen, print_table
+from bgtplanner.report.terminal import as_text
 from bgtplanner.runs.statistics import Comparison, Outcome, summed_up
 from bgtplanner.runs.study import Study, parse_grid
 from bgtplanner.runs.tables import tables_of, write_tables
@@ -60,10 +62,7 @@ def comparison(*axes: str, lost: str = "nothing", **changes: Any) -> Comparison:
 
 def printed(found: Comparison, **options: Any) -> list[list[str]]:
     """The lines of the tables on a terminal, each split at its blanks."""
-    screen = Screen(file=io.StringIO(), width=80)
-    for table in tables_of(found, **options):
-        print_table(screen, table)
-    text = str(screen.file.getvalue())  # type: ignore[attr-defined]
+    text = as_text(tables_of(found, **options))
     assert max(map(len, text.splitlines())) <= 80
     return [line.split() for line in text.splitlines()]
 
@@ -72,29 +71,41 @@ class TestFacts:
     def test_the_best_and_what_could_be_chance(self) -> None:
         facts = facts_of_comparison(comparison())
         assert facts.headline == (
-            "bgt has the lowest mean error of 3 policies on ml-100k, gaussian: RMSE 0.3117 as "
+            "bgt is better than uniform on ml-100k, gaussian, and not by chance: RMSE 0.3117 as "
             "served (1.25 stars)."
         )
-        assert facts.lead == [  # late differs by less than its interval
-            "12 of 12 cells are finished.",
-            "Of 2 differences from uniform, 1 are better and 0 worse at 95 %; the rest could be "
-            "chance.",
-        ]
-        worse = facts_of_comparison(comparison(baseline="bgt"))
-        assert "0 are better and 2 worse" in worse.lead[1]
+        assert facts.lead == ["12 of 12 cells are finished."]
         several = comparison(datasets=("ml-100k", "demo"), mechanisms=("gaussian", "laplace"))
         headline = facts_of_comparison(several).headline
-        assert headline == "bgt has the lowest mean error in 4 of 4 settings."
+        assert headline == "Better than uniform, and not by chance: bgt in 4 of 4 settings."
+
+    @pytest.mark.parametrize(
+        "axes",
+        [
+            {"baseline": "bgt"},
+            {"policies": ("uniform", "late", "unlimited")},  # late differs by chance
+            {"seeds": (0,)},
+        ],
+    )
+    def test_what_could_be_chance_is_never_called_better(self, axes: dict[str, Any]) -> None:
+        against = axes.get("baseline", "uniform")
+        said = f"No policy is better than {against} by more than could be chance."
+        assert facts_of_comparison(comparison(**axes)).headline == said
 
     def test_a_sweep(self) -> None:
         facts = facts_of_comparison(comparison("privacy.epsilon=5,20", lost="epsilon=20"))
         assert facts.kind == "sweep"
-        assert facts.headline.endswith("is that of bgt at privacy.epsilon = 5.")
+        assert "is that of bgt at privacy.epsilon = 5; its interval" in facts.headline
         nothing = facts_of_comparison(comparison("privacy.epsilon=5", lost="ml"))
         assert nothing.headline == "Effect of privacy.epsilon: no cell is finished yet."
 
 
 class TestTables:
+    def test_printed_as_a_table(self) -> None:
+        lines = [line.split() for line in str(comparison()).splitlines()]
+        assert ["bgt", "3/3", "0.3117", "0.0052"] in lines
+        assert repr(comparison()).startswith("Comparison(ml-100k: bgt")
+
     def test_means_and_differences(self) -> None:
         lines = printed(comparison())
         assert ["bgt", "3/3", "0.3117", "0.0052"] in lines

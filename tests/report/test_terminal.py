@@ -92,6 +92,7 @@ class TestRun:
             text.index(words)
             for words in (
                 "tastes, last round",
+                "were served lists no better than popularity's",
                 "24.0% lower than each could reach alone",
                 "Better off: 74 % of the clients. 30 rounds in 12.3 s.",
                 "Guarantee: (10, 1e-05)-differential privacy",

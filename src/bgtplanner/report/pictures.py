@@ -32,7 +32,6 @@ _BESIDE: Mapping[str, Mapping[str, Any]] = {  # colour and dashes of the referen
     "features_alone": {"color": VERMILLION, "ls": (0, (5, 1, 1, 1, 1, 1))},
 }
 _MOST_CLASSES = 5
-_LEAST_GAIN = 0.05  # what an axis of gains covers at least
 _LOWEST, _HIGHEST = 0.8, 1.1  # what an axis of errors covers at least, in errors of clients alone
 _AROUND = (
     f"The axis does not start at zero. It always has room from {1 - _LOWEST:.0%} below a client "
@@ -174,29 +173,4 @@ def spent(total: int, taken: NDArray[np.float64], promised: Sequence[float]) -> 
         f"for, the most expensive with {each.max():.1%} of the budget.",
         draw=draw,
         note="Shares of what a client may be charged; ε grows faster at first.",
-    )
-
-
-def forecast(total: int, planned: Mapping[int, float], came: Mapping[int, float]) -> Picture:
-    """Draw the gain over a client alone that was expected of each payment, and the actual one."""
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        # Dots, because a line would claim something about the rounds between payments.
-        label = "forecast, if the plan is followed"
-        axes.plot(list(planned), list(planned.values()), "o", ms=5, color=BLUE, label=label)
-        axes.plot(list(came), list(came.values()), color=GREEN, label="actual", zorder=1)
-        axes.plot([1, 1], [0, _LEAST_GAIN], alpha=0)
-        _by_round(axes, total, "error below a client alone")
-        axes.yaxis.set_major_formatter("{x:.0%}")
-        figure.legend(**ABOVE)
-
-    first, *_, last = [*planned.values()] * 2
-    end = f"{[*came.values()][-1]:.1%} came at the end" if came else "what came is not known"
-    return Picture(
-        name="forecast",
-        title="Why: the gain that was expected of each payment, and the actual one",
-        alt=f"Expected gain: {first:.1%} at first, {last:.1%} at the last payment; {end}.",
-        draw=draw,
-        note=f"The axis includes zero, a client alone, and at least {_LEAST_GAIN:.0%}.",
     )

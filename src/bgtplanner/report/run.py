@@ -34,6 +34,8 @@ _HOW_LISTS = (
     "[0, 1]."
 )
 
+_SEEN = {"secagg": "secagg (the server sees sums only)", "local": "local (the server sees noise)"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Run:
@@ -129,8 +131,8 @@ def _finished(run: _Run) -> Facts:
 def _about(run: _Run) -> str:
     summary, how = run.summary, "no privacy"
     if summary["mechanism"] != "none":
-        trust = f", trust {summary['trust']}" if summary.get("trust") else ""
-        how = f"{summary['mechanism']}{trust}"
+        trust = summary.get("trust")
+        how = summary["mechanism"] + (f", trust {_SEEN[trust]}" if trust in _SEEN else "")
     return " · ".join([summary["dataset"], summary["model"], summary["policy"], how])
 
 
@@ -239,9 +241,9 @@ def _who(run: _Run) -> Section | None:
         f"Error in the last round, {verdict.unit_of(run.summary) or 'RMSE'}, together and alone",
         ("clients with", "clients", "together", "alone", "gain", "95 %", "better off"),
         rows,
-        f"{said}The gain is how far the error is below that of the same clients alone, the "
-        "interval is over clients, and better off is the share of them with a lower error than "
-        f"alone. Groups of fewer than {FEWEST} clients are left out, and bounds are rounded.",
+        f"{said}The gain is how far the error is below that of the same clients alone, with an "
+        "interval over clients; better off are those with a lower error than alone. Groups of "
+        f"fewer than {FEWEST} clients are left out, and bounds are rounded.",
     )
     return Section("Who gains and who loses", tables=[table])
 
@@ -256,20 +258,26 @@ def _spending(run: _Run) -> Section | None:
     left = [record.get("left") or [] for record in run.rounds]
     if {len(share) for share in left} == {len(promise)}:
         drawn.append(pictures.spent(total, 1 - np.array(left), promise))
-    planned, came, alone = {}, {}, summary.get(f"{ERROR}_client_alone")
-    for step, record in enumerate(run.rounds, start=1):
-        forecast = (record.get("why") or {}).get("forecast")
-        if forecast and abs(forecast[0]) < 1e15:
-            planned[step] = forecast[0]
-        if alone and (error := record.get(ERROR)) is not None:
-            came[step] = 1 - error / alone
-    if planned:
-        drawn.append(pictures.forecast(total, planned, came))
-    said = (
+    said = [
         "The policy looks at what was released so far and decides what the round may cost; the "
         "ledger refuses whatever does not fit."
-    )
-    return Section("How the budget was spent, and why", [said], drawn)
+    ]
+    return Section("How the budget was spent, and why", [*said, *_forecast(run)], drawn)
+
+
+def _forecast(run: _Run) -> list[str]:
+    """Return by how much the planner's last forecast was off, if it made any."""
+    alone, error = run.summary.get(f"{ERROR}_client_alone"), run.rounds[-1].get(ERROR)
+    found = [(record.get("why") or {}).get("forecast") for record in run.rounds]
+    made = [(step, of[0]) for step, of in enumerate(found, start=1) if of and abs(of[0]) < 1e15]
+    if not made or not alone or error is None:
+        return []
+    (step, expected), came = made[-1], 1 - error / alone
+    off = f"{100 * abs(came - expected):.1f} points {'less' if came < expected else 'more'}"
+    return [
+        f"In round {step}, the planner expected to end with an error {expected:.1%} below that of "
+        f"a client alone; {came:.1%} came, which is {off}."
+    ]
 
 
 def _origin(run: _Run) -> Section:

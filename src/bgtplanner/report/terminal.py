@@ -5,10 +5,10 @@ Text from outside cannot set colours or erase lines here.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+import io
+from collections.abc import Iterable, Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -84,6 +84,15 @@ def _cut(name: str, most: int) -> str:
     return name if len(name) <= most else f"…{name[1 - most :]}"
 
 
+def as_text(tables: Iterable[Table]) -> str:
+    """Return tables as they are printed on a terminal of 80 columns."""
+    screen = Screen(file=io.StringIO(), width=80, color_system=None)
+    for table in tables:
+        print_table(screen, table)
+        screen.print()
+    return str(cast(io.StringIO, screen.file).getvalue()).rstrip()
+
+
 def duration(seconds: float) -> str:
     """Return a duration in words.
 
@@ -94,6 +103,11 @@ def duration(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def _quarter(done: int, total: int) -> bool:
+    """Return whether another quarter is done."""
+    return 4 * done // total != 4 * (done - 1) // total
 
 
 class _View:
@@ -137,8 +151,7 @@ class RunProgress(_View):
 
     def started(self, config: Config, split: Split, first: int) -> None:
         """Print the data and the settings."""
-        self._first, self._preset, train = first, config.preset, split.train
-        self._begun = time.perf_counter()
+        self._preset, train = config.preset, split.train
         self._say(
             (train.name, "bold"),
             f": {train.n_clients:,} clients, {train.n_items:,} items, {len(train):,} ratings to "
@@ -158,9 +171,6 @@ class RunProgress(_View):
     def round(self, record: Mapping[str, Any], total: int) -> None:
         """Move the bar, or print a line when one is due."""
         done = record["round"] + 1
-        steady = done - self._first - 1
-        if not steady:  # compilation is over: from here on the pace is steady
-            self._begun = time.perf_counter()
         said = "  ".join(
             f"{metric.label} {metric.in_words(record.get(name))}"
             for name, metric in shown(self._preset).items()
@@ -169,10 +179,7 @@ class RunProgress(_View):
         if self._live is not None:
             left = record.get("left") or []
             self._show(said + (f"  budget left {max(left):.0%}" if left else ""), done)
-        elif self.verbosity > 0 or 4 * done // total != 4 * (done - 1) // total:
-            pace = (time.perf_counter() - self._begun) / max(steady, 1)
-            if steady and done < total:
-                said += f", about {duration(pace * (total - done))} left"
+        elif self.verbosity > 0 or _quarter(done, total):
             self._say(f"round {done}/{total}  {said}")
 
     def finished(self, result: Result) -> None:
@@ -194,6 +201,19 @@ class RunProgress(_View):
             self._say(f"Planner {summary['planner_note']}.")
         for line in guarantee(summary, short=not whole):
             self._say(line)
+
+
+class TrainingProgress(_View):
+    """Shows how a training is going: as a live line on a terminal, else after every quarter."""
+
+    def __call__(self, done: int, total: int, spent: float) -> None:
+        """Say how far it is, and what is spent."""
+        said = f"{spent:.0%} of the budget spent"
+        if self._live is None:
+            self._open(total, done)
+        if self._live is None and _quarter(done, total):
+            self._say(f"round {done} of {total}, {said}")
+        self._show(said, done)
 
 
 class StudyProgress(_View):

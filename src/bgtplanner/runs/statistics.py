@@ -163,6 +163,12 @@ class Comparison:
         where = "" if self.folder is None else f", in {self.folder}"
         return visible(f"{kind}({': '.join(names)}; {cells}{where})")
 
+    def __str__(self) -> str:
+        from bgtplanner.report.terminal import as_text
+        from bgtplanner.runs.tables import tables_of
+
+        return as_text(tables_of(self))
+
     def _repr_html_(self) -> str:
         from bgtplanner.report.page import as_html
 
