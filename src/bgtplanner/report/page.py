@@ -22,9 +22,12 @@ from bgtplanner.report.facts import Facts
 from bgtplanner.report.pictures import INK, Picture, as_file
 from bgtplanner.report.run import facts_of_result, read_facts
 from bgtplanner.report.study import facts_of_comparison, study_facts
+from bgtplanner.report.terminal import as_text
 from bgtplanner.runs.folder import RunFolder, write_whole
 from bgtplanner.runs.result import Result
+from bgtplanner.runs.statistics import Comparison
 from bgtplanner.runs.study import Study
+from bgtplanner.runs.tables import tables_of
 from bgtplanner.text import visible
 
 if TYPE_CHECKING:  # a notebook does without
@@ -96,6 +99,11 @@ def as_html(shown: Any) -> str:
         drawn = [picture for section in facts.sections for picture in section.pictures][:1]
         parts += [f'<img alt="{text(of.alt)}" src="{image(of)}">' for of in drawn]
     return f"<div>{''.join(parts)}</div>"
+
+
+def as_tables(found: Comparison) -> str:
+    """Return what Python prints of a comparison: its tables, as wide as a terminal."""
+    return as_text(tables_of(found))
 
 
 def _state(folder: Path) -> str:

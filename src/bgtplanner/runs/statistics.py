@@ -164,10 +164,9 @@ class Comparison:
         return visible(f"{kind}({': '.join(names)}; {cells}{where})")
 
     def __str__(self) -> str:
-        from bgtplanner.report.terminal import as_text
-        from bgtplanner.runs.tables import tables_of
+        from bgtplanner.report.page import as_tables
 
-        return as_text(tables_of(self))
+        return as_tables(self)
 
     def _repr_html_(self) -> str:
         from bgtplanner.report.page import as_html
