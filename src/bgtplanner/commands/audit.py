@@ -51,17 +51,17 @@ def audit(
 
 def _view(found: Mapping[str, Any]) -> list[str]:
     """Return what was attacked and claimed, what was and could have been seen, and the verdict."""
-    claim, relation = found["claimed_epsilon"], found["neighbours"]
-    against = "nothing" if relation == "replace-special" else "another's"
+    claim = found["claimed_epsilon"]
+    against = "nothing" if found["neighbours"] == "replace-special" else "another's"
     sums = "{dropouts} of {members} clients drop out, {colluders} tell what was sent"
     rows = "by theory, epsilon {client_level_epsilon:.3f} for the whole client"
     lines = [
         ("attacked", "{mechanism}, trust {trust}, unit {unit}, path {path}"),
         ("", "{releases:,} releases of neighbouring inputs"),
-        *([("", sums)] if found["members"] else []),
+        *[("", sums)] * bool(found["members"]),
         ("claimed", "epsilon {claimed_epsilon:g} at delta {delta:g} ({accounting})"),
-        ("", f"{relation}: one client's upload against {against}"),
-        *([("", rows)] if found["unit"] == "row" else []),
+        ("", f"{{neighbours}}: one client's upload against {against}"),
+        *[("", rows)] * (found["unit"] == "row"),
         ("seen", "epsilon >= {epsilon_lower:.3f} with {confidence:.4g} confidence"),
         ("expected", "about {epsilon_expected:.3f}, if everything is as stated"),
         ("from guesses alone", "epsilon >= {epsilon_lower_any:.3f}, for any noise"),

@@ -67,19 +67,15 @@ def _page(facts: Facts) -> str:
     script = _own_file("reload.js") if facts.state != "finished" else ""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return _template().render(
-        facts=facts,
-        image=functools.partial(image, ink=INK),
-        style=_own_file("style.css"),
-        script=script,
-        allowed=f"'sha256-{digest}'" if script else "'none'",
-    )
+        facts=facts, image=functools.partial(image, ink=INK), style=_own_file("style.css"),
+        script=script, allowed=f"'sha256-{digest}'" if script else "'none'",
+    )  # fmt: skip
 
 
 def image(picture: Picture, **how: Any) -> str:
     """Return the address of an image that holds the picture itself."""
-    return (
-        f"data:image/svg+xml;base64,{base64.b64encode(as_file(picture, **how).encode()).decode()}"
-    )
+    content = base64.b64encode(as_file(picture, **how).encode()).decode()
+    return f"data:image/svg+xml;base64,{content}"
 
 
 def as_html(shown: Any) -> str:
@@ -150,13 +146,9 @@ def _template() -> Template:
         return visible(value, keep="\n") if plain else value
 
     environment = Environment(
-        loader=PackageLoader("bgtplanner.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=shown,
-    )
+        loader=PackageLoader("bgtplanner.report"), undefined=StrictUndefined, finalize=shown,
+        autoescape=True, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
     return environment.get_template("page.html.j2")
 
 

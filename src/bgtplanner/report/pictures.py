@@ -82,15 +82,11 @@ def as_file(picture: Picture, ink: str = GREY) -> str:
 
     inked = ("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "text.color")
     style: dict[Any, Any] = dict.fromkeys(inked, ink) | {
-        "svg.fonttype": "none",  # text stays text
-        "svg.hashsalt": "bgtplanner",  # the same run gives the same file
+        "svg.fonttype": "none", "svg.hashsalt": "bgtplanner",  # the same run gives the same file
         "text.parse_math": False,  # a name between two dollar signs is not a formula
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.axisbelow": True,
-        "grid.alpha": 0.4,
-        "legend.frameon": False,
-    }
+        "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
+        "grid.alpha": 0.4, "legend.frameon": False,
+    }  # fmt: skip
     buffer, metadata = io.StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with mpl.rc_context(style):
         figure = Figure(figsize=picture.size, layout="constrained")
@@ -138,13 +134,11 @@ def quality(summary: Mapping[str, Any], name: str, values: Sequence[float], tota
     said = [] if served is None else [f"mean over all rounds, as served, {served:.4f}"]
     said += [f"{REFERENCES[key]} {value:.4f}" for key, value in beside.items()]
     return Picture(
-        name=name,
+        name=name, draw=draw, note=_AROUND if span is not None else "",
         title=f"{metric.label} on the held-out ratings ({metric.better} is better)",
         alt=f"{metric.label} by round: from {values[0]:.4f} to {values[-1]:.4f}; "
         f"{', '.join(said) or 'no references'}.",
-        draw=draw,
-        note=_AROUND if span is not None else "",
-    )
+    )  # fmt: skip
 
 
 def spent(total: int, taken: NDArray[np.float64], promised: Sequence[float]) -> Picture:
@@ -167,10 +161,9 @@ def spent(total: int, taken: NDArray[np.float64], promised: Sequence[float]) -> 
         f"{of:.1%} of ε {most:g}" for of, most in zip(taken[-1], promised, strict=True)
     )
     return Picture(
-        name="spent",
-        title="How much of the budget was spent, by round",
+        name="spent", draw=draw, title="How much of the budget was spent, by round",
         alt=f"Spent in the end: {ends}. {int((each > 0).sum())} of {len(each)} rounds were paid "
         f"for, the most expensive with {each.max():.1%} of the budget.",
-        draw=draw,
-        note="Shares of what a client may be charged; ε grows faster at first.",
-    )
+        note="Shares of what a client may be charged; ε, which limits what can be told about a "
+        "client, grows faster at first.",
+    )  # fmt: skip

@@ -33,23 +33,21 @@ def facts_of_comparison(found: Comparison, state: str = "finished") -> Facts:
     if found.failed:
         failed = [f"{of.cell.name}: {of.error}" for of in found.failed]
         sections.append(Section("What failed", failed))
-    said = (
+    how = (
         "Intervals are Student's t at 95 % over seeds. To see the page of a single run, give the "
         "folder of its cell to bgtplanner report."
     )
     asked = json.dumps(asdict(study), indent=2)
     code = f"mkdir NEW && cp study.json NEW && bgtplanner {study.command} --out NEW"
-    sections.append(Section("How to reproduce it", [said], code=code, unfold=asked))
+    sections.append(Section("How to reproduce it", [how], code=code, unfold=asked))
     names = [", ".join(study.datasets), ", ".join(dict.fromkeys(study.policies))]
+    said = [f"{done} of {len(study.cells())} cells are finished."]
+    said += ["One seed says nothing about chance."] * (len(set(study.seeds)) < 2)
+    said += [f"{len(found.failed)} failed, for the reasons below."] * bool(found.failed)
     return Facts(
-        kind=study.kind,
-        about=" · ".join([*names, f"preset {study.preset}"]),
-        headline=_headline(found),
-        lead=_lead(found),
-        sections=sections,
-        state=state,
-        progress=(done, len(study.cells())),
-    )
+        kind=study.kind, state=state, headline=_headline(found), lead=said, sections=sections,
+        about=" · ".join([*names, f"preset {study.preset}"]), progress=(done, len(study.cells())),
+    )  # fmt: skip
 
 
 def _headline(found: Comparison) -> str:
@@ -94,11 +92,3 @@ def _error(found: Comparison, row: Row, error: float) -> str:
     summary = next(runs, {})
     said = f"RMSE {error:.4f}{' as served' * found.error.endswith('_served')}"
     return f"{said} ({error_in_words(summary, error)})" if unit_of(summary) else said
-
-
-def _lead(found: Comparison) -> list[str]:
-    """Return how many cells are finished, and how many failed."""
-    said = [f"{len(found.outcomes)} of {len(found.study.cells())} cells are finished."]
-    if len(set(found.study.seeds)) < 2:
-        said.append("One seed says nothing about chance.")
-    return said + ([f"{len(found.failed)} failed, for the reasons below."] if found.failed else [])

@@ -70,25 +70,16 @@ _BITS = 30  # below the noise's scale: no release has more of them
 
 
 def audit(
-    *,
-    mechanism: str = "gaussian",
-    trust: str = "local",
-    neighbours: str = "auto",
-    unit: str = "client",
-    path: str = "auto",
-    epsilon: float = 1.0,
-    delta: float = 1e-5,
-    releases: int | None = None,
-    confidence: float = 0.99,
-    seed: int | None = None,
-) -> dict[str, Any]:
+    *, mechanism: str = "gaussian", trust: str = "local", neighbours: str = "auto",
+    unit: str = "client", path: str = "auto", epsilon: float = 1.0, delta: float = 1e-5,
+    releases: int | None = None, confidence: float = 0.99, seed: int | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Attack a path with many releases of neighbouring inputs, and compare them with its claim.
 
     The neighbours are the worst case: a client whose upload points one way with the full norm, and
     for ``replace-one`` a client whose upload points the other way (with ``path = client``, as far
-    as ratings allow), for ``replace-special`` nothing in its place. Each trial is a new client, or
-    under secagg a new sum. The arguments are the options of ``bgtplanner audit``, and the result
-    is what it prints with ``--json``.
+    as ratings allow), for ``replace-special`` nothing in its place. The arguments are the options
+    of ``bgtplanner audit``, and the result is what it prints with ``--json``.
 
     Raises:
         ConfigError: If this cannot be audited, naming the flag.
@@ -98,8 +89,7 @@ def audit(
     for name, words in _WORDS.items():
         ConfigError.unless(given[name] in words, f"--{name}", given[name], " or ".join(words))
     summed = trust == "secagg"
-    if path == "auto":
-        path = "client" if summed else "guard"
+    path = ("client" if summed else "guard") if path == "auto" else path
     kind = "sum" if summed else "row" if unit == "row" else path
     number = RELEASES[kind] if releases is None else releases
     setting = Setting(
@@ -121,18 +111,18 @@ def audit(
     try:
         where = _RAM if os.access(_RAM, os.W_OK) else None
         with tempfile.TemporaryDirectory(prefix="bgtplanner-audit-", dir=where) as site:
-            each: list[Check] = []
             if path == "guard":
                 trials = guard_trials(setting, -(-number // 2), noise)
+                checks = trials.checks()
             else:
                 from bgtplanner.runs.audit_machines import ClientTarget, GroupTarget
 
-                kind_of = GroupTarget if summed else ClientTarget
-                target = kind_of(setting, Path(site), noise)
-                trials, each = target.trials(-(-number // 2)), target.games()
+                target = (GroupTarget if summed else ClientTarget)(setting, Path(site), noise)
+                trials = target.trials(-(-number // 2))
+                checks = [*trials.checks(), *target.games()]
     finally:
         logging.disable(logging.NOTSET)
-    return _concluded(setting, path, trials, [*trials.checks(), *each], confidence)
+    return _concluded(setting, path, trials, checks, confidence)
 
 
 def _concluded(
@@ -141,7 +131,7 @@ def _concluded(
     """Return what the releases and checks show together."""
     risk = (1 - confidence) / 2  # one half for guesses, one for everything else
     guesses, each = 1 - risk, risk / (len(checks) + 1)
-    claim, delta = setting.budget.epsilon, setting.budget.delta
+    claim, delta, number = setting.budget.epsilon, setting.budget.delta, 2 * len(trials.first)
     bound = partial(lower_bound, delta=delta, confidence=guesses, confidence_gaussian=1 - each)
     ideal = bound(*trials.ideal_scores())
     found = bound(trials.scores(trials.first), trials.scores(trials.second))
@@ -157,14 +147,14 @@ def _concluded(
     return {
         "mechanism": setting.mechanism, "trust": setting.trust, "neighbours": setting.neighbours,
         "unit": setting.unit, "path": path, "accounting": setting.accountant.name,
-        "delta": delta, "releases": 2 * len(trials.first), "confidence": confidence,
+        "delta": delta, "releases": number, "confidence": confidence,
         "claimed_epsilon": claim, "client_level_epsilon": whole,
         "epsilon_lower": lower, "epsilon_lower_any": found.epsilon,
         "epsilon_lower_gaussian": found.epsilon_gaussian if most == 2 else None,
         "epsilon_largest": found.largest, "epsilon_expected": max(ideal[:most]),
         "releases_needed": releases_needed(claim, delta=delta, confidence=guesses),
-        "parts": [{"what": "releases", "releases": 2 * len(trials.first)}],
-        **{name: number if summed else None for name, number in group.items()},
+        "parts": [{"what": "releases", "releases": number}],
+        **{name: of if summed else None for name, of in group.items()},
         "checks": [
             check._asdict() | {"risk": each, "part": "releases", "refuted": check.p_value <= each}
             for check in checks
@@ -227,7 +217,6 @@ class Trials:
     def scores(self, values: Floats) -> Floats:
         """Return how much each release looks like the first input: the exact privacy loss."""
         ahead, behind, loss = self.ahead, self.behind, self.setting.charge
-        each: Floats
         if self.setting.mechanism == "gaussian":
             each = (values - (ahead + behind) / 2) * (ahead - behind) / self.scale**2
         elif self.setting.mechanism == "laplace":
