@@ -52,18 +52,13 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+_Version = Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help=(
+    "Print the version, the commit and which extras are installed."
+))]  # fmt: skip
+
+
 @app.callback()
-def _main(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version",
-            callback=_version,
-            is_eager=True,
-            help="Print the version, the commit and which extras are installed.",
-        ),
-    ] = False,
-) -> None:
+def _main(version: _Version = False) -> None:
     del version
 
 
@@ -88,12 +83,9 @@ def main() -> NoReturn:
     except (KeyboardInterrupt, typer.Abort):
         code, said = 1, "interrupted"
     except OSError as error:  # our files raise errors of their own: most likely the output failed
-        said = (
-            None if isinstance(error, BrokenPipeError) else f"error: {error}"
-        )  # as `| head` does
-        with contextlib.suppress(
-            OSError, ValueError, AttributeError
-        ):  # Python would retry at exit
+        said = None if isinstance(error, BrokenPipeError) else f"error: {error}"  # as of `| head`
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            # Python would try again at its exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):

@@ -45,12 +45,6 @@ class TestTables:
         assert facts["histogram"] == {"1": 5, "2": 5, "4": 5}
         assert (facts["train"], facts["test"]) == (12, 3)
 
-    @pytest.mark.parametrize("number", [20, 21])
-    def test_as_many_values_as_are_listed(self, tmp_path: Path, number: int) -> None:
-        rows = [(i % 4, i, 1 + i % number) for i in range(10 * number)]
-        facts = described(data__dataset=table(tmp_path, rows))
-        assert len(facts["histogram"]) == (20 if number == 20 else 10)
-
     def test_all_alike(self, tmp_path: Path) -> None:
         name = table(tmp_path, [("a", i, 3) for i in range(10)])
         facts = described(data__dataset=name, data__scale="1:5")

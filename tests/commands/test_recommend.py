@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -228,17 +227,6 @@ def test_where_the_ratings_have_moved(tmp_path: Path) -> None:
     (tmp_path / "elsewhere.csv").write_text(new)
     error, _ = call("recommend", path, "--user", "new", "--ratings", moved)
     assert error is None, "somebody new, or one more rating, needs no new run"
-
-
-def test_a_result_that_was_pickled(folder: Path) -> None:
-    result = simulate("synthetic", rounds=2, epsilon=500, settings=SETTINGS)
-    again = pickle.loads(pickle.dumps(result))
-    user = result.ratings.user_labels[3]
-    assert again.recommend(user) == result.recommend(user)
-    assert again.summary == result.summary
-    known = again.simulation.arrays()
-    assert result.simulation is not None
-    assert all(np.array_equal(of, known[name]) for name, of in result.simulation.arrays().items())
 
 
 STRANGE = """

@@ -6,25 +6,13 @@ from typing import Any
 
 import pytest
 
-from bgtplanner.report.verdict import (
-    about_scores,
-    nothing_learned,
-    scores,
-    verdict,
-)
+from bgtplanner.report.verdict import about_scores, nothing_learned, scores, verdict
 
 LAST: dict[str, Any] = {
-    "preset": "recommended",
-    "model": "tastes",
-    "clients": 300,
-    "rounds_run": 30,
-    "rmse_final": 0.18,
-    "rmse_constant": 0.23,
-    "rmse_client_alone": 0.2,
-    "ndcg_at_10": 0.27601,
-    "ndcg_at_10_popularity": 0.29149,
-    "ndcg_at_10_random": 0.01,
-}
+    "preset": "recommended", "model": "tastes", "clients": 300, "rounds_run": 30,
+    "rmse_final": 0.18, "rmse_constant": 0.23, "rmse_client_alone": 0.2,
+    "ndcg_at_10": 0.27601, "ndcg_at_10_popularity": 0.29149, "ndcg_at_10_random": 0.01,
+}  # fmt: skip
 SERVED = LAST | {
     "objective": "served",
     "rmse_served": 0.19,

@@ -70,7 +70,6 @@ def show(ledger: Path, *, client: str | None = None) -> Answer:
     Example: `bgtplanner ledger show runs/first --client 7`
 
     Options:
-        ledger: A ledger file, or the folder of a run or a client.
         client: Only the client of this user, by its label in the data.
     """
     from bgtplanner.report.ledgers import ledger_facts, ledger_view
@@ -103,7 +102,6 @@ def verify(ledger: Path, *, head: str | None = None, witness: Path | None = None
     Example: `bgtplanner ledger verify runs/first --head 12:9f…`
 
     Options:
-        ledger: A ledger file, or the folder of a run or a client.
         head: NUMBER:HASH of a row that the ledger must have.
         witness: A file elsewhere to which heads were appended.
     """
@@ -148,7 +146,6 @@ def export(ledger: Path, *, clients: bool = False, as_csv: bool = False) -> Answ
     Example: `bgtplanner ledger export runs/first --csv > spent.csv`
 
     Options:
-        ledger: A ledger file, or the folder of a run or a client.
         clients: One line per client, not per row.
         as_csv: Print CSV in place of JSON.
     """
@@ -170,7 +167,6 @@ def restore(ledger: Path, *, head: str, lost: str) -> Answer:
     Example: `bgtplanner ledger restore ledger.sqlite --head 12:9f… --lost all`
 
     Options:
-        ledger: A ledger file, or the folder of a run or a client.
         head: NUMBER:HASH of the newest row that is known.
         lost: The most a client spent since the backup: a charge, or 'all'.
     """

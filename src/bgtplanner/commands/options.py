@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _PATHS = ("PATH", "DIR", "FOLDER", "MODEL")  # must not be empty
 _SHARED = {
+    "ledger": "A ledger file, or the folder of a run or a client.",
     "as_json": "Print one JSON object and nothing else.",
     "assign": "Set any config key: SECTION.KEY=VALUE. Repeatable.",
     "preset": "One of: recommended, paper; by default recommended.",

@@ -257,11 +257,11 @@ def _forecast(run: _Run) -> list[str]:
     made = [(step, of[0]) for step, of in enumerate(found, start=1) if of and abs(of[0]) < 1e15]
     if not made or not alone or error is None:
         return []
-    (step, expected), came = made[-1], 1 - error / alone
-    off = f"{100 * abs(came - expected):.1f} points {'less' if came < expected else 'more'}"
+    step, expected, came = made[-1][0], round(100 * made[-1][1], 1), 100 - 100 * error / alone
+    off = f"{abs(round(came, 1) - expected):.1f} points {'less' if came < expected else 'more'}"
     return [
-        f"In round {step}, the planner expected to end with an error {expected:.1%} below that of "
-        f"a client alone; {came:.1%} came, which is {off}."
+        f"In round {step}, the planner expected to end with an error {expected:.1f}% below that "
+        f"of a client alone; {came:.1f}% came, which is {off}."
     ]
 
 
