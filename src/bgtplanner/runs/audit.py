@@ -1,15 +1,13 @@
 """Audit the code that uploads really pass through, and say what the audit could have shown.
 
 Two paths are attacked: ``guard`` (ledger, clip, noise and grid of a client) and ``client`` (a
-client folder on a disk that is asked again and again while its ratings change; under secure
-aggregation, a group of such clients and their server). *Guesses* about which of two neighbouring
-inputs was released bound epsilon from below, whatever the mechanism is. *Checks* compare the
-releases with what is stated, which is computed here from the charge alone, without the code of the
-mechanisms that is being audited; they need only a few releases. Together, they refute honest code
-with probability at most 1 - confidence.
-
-A trial is a client (under ``secagg``, a sum over a group) that is used once, with a budget of its
-own. Its upload is longer than the clip.
+folder on a disk that is asked again and again while its ratings change; under secure aggregation,
+a group of such clients and their server). *Guesses* about which of two neighbouring inputs was
+released bound epsilon from below, whatever the mechanism is. *Checks* compare the releases with
+what is stated, which is computed here from the charge alone, without the code that is audited;
+they need only a few releases. Together, they refute honest code with probability at most
+1 - confidence. A trial is a client (under ``secagg``, a sum) that is used once, with a budget of
+its own. Its upload is longer than the clip.
 """
 
 from __future__ import annotations
@@ -260,27 +258,16 @@ class Trials:
 
     def _noise(self, values: Floats, upload: Floats) -> Floats:
         """Return releases minus the stated uploads, in units of the noise's scale, by blocks."""
-        size = values.shape[-1]
-        if self.setting.cap is None:
-            return np.asarray(((values - upload) / self.scale).reshape(-1, size))
-        # PrivUnit's release is plain noise across the direction of the upload, and along it is
-        # not. A reflection turns that direction into a coordinate that the upload uses, which is
-        # left out; the coordinates that it does not use stay as they are.
-        along = _unit(self.ahead)
-        turned = np.arange(size) == np.abs(along).argmax(axis=2)[..., None]
-        mirror = _unit(along + np.where(along < 0, -1.0, 1.0) * turned)
-        across = (values - 2 * (values * mirror).sum(axis=2, keepdims=True) * mirror) / self.scale
-        return np.asarray(across[~turned].reshape(-1, size - 1))
+        noise = (values - upload) / self.scale
+        if self.setting.cap is not None:  # plain noise only where there is nothing of the upload
+            noise = (values / self.scale)[self.ahead == 0].reshape(*values.shape[:2], -1)
+        return np.asarray(noise.reshape(-1, noise.shape[-1]))
 
     def _beyond(self, values: Floats, upload: Floats) -> NDArray[np.bool_]:
         """Return which blocks reach as far as the upload, or into the cap around it."""
         cap, length = self.setting.cap, np.linalg.norm(upload, axis=2, keepdims=True)
         reach = length if cap is None else cap.threshold * self.scale
-        return np.asarray((values * _unit(upload)).sum(axis=2, keepdims=True) >= reach)
-
-
-def _unit(vectors: Floats) -> Floats:
-    return np.asarray(vectors / np.linalg.norm(vectors, axis=2, keepdims=True))
+        return np.asarray((values * upload / length).sum(axis=2, keepdims=True) >= reach)
 
 
 def guard_trials(setting: Setting, number: int, noise: ExactNoise | None) -> Trials:
