@@ -61,13 +61,15 @@ class TestFacts:
     def test_the_best_and_what_could_be_chance(self) -> None:
         facts = facts_of_comparison(comparison())
         assert facts.headline == (
-            "bgt is better than uniform on ml-100k, gaussian, and not by chance: RMSE 0.3117 as "
-            "served (1.25 stars)."
+            "bgt has a lower error than uniform on ml-100k, gaussian, and not by chance: RMSE "
+            "0.3117 as served (1.25 stars)."
         )
         assert facts.lead == ["12 of 12 cells are finished."]
         several = comparison(datasets=("ml-100k", "demo"), mechanisms=("gaussian", "laplace"))
         headline = facts_of_comparison(several).headline
-        assert headline == "Better than uniform, and not by chance: bgt in 4 of 4 settings."
+        assert (
+            headline == "Lower errors than uniform's, and not by chance: bgt in 4 of 4 settings."
+        )
 
     @pytest.mark.parametrize(
         "axes",
@@ -79,7 +81,7 @@ class TestFacts:
     )
     def test_what_could_be_chance_is_never_called_better(self, axes: dict[str, Any]) -> None:
         against = axes.get("baseline", "uniform")
-        said = f"No policy is better than {against} by more than could be chance."
+        said = f"No policy has an error below that of {against} by more than could be chance."
         assert facts_of_comparison(comparison(**axes)).headline == said
 
     def test_a_sweep(self) -> None:

@@ -56,14 +56,14 @@ def not_covered(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _relation(summary: Mapping[str, Any]) -> list[str]:
-    """Return what epsilon is about, and how large it is about the other relation, if known."""
+    """Return what epsilon means, and how large it is about the other relation, if known."""
     neighbours, other = summary.get("neighbours"), summary.get("epsilon_other_reading")
-    if not neighbours:
+    if not neighbours or not _adds_up(summary) or summary["unit"] != "client":
         return []
     said = (
-        f"Epsilon {summary['epsilon']:g} limits what anybody can tell about a client: if "
-        f"{_ABOUT[neighbours]} ({neighbours}), whatever is seen becomes at most "
-        f"e^{summary['epsilon']:g} times as likely, and delta is the probability of worse"
+        f"Epsilon {summary['epsilon']:g} limits what can be told: if {_ABOUT[neighbours]} "
+        f"({neighbours}), whatever is seen becomes at most e^{summary['epsilon']:g} times as "
+        "likely, plus delta"
     )
     if other is None:
         return [f"{said}."]

@@ -98,8 +98,8 @@ def as_html(shown: Any) -> str:
 
 
 def as_tables(found: Comparison) -> str:
-    """Return what Python prints of a comparison: its tables, as wide as a terminal."""
-    return as_text(tables_of(found))
+    """Return what Python prints of a comparison: its tables of what was planned for."""
+    return as_text(tables_of(found, planned=True))
 
 
 def _state(folder: Path) -> str:

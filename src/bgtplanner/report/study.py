@@ -75,15 +75,17 @@ def _headline(found: Comparison) -> str:
     best = {name: min(of, key=lambda entry: entry[0])[1] for name, of in groups.items() if of}
     against, places = found.study.against, next(iter(groups), "")
     if not best:
-        return f"No policy is better than {against} by more than could be chance."
+        return f"No policy has an error below that of {against} by more than could be chance."
     if len(groups) > 1:
         wins = Counter(row.policy for row in best.values()).most_common()
         won = ", ".join(f"{name} in {number}" for name, number in wins)
-        return f"Better than {against}, and not by chance: {won} of {len(groups)} settings."
+        return (
+            f"Lower errors than {against}'s, and not by chance: {won} of {len(groups)} settings."
+        )
     policy = best[places].policy
     error, row = next(of for of in known if of[1].policy == policy)
     how = _error(found, row, error)
-    return f"{policy} is better than {against} on {places}, and not by chance: {how}."
+    return f"{policy} has a lower error than {against} on {places}, and not by chance: {how}."
 
 
 def _error(found: Comparison, row: Row, error: float) -> str:
