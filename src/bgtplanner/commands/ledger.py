@@ -231,14 +231,14 @@ def _balances(ledger: Ledger, labels: list[list[str]] | None) -> list[dict[str, 
     others = ledger.epsilon_other_reading().tolist()
     found = []
     for index, kind in enumerate(ledger.budgets.class_of_client):
-        entry: dict[str, Any] = {"index": index}
+        budget, entry = ledger.budgets.classes[kind], dict[str, Any](index=index)
         if labels is not None:  # in a run on real machines, a place may not be taken yet
             entry["client"] = " ".join(labels[index]) if index < len(labels) else ""
-        budget = ledger.budgets.classes[kind]
-        entry |= {"epsilon": budget.epsilon, "delta": budget.delta}
-        entry |= {"neighbours": ledger.neighbours, "epsilon_spent": epsilons[index]}
-        other = None if math.isnan(others[index]) else others[index]
-        found.append(entry | {"spent_other_reading": other, "left": left[index]})
+        found.append(entry | {
+            "epsilon": budget.epsilon, "delta": budget.delta, "neighbours": ledger.neighbours,
+            "epsilon_spent": epsilons[index], "left": left[index],
+            "spent_other_reading": None if math.isnan(others[index]) else others[index],
+        })  # fmt: skip
     return found
 
 

@@ -32,6 +32,9 @@ from bgtplanner.text import csv_text
 if TYPE_CHECKING:
     from bgtplanner.runs.result import Result
 
+Lists = Iterator[tuple[Any, list[Recommended]]]
+"""People with their lists."""
+
 _SUFFIXES = (".json", ".jsonl", ".csv", ".parquet")
 _WIDEST = 48  # characters of a title in a table
 
@@ -138,7 +141,7 @@ def predict(
     titles = dict(zip(map(str, model.items), model.titles or (), strict=False))
     title = titles.get(item)
     content = {"client": user, "item": item, "title": title, "predicted": value}
-    return Answer(content, [f"{value:.3f}" + (f"  {title}" if title else "")])
+    return Answer(content, [f"{value:.3f}  {title or ''}".rstrip()])
 
 
 @command()
@@ -247,13 +250,7 @@ def _items(rows: list[Recommended]) -> list[dict[str, Any]]:
     return [{name: of for name, of in row._asdict().items() if name != "user"} for row in rows]
 
 
-def _listed(
-    model: Model,
-    lists: Iterator[tuple[Any, list[Recommended]]],
-    out: str | None,
-    *,
-    alone: bool,
-) -> Answer:
+def _listed(model: Model, lists: Lists, out: str | None, *, alone: bool) -> Answer:
     """Return lists, or write them to a file, with what they rest on."""
     note = model.verdict().headline
     if out is not None:
@@ -263,12 +260,12 @@ def _listed(
     found, lines = [], list[str]()
     for user, rows in lists:
         found.append({"user": user, "items": _items(rows)})
-        lines += [*([] if alone else [f"{user}:"]), *table_of(rows)]
+        lines += [f"{user}:"] * (not alone) + _table_of(rows)
     content = found[0] if alone else {"users": found}
     return Answer(content | {"note": note}, [*lines, note])
 
 
-def _written(path: Path, lists: Iterator[tuple[Any, list[Recommended]]]) -> int:
+def _written(path: Path, lists: Lists) -> int:
     """Write lists to a file, whole or not at all; return of how many people they are."""
     number = 0
     try:
@@ -296,7 +293,7 @@ def _written(path: Path, lists: Iterator[tuple[Any, list[Recommended]]]) -> int:
     return number
 
 
-def table_of(rows: list[Recommended]) -> list[str]:
+def _table_of(rows: list[Recommended]) -> list[str]:
     """Return the lines of one list; columns that no row has are left out."""
     titled = any(row.title for row in rows)
     label = max([len(str(row.item)) for row in rows], default=0) if titled else 20
@@ -305,9 +302,10 @@ def table_of(rows: list[Recommended]) -> list[str]:
     for row in rows:
         title = row.title or ""
         title = title if len(title) <= _WIDEST else f"{title[: _WIDEST - 1]}…"
+        title = f" {title:<{wide}}" if titled else ""
         predicted = "" if row.predicted is None else f" {row.predicted:.2f}"
-        line = f"{row.place:3d}  {row.item!s:<{label}}" + (f" {title:<{wide}}" if titled else "")
-        lines.append(f"{line}{predicted}  {row.reason or ''}".rstrip())
+        line = f"{row.place:3d}  {row.item!s:<{label}}{title}{predicted}  {row.reason or ''}"
+        lines.append(line.rstrip())
     return lines
 
 
