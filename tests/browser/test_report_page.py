@@ -160,20 +160,6 @@ class TestARun:
         )
         assert all(wide <= room for wide, room in boxes), "no list needs scrolling on a phone"
 
-    def test_settings_unfold_by_keyboard(self, visit: Open, pages: dict[str, Path]) -> None:
-        page = visit(pages["forecast"]).page
-        page.get_by_text("All settings").focus()
-        outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
-        page.keyboard.press("Enter")
-        assert page.get_by_text("[federation]").is_visible()
-        assert outline == "solid"
-
-    def test_print(self, visit: Open, pages: dict[str, Path]) -> None:
-        page = visit(pages["forecast"], dark=True).page
-        page.emulate_media(media="print")
-        assert page.locator("figure").count() == page.locator("figure:visible").count() > 0
-        assert page.evaluate("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
-
 
 def test_live_during_a_run(visit: Open, tmp_path: Path) -> None:
     """The page of a run that goes on reloads itself, until it is that of the end."""

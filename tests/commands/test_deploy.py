@@ -97,16 +97,6 @@ def test_init_writes_a_federation_that_can_run(written: Path) -> None:
     assert {"FLWR_TELEMETRY_ENABLED=0", "FLWR_DISABLE_UPDATE_CHECK=1"} <= set(environment)
 
 
-def test_only_the_installed_client_is_started(written: Path) -> None:
-    names = {path.name for path in (written / "pinned").iterdir()}
-    assert names >= {"flwr-clientapp", "flwr-agentapp", "flwr-serverapp"}
-    for name in names:
-        script = [str(written / "pinned" / name), "--help"]
-        done = subprocess.run(script, capture_output=True, check=False)
-        assert (b"--runtime-api-address" in done.stdout) == (name == "flwr-clientapp")
-        assert (done.returncode == 1) == (name != "flwr-clientapp")
-
-
 def test_certificates_are_made(deployment: Path) -> None:
     if shutil.which("openssl") is None or shutil.which("ssh-keygen") is None:
         pytest.skip("no openssl or ssh-keygen here")

@@ -129,12 +129,6 @@ def test_refused(folder: Path, arguments: list[str], kind: type, message: str) -
     assert message in str(error)
 
 
-def test_not_finished(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_bytes((folder / "config.toml").read_bytes())
-    with pytest.raises(RunFolderError, match="not finished"):
-        load(tmp_path)
-
-
 def test_a_model_without_a_file_has_no_lists(tmp_path: Path) -> None:
     settings = SETTINGS | {"model.name": "fedgnn"}
     simulate("synthetic", rounds=2, settings=settings, out=tmp_path / "run")
