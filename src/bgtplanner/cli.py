@@ -16,17 +16,7 @@ import typer
 
 import bgtplanner
 from bgtplanner.about import about
-from bgtplanner.commands import (
-    audit,
-    data,
-    deploy,
-    ledger,
-    model,
-    recommend,
-    report,
-    study,
-    train,
-)
+from bgtplanner.commands import audit, data, deploy, ledger, recommend, train
 from bgtplanner.commands.options import say
 from bgtplanner.errors import BGTPlannerError, InterruptedRunError
 from bgtplanner.text import visible
@@ -44,18 +34,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 # In the order of use: a run and what it gives, studies, privacy; groups come last in any case.
-app.command()(model.train)
-app.command()(train.run)
-app.command()(train.resume)
-app.command()(recommend.recommend)
-app.command()(recommend.predict)
-app.command()(recommend.export)
-app.command()(report.report)
-app.command()(study.compare)
-app.command()(study.sweep)
-app.command()(ledger.budget)
-app.command()(audit.audit)
-app.add_typer(model.model_app, name="model")
+for one in (
+    *(train.train, train.run, train.resume, recommend.recommend, recommend.predict),
+    *(recommend.export, recommend.report, train.compare, train.sweep, ledger.budget, audit.audit),
+):
+    app.command()(one)
+app.add_typer(recommend.model_app, name="model")
 app.add_typer(data.data_app, name="data")
 app.add_typer(ledger.ledger_app, name="ledger")
 app.add_typer(deploy.deploy_app, name="deploy")
@@ -68,18 +52,13 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+_Version = Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help=(
+    "Print the version, the commit and which extras are installed."
+))]  # fmt: skip
+
+
 @app.callback()
-def _main(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version",
-            callback=_version,
-            is_eager=True,
-            help="Print the version, the commit and which extras are installed.",
-        ),
-    ] = False,
-) -> None:
+def _main(version: _Version = False) -> None:
     del version
 
 
@@ -104,12 +83,9 @@ def main() -> NoReturn:
     except (KeyboardInterrupt, typer.Abort):
         code, said = 1, "interrupted"
     except OSError as error:  # our files raise errors of their own: most likely the output failed
-        said = (
-            None if isinstance(error, BrokenPipeError) else f"error: {error}"
-        )  # as `| head` does
-        with contextlib.suppress(
-            OSError, ValueError, AttributeError
-        ):  # Python would retry at exit
+        said = None if isinstance(error, BrokenPipeError) else f"error: {error}"  # as of `| head`
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            # Python would try again at its exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):

@@ -24,37 +24,30 @@ def table(folder: Path, rows: list[tuple[Any, Any, Any]]) -> str:
     return f"csv:{file}"
 
 
-class TestDemo:
-    def test_figures_are_those_a_run_is_measured_against(self) -> None:
-        config, facts = load_config(), described()
-        split = split_of(config, ratings_of(config))
-        assert (facts["train"], facts["test"]) == (len(split.train), len(split.test))
-        error = split.train.value.astype(float).mean() - split.test.value.astype(float)
-        assert facts["rmse_constant"] == pytest.approx(np.sqrt((error**2).mean()))
-        assert facts["rmse_client_alone"] <= facts["rmse_constant"]
+def test_figures_are_those_a_run_is_measured_against() -> None:
+    config, facts = load_config(), described()
+    split = split_of(config, ratings_of(config))
+    assert (facts["train"], facts["test"]) == (len(split.train), len(split.test))
+    error = split.train.value.astype(float).mean() - split.test.value.astype(float)
+    assert facts["rmse_constant"] == pytest.approx(np.sqrt((error**2).mean()))
+    assert facts["rmse_client_alone"] <= facts["rmse_constant"]
 
 
-class TestTables:
-    def test_counts_by_hand(self, tmp_path: Path) -> None:
-        rows = [("a", i, 1 + i % 2) for i in range(10)] + [("b", i, 4) for i in range(5)]
-        facts = described(data__dataset=table(tmp_path, rows))
-        assert facts["dataset"] == "csv:mine.csv"
-        assert (facts["ratings"], facts["users"], facts["items"]) == (15, 2, 10)
-        assert facts["ratings_per_user"] == {"min": 5, "median": 7.5, "max": 10}
-        assert facts["ratings_per_item"] == {"min": 1, "median": 1.5, "max": 2}
-        assert facts["histogram"] == {"1": 5, "2": 5, "4": 5}
-        assert (facts["train"], facts["test"]) == (12, 3)
+def test_counts_by_hand(tmp_path: Path) -> None:
+    rows = [("a", i, 1 + i % 2) for i in range(10)] + [("b", i, 4) for i in range(5)]
+    facts = described(data__dataset=table(tmp_path, rows))
+    assert facts["dataset"] == "csv:mine.csv"
+    assert (facts["ratings"], facts["users"], facts["items"]) == (15, 2, 10)
+    assert facts["ratings_per_user"] == {"min": 5, "median": 7.5, "max": 10}
+    assert facts["ratings_per_item"] == {"min": 1, "median": 1.5, "max": 2}
+    assert facts["histogram"] == {"1": 5, "2": 5, "4": 5}
+    assert (facts["train"], facts["test"]) == (12, 3)
 
-    @pytest.mark.parametrize("number", [20, 21])
-    def test_as_many_values_as_are_listed(self, tmp_path: Path, number: int) -> None:
-        rows = [(i % 4, i, 1 + i % number) for i in range(10 * number)]
-        facts = described(data__dataset=table(tmp_path, rows))
-        assert len(facts["histogram"]) == (20 if number == 20 else 10)
 
-    def test_all_alike(self, tmp_path: Path) -> None:
-        name = table(tmp_path, [("a", i, 3) for i in range(10)])
-        facts = described(data__dataset=name, data__scale="1:5")
-        assert (facts["histogram"], facts["implicit"]) == ({"3": 10}, False)
-        facts = described(data__dataset=name)
-        assert (facts["histogram"], facts["implicit"]) == ({"1": 10}, True)
-        assert facts["rmse_constant"] == pytest.approx(0, abs=1e-7)
+def test_all_alike(tmp_path: Path) -> None:
+    name = table(tmp_path, [("a", i, 3) for i in range(10)])
+    facts = described(data__dataset=name, data__scale="1:5")
+    assert (facts["histogram"], facts["implicit"]) == ({"3": 10}, False)
+    facts = described(data__dataset=name)
+    assert (facts["histogram"], facts["implicit"]) == ({"1": 10}, True)
+    assert facts["rmse_constant"] == pytest.approx(0, abs=1e-7)

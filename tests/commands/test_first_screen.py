@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-from bgtplanner.commands import train
 from command_line import Call
 
 pytestmark = pytest.mark.usefixtures("compiled_once", "undrawn")
@@ -41,17 +39,3 @@ def test_on_one_screen(
     listed = command_line(*lines[-2].split()[2:])
     assert (listed.code, len(listed.out.splitlines())) == (0, 11), "what is next works"
     assert command_line(*lines[-1].split()[7:], "--set", "federation.rounds=1").code == 0
-
-
-def test_the_next_command_can_be_typed_as_it_stands(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    script = tmp_path / "a folder" / "bgtplanner"
-    script.parent.mkdir()
-    script.write_text("")
-    monkeypatch.setattr(sys, "argv", [str(script)])
-    monkeypatch.setenv("PATH", "")
-    assert train._called() == str(script)
-    script.chmod(0o700)
-    monkeypatch.setenv("PATH", str(script.parent))
-    assert train._called() == "bgtplanner"

@@ -16,12 +16,6 @@ from privacy.ledgers import edited
 
 
 @pytest.fixture
-def call(command_line: Call) -> Call:
-    """Run the command line in this process."""
-    return command_line
-
-
-@pytest.fixture
 def book(tmp_path: Path) -> Path:
     path = tmp_path / "ledger.sqlite"
     budgets = Budgets.per_client([1.0, 10.0, 10.0], 1e-5)
@@ -33,43 +27,39 @@ def book(tmp_path: Path) -> Path:
     return path
 
 
-def test_budget_json_has_the_figures(call: Call) -> None:
-    code, out, _ = call("budget", "--json", "--noise-multiplier", 5)
+def test_budget_json_has_the_figures(command_line: Call) -> None:
+    code, out, _ = command_line("budget", "--json", "--noise-multiplier", 5)
     accountants = json.loads(out)["rules"]
     assert code == 0
     assert accountants["gaussian/gdp"]["noise_multiplier"] == pytest.approx(4.99889, abs=1e-5)
     assert accountants["gaussian/gdp"]["at_noise_multiplier"]["rounds_affordable"] == 100
-    code, out, _ = call("budget", "--noise-multiplier", 5, "--mechanism", "gaussian")
+    code, out, _ = command_line("budget", "--noise-multiplier", 5, "--mechanism", "gaussian")
     assert "how many rounds the budget pays for" in out
     assert "laplace" not in out
 
 
-def test_ledger_show(call: Call, book: Path) -> None:
-    code, out, _ = call("ledger", "show", book)
+def test_ledger_show(command_line: Call, book: Path) -> None:
+    code, out, _ = command_line("ledger", "show", book)
     assert code == 0
     assert "3 clients, accountant gaussian/gdp" in out
     assert "(1, 1e-05) promised to 1 clients" in out
     assert "(10, 1e-05) promised to 2 clients" in out
     assert "1 reservations were never settled" in out
     assert "the last 3 of 3 reservations" in out
-    code, out, _ = call("ledger", "show", book.parent, "--json")
+    code, out, _ = command_line("ledger", "show", book.parent, "--json")
     facts = json.loads(out)
     assert [entry["clients"] for entry in facts["classes"]] == [1, 2]
     assert facts["classes"][0]["epsilon_spent_most"] <= 1.0
-    code, out, _ = call("ledger", "export", book, "--clients")
+    code, out, _ = command_line("ledger", "export", book, "--clients")
     poor = json.loads(out)[0]
     assert (poor["index"], poor["epsilon"]) == (0, 1.0)
     assert 0 < poor["left"] < 0.03
-
-
-def test_a_client_is_never_guessed(call: Call, book: Path) -> None:
-    """`--client 1` was the second client, whatever the data call it."""
-    code, out, err = call("ledger", "show", book, "--client", 1)
-    assert (code, out) == (2, "")
+    code, out, err = command_line("ledger", "show", book, "--client", 1)
+    assert (code, out) == (2, ""), "a client is never guessed"
     assert "give the folder of a run" in err
 
 
-def test_a_client_is_named_by_its_label(call: Call, tmp_path: Path) -> None:
+def test_a_client_is_named_by_its_label(command_line: Call, tmp_path: Path) -> None:
     pytest.importorskip("jax")
     table = tmp_path / "ratings.csv"
     names = ["1", "zoe", "7", "zz", "2", "4"]
@@ -77,33 +67,33 @@ def test_a_client_is_named_by_its_label(call: Call, tmp_path: Path) -> None:
     table.write_text("user,item,rating\n" + "\n".join(lines) + "\n")
     out = tmp_path / "run"
     made_run(out, f"csv:{table}")
-    code, shown, _ = call("ledger", "export", out, "--clients")
+    code, shown, _ = command_line("ledger", "export", out, "--clients")
     balances = {entry["client"]: entry for entry in json.loads(shown)}
     assert set(balances) == set(names)
     assert balances["1"]["index"] == 0
     assert balances["2"]["epsilon"] != balances["1"]["epsilon"]
     for name in names:
-        code, shown, _ = call("ledger", "show", out, "--client", name, "--json")
+        code, shown, _ = command_line("ledger", "show", out, "--client", name, "--json")
         assert json.loads(shown) == balances[name]
-    code, _, err = call("ledger", "show", out, "--client", "nobody")
+    code, _, err = command_line("ledger", "show", out, "--client", "nobody")
     assert code == 2
     assert "--client nobody: not in the ratings" in err
     table.write_text(table.read_text().replace("zoe", "zoo").replace("\n1,0", "\n9,0"))
-    code, _, err = call("ledger", "show", out, "--client", "1")
+    code, _, err = command_line("ledger", "show", out, "--client", "1")
     assert code == 2
     assert "its people are not those that it was run with" in err
-    code, shown, err = call("ledger", "export", out / "ledger.sqlite", "--clients")
+    code, shown, err = command_line("ledger", "export", out / "ledger.sqlite", "--clients")
     assert code == 0
     assert "client" not in json.loads(shown)[0]
     assert [entry["index"] for entry in json.loads(shown)] == list(range(6))
     # Verify finds what the run itself has kept, without being asked.
-    code, shown, _ = call("ledger", "verify", out, "--json")
+    code, shown, _ = command_line("ledger", "verify", out, "--json")
     said = json.loads(shown)
     assert [Path(one["from"]).name for one in said["heads"]] == ["checkpoint.npz", "summary.json"]
     assert said["newest_known"] == said["rows"] - 1
     shutil.copy(out / "ledger.sqlite", tmp_path / "copy.sqlite")
     cut_off(out / "ledger.sqlite", 1)
-    code, shown, err = call("ledger", "verify", out)
+    code, shown, err = command_line("ledger", "verify", out)
     assert (code, shown) == (1, "")
     assert "checkpoint.npz: row" in err
     assert "which was seen before, is not in this ledger" in err
@@ -138,27 +128,29 @@ def cut_off(path: Path, kept: int) -> None:
     edited(path, newest, kept - 1)
 
 
-def test_ledger_verify_with_and_without_a_head(call: Call, book: Path) -> None:
-    code, out, _ = call("ledger", "verify", book, "--json")
+def test_ledger_verify_with_and_without_a_head(command_line: Call, book: Path) -> None:
+    code, out, _ = command_line("ledger", "verify", book, "--json")
     said = json.loads(out)
     assert (code, said["rows"], said["head_checked"], said["heads"]) == (0, 6, False, [])
     assert (said["newest_known"], said["warning"], said["unread"]) == (None, None, {})
-    code, out, _ = call("ledger", "verify", book, "--head", said["head"])
+    code, out, _ = command_line("ledger", "verify", book, "--head", said["head"])
     assert code == 0
     assert "6 rows, all as they were written" in out
     assert "has row 5, known from --head" in out
     assert "No row was cut off, unless the sources above were changed as well." in out
-    code, out, _ = call("ledger", "verify", book)
+    code, out, _ = command_line("ledger", "verify", book)
     assert "It is not known whether rows after 5 were cut off" in out
     assert "none is recorded elsewhere" in out
-    code, _, err = call("ledger", "verify", book, "--head", "9:" + "ab" * 32)
+    code, _, err = command_line("ledger", "verify", book, "--head", "9:" + "ab" * 32)
     assert code == 1
     assert "--head: row 9, which was seen before, is not in this ledger" in err
-    code, _, err = call("ledger", "verify", book, "--head", "nonsense")
+    code, _, err = command_line("ledger", "verify", book, "--head", "nonsense")
     assert code == 2
 
 
-def test_verify_uses_what_a_client_and_its_witness_remember(call: Call, tmp_path: Path) -> None:
+def test_verify_uses_what_a_client_and_its_witness_remember(
+    command_line: Call, tmp_path: Path
+) -> None:
     state = tmp_path / "client" / "state"
     (tmp_path / "elsewhere").mkdir()
     witness = Witness(tmp_path / "elsewhere" / "heads.txt")
@@ -173,20 +165,20 @@ def test_verify_uses_what_a_client_and_its_witness_remember(call: Call, tmp_path
         (tmp_path / "client" / "client.toml").unlink(missing_ok=True)
         if where == tmp_path / "client":
             (where / "client.toml").write_text("ratings = 'x.csv'\n")
-        code, out, _ = call("ledger", "verify", where)
+        code, out, _ = command_line("ledger", "verify", where)
         assert code == 0
         assert f"has row 1, known from {state / 'head'}" in out
         assert "It is not known whether rows after 2 were cut off" in out
         assert "row 1 is the newest that is recorded elsewhere" in out
-    code, out, _ = call("ledger", "verify", path, "--witness", witness.path)
+    code, out, _ = command_line("ledger", "verify", path, "--witness", witness.path)
     assert f"has row 2, known from {witness.path}" in out
     assert "No row was cut off" in out
     toml = "ratings = 'x.csv'\nwitness = '../elsewhere/heads.txt'\n"
     (tmp_path / "client" / "client.toml").write_text(toml)
-    code, out, _ = call("ledger", "verify", path, "--json")
+    code, out, _ = command_line("ledger", "verify", path, "--json")
     assert [entry["heads"] for entry in json.loads(out)["heads"]] == [1, 3]
     cut_off(path, 2)
-    code, out, err = call("ledger", "verify", path)
+    code, out, err = command_line("ledger", "verify", path)
     assert (code, out) == (1, "")
     assert "heads.txt: row 2, which was seen before" in err
 
@@ -194,38 +186,40 @@ def test_verify_uses_what_a_client_and_its_witness_remember(call: Call, tmp_path
 @pytest.mark.parametrize("name", ["head", "checkpoint.npz", "summary.json"])
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"PK\x03\x04"])
 def test_a_source_of_heads_that_cannot_be_read_is_named(
-    call: Call, book: Path, name: str, content: bytes
+    command_line: Call, book: Path, name: str, content: bytes
 ) -> None:
     (book.parent / name).write_bytes(content)
-    code, out, _ = call("ledger", "verify", book)
+    code, out, _ = command_line("ledger", "verify", book)
     assert code == 0
     assert f"not read: {book.parent / name}: " in out
     assert "none is recorded elsewhere" in out
-    assert call("ledger", "verify", book, "--witness", book.parent / "none")[0] == 0
+    assert command_line("ledger", "verify", book, "--witness", book.parent / "none")[0] == 0
 
 
-def test_ledger_restore_states_the_loss(call: Call, book: Path) -> None:
+def test_ledger_restore_states_the_loss(command_line: Call, book: Path) -> None:
     lost = "9:" + "ab" * 32
-    code, _, err = call("ledger", "restore", book, "--head", lost, "--lost", "much")
+    code, _, err = command_line("ledger", "restore", book, "--head", lost, "--lost", "much")
     assert code == 2
     assert "--lost much" in err
-    code, out, _ = call("ledger", "restore", book, "--head", lost, "--lost", "0.5", "--json")
+    code, out, _ = command_line(
+        "ledger", "restore", book, "--head", lost, "--lost", "0.5", "--json"
+    )
     assert code == 0
     left = json.loads(out)["left_most"]
     whole = accountant_named("gaussian/gdp").capacity(Budget(10.0, 1e-5))
     assert left == pytest.approx(whole - 3 * 0.03 - 0.5, abs=1e-9)
-    code, _, _ = call("ledger", "verify", book, "--head", lost)
+    code, _, _ = command_line("ledger", "verify", book, "--head", lost)
     assert code == 0
-    code, out, _ = call("ledger", "restore", book, "--head", lost, "--lost", "all")
+    code, out, _ = command_line("ledger", "restore", book, "--head", lost, "--lost", "all")
     assert "No client has more than a charge of 0 left" in out
-    code, out, _ = call("ledger", "show", book)
+    code, out, _ = command_line("ledger", "show", book)
     assert "(stated loss)" in out
 
 
-def test_ledger_export(call: Call, book: Path, tmp_path: Path) -> None:
-    code, out, _ = call("ledger", "export", book)
+def test_ledger_export(command_line: Call, book: Path, tmp_path: Path) -> None:
+    code, out, _ = command_line("ledger", "export", book)
     assert code == 0
     assert [row["kind"] for row in json.loads(out)][:2] == ["open", "reserve"]
-    code, out, _ = call("ledger", "export", book, "--clients", "--csv")
+    code, out, _ = command_line("ledger", "export", book, "--clients", "--csv")
     rows = list(csv.DictReader(out.splitlines()))
     assert [row["epsilon"] for row in rows] == ["1.0", "10.0", "10.0"]

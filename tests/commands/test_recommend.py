@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -118,7 +117,7 @@ def test_on_the_command_line(folder: Path, tmp_path: Path) -> None:
         (["recommend", "{run}", "--all", "--out", "x.txt"], ConfigError, "ends in .json"),
         (["recommend", "{run}", "--all", "--out", "/no/x.csv"], StorageError, "--out /no/x.csv"),
         (["recommend", "{run}", "--all", "--ratings", "csv:/no.csv"], RunFolderError, "/no.csv"),
-        (["recommend", "", "--client", "1"], ConfigError, "FOLDER"),
+        (["recommend", "", "--client", "1"], ConfigError, "MODEL"),
         (["predict", "{run}", "--client", "1", "--item", "x"], DataError, "item 'x'"),
         (["export", "{run}", "--out", "/no/x.model"], StorageError, "/no/x.model"),
         (["export", "{run}", "--out", "{run}/run.model"], RunFolderError, "exists"),
@@ -128,12 +127,6 @@ def test_refused(folder: Path, arguments: list[str], kind: type, message: str) -
     error, _ = call(*[argument.format(run=folder) for argument in arguments])
     assert isinstance(error, kind)
     assert message in str(error)
-
-
-def test_not_finished(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_bytes((folder / "config.toml").read_bytes())
-    with pytest.raises(RunFolderError, match="not finished"):
-        load(tmp_path)
 
 
 def test_a_model_without_a_file_has_no_lists(tmp_path: Path) -> None:
@@ -228,17 +221,6 @@ def test_where_the_ratings_have_moved(tmp_path: Path) -> None:
     (tmp_path / "elsewhere.csv").write_text(new)
     error, _ = call("recommend", path, "--user", "new", "--ratings", moved)
     assert error is None, "somebody new, or one more rating, needs no new run"
-
-
-def test_a_result_that_was_pickled(folder: Path) -> None:
-    result = simulate("synthetic", rounds=2, epsilon=500, settings=SETTINGS)
-    again = pickle.loads(pickle.dumps(result))
-    user = result.ratings.user_labels[3]
-    assert again.recommend(user) == result.recommend(user)
-    assert again.summary == result.summary
-    known = again.simulation.arrays()
-    assert result.simulation is not None
-    assert all(np.array_equal(of, known[name]) for name, of in result.simulation.arrays().items())
 
 
 STRANGE = """

@@ -25,10 +25,9 @@ from bgtplanner.privacy.conversions import gdp_capacity
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.mechanisms import mechanism_named
 from bgtplanner.privacy.randomness import SystemNoise
-from bgtplanner.runs.assembly import federation_of
+from bgtplanner.runs.assembly import federation_of, fingerprint_of, ratings_of, split_of
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.folder import RunFolder
-from bgtplanner.runs.assembly import fingerprint_of, ratings_of, split_of
 
 SETTINGS = {
     "synthetic.clients": 12, "synthetic.items": 25, "synthetic.ratings_per_client": 6,

@@ -9,24 +9,19 @@ import pytest
 from bgtplanner.report.guarantee import guarantee, is_sound, shared_noise
 
 SOUND: dict[str, Any] = {
-    "mechanism": "gaussian",
-    "trust": "local",
-    "unit": "client",
-    "accounting": "gaussian/gdp",
-    "epsilon": 8.0,
-    "delta": 1e-6,
-    "epsilon_spent_max": 7.4321,
-    "epsilon_client_level": 7.4321,
-    "epsilon_client_level_median": 6.5,
-    "epsilon_client_level_pure": None,
-    "rounds_paid": 37,
-    "not_accounted": [],
-    "simulated_noise": False,
-}
+    "mechanism": "gaussian", "trust": "local", "unit": "client", "accounting": "gaussian/gdp",
+    "epsilon": 8.0, "delta": 1e-6, "epsilon_spent_max": 7.4321, "epsilon_client_level": 7.4321,
+    "epsilon_client_level_median": 6.5, "epsilon_client_level_pure": None, "rounds_paid": 37,
+    "not_accounted": [], "simulated_noise": False,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("trust", "words"), [("local", "every upload"), ("secagg", "only the sum of all uploads")]
+    ("trust", "words"),
+    [
+        ("local", "every upload"),
+        ("secagg", "only the sum of all uploads (secure aggregation, secagg)"),
+    ],
 )
 def test_sound(trust: str, words: str) -> None:
     promise, spent, rest = guarantee(SOUND | {"trust": trust})
@@ -49,13 +44,10 @@ def test_a_simulated_run_says_so_in_the_same_sentence(changes: dict[str, Any]) -
 
 def test_rows_name_what_it_is_for_the_whole_client() -> None:
     rows = SOUND | {
-        "unit": "row",
-        "accounting": "gaussian/authors",
-        "epsilon": 10.0,
-        "epsilon_client_level": 1234.4,
-        "epsilon_client_level_median": 391.2,
+        "unit": "row", "accounting": "gaussian/authors", "epsilon": 10.0,
+        "epsilon_client_level": 1234.4, "epsilon_client_level_median": 391.2,
         "not_accounted": ["item-ids", "pseudo-rows", "context", "reward"],
-    }
+    }  # fmt: skip
     promise, rest = guarantee(rows)
     assert "epsilon 10 is booked, but for each tensor and item row on its own" in promise
     assert "For the whole client it is 391 at delta 1e-5 for the median client" in promise

@@ -53,13 +53,6 @@ class Outline(HTMLParser):
         self.text += data
 
 
-def changed(folder: Path, **changes: Any) -> Path:
-    """The same run with other figures."""
-    file = folder / "summary.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
-    return folder
-
-
 def words_of(facts: Facts) -> str:
     return " ".join(line for section in facts.sections for line in section.words)
 
@@ -83,7 +76,7 @@ class TestPage:
         assert text == render(tmp_path / "run"), "the same run gives the same page"
         outline, summary = Outline(text), json.loads((tmp_path / "run/summary.json").read_text())
         assert "script" not in outline.tags
-        assert outline.tags.count("img") == len(outline.alts) == 3
+        assert outline.tags.count("img") == len(outline.alts) == 2
         for address in outline.loaded:
             kind, content = address.split(",")
             assert kind == "data:image/svg+xml;base64", "nothing comes from elsewhere"
@@ -93,7 +86,7 @@ class TestPage:
         for key in ("ndcg_at_10_served", "ndcg_at_10_popularity"):
             assert f"{summary[key]:.3f}" in outline.text
         assert "(10, 1e-05)-differential privacy for each whole client" in outline.text
-        assert "(replace-special); if a client's data are exchanged" in outline.text
+        assert "(replace-special), whatever is seen becomes at most e^10 times as" in outline.text
         assert "bgtplanner run --config config.toml --out" in outline.text
         assert "[federation]" in outline.text, "all settings are there"
 
@@ -108,20 +101,6 @@ class TestPage:
         assert "default-src 'none'" in allowed
         script = "'none'" if state == "finished" else r"'sha256-[A-Za-z0-9+/]{43}='"
         assert re.search(f"script-src {script};", allowed)
-
-    @words_alone
-    def test_names_are_text_not_markup(self, tmp_path: Path) -> None:
-        name = "<script>alert(1)</script>"
-        folder = make_run(tmp_path / "run", SHORT | {"data.dataset": name})
-        lists = json.loads((folder / "examples.json").read_text())
-        lists["lists"][0]["items"][0]["title"] = lists["lists"][0]["user"] = name
-        (folder / "examples.json").write_text(json.dumps(lists))
-        tree = json.loads((folder / "summary.json").read_text())
-        tree["gains"]["ratings"][0]["name"] = name
-        changed(folder, gains=tree["gains"], planner_note=name)
-        outline = Outline(render(folder))
-        assert "script" not in outline.tags
-        assert outline.text.count(name) > 3
 
     @pytest.mark.parametrize("missing", ["summary.json", "rounds.jsonl"])
     def test_unfinished_run_is_refused(self, tmp_path: Path, missing: str) -> None:
@@ -184,12 +163,11 @@ class TestPictures:
         assert last == pytest.approx([1 - share for share in rounds[-1]["left"]])
         paid = sum(record["charge"] > 0 for record in rounds)
         assert f"{last[1]:.1%} of ε 10. {paid} of 12 rounds were paid" in made["spent"][0].alt
-        axes = made["forecast"][1].axes[0]
-        expected = [of["why"]["forecast"][0] for of in rounds if of["why"].get("forecast")]
-        assert list(axes.lines[0].get_ydata()) == expected
-        came = float(axes.lines[1].get_ydata()[-1])
-        assert came == pytest.approx(1 - rounds[-1]["rmse"] / alone)
-        assert axes.get_ylim()[0] <= 0 < 0.05 <= axes.get_ylim()[1]
+        forecasts = [of["why"]["forecast"][0] for of in rounds if of["why"].get("forecast")]
+        came, expected = 1 - rounds[-1]["rmse"] / alone, forecasts[-1]
+        said = words_of(facts_of(folder))
+        assert f"an error {expected:.1%} below that of a client alone; {came:.1%} came" in said
+        assert f"points {'less' if came < expected else 'more'}." in said
         without = make_run(tmp_path / "none", SHORT | {"privacy.mechanism": "none"})
         assert set(drawn(without)) == {"rmse"}
 

@@ -8,9 +8,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from bgtplanner.report.page import render, write_report
 from bgtplanner.report.study import facts_of_comparison
-from bgtplanner.report.terminal import Screen, print_table
+from bgtplanner.report.terminal import as_text
 from bgtplanner.runs.statistics import Comparison, summed_up, tables_of, write_tables
 from bgtplanner.runs.study import Outcome, Study, parse_grid
 from made_runs import make_study
@@ -22,24 +24,14 @@ LEVELS = {"bgt": 0.31, "uniform": 0.33, "late": 0.3301, "unlimited": 0.2}
 def summary_of(policy: str, seed: int) -> dict[str, Any]:
     value = LEVELS.get(policy, 0.4) + 0.001 * seed**2 + 0.004 * (seed == 1) * (policy == "late")
     return {
-        "objective": "served",
-        "scale": [1, 5],
-        "rmse_served": value,
-        "rmse_final": value + 0.01,
-        "rmse_best": value - 0.01,
-        "f1_final": 0.64 - 0.001 * seed,
-        "f1_best": 0.65 - 0.001 * seed,
-        "ndcg_at_10": 0.21 + 0.01 * seed,
-        "ndcg_at_10_popularity": 0.17,
-        "rmse_constant": 0.26 + 0.002 * seed,
-        "rmse_user_mean": 0.25,
-        "rmse_client_alone": 0.24,
-        "rmse_client_alone_served": 0.35,
-        "f1_constant": 0.81,
-        "f1_user_mean": 0.82,
+        "objective": "served", "scale": [1, 5], "seconds_total": 1.0,
+        "rmse_served": value, "rmse_final": value + 0.01, "rmse_best": value - 0.01,
+        "f1_final": 0.64 - 0.001 * seed, "f1_best": 0.65 - 0.001 * seed,
+        "ndcg_at_10": 0.21 + 0.01 * seed, "ndcg_at_10_popularity": 0.17,
+        "rmse_constant": 0.26 + 0.002 * seed, "rmse_user_mean": 0.25, "rmse_client_alone": 0.24,
+        "rmse_client_alone_served": 0.35, "f1_constant": 0.81, "f1_user_mean": 0.82,
         "f1_client_alone": 0.83,
-        "seconds_total": 1.0,
-    }
+    }  # fmt: skip
 
 
 def comparison(*axes: str, lost: str = "nothing", **changes: Any) -> Comparison:
@@ -59,10 +51,7 @@ def comparison(*axes: str, lost: str = "nothing", **changes: Any) -> Comparison:
 
 def printed(found: Comparison, **options: Any) -> list[list[str]]:
     """The lines of the tables on a terminal, each split at its blanks."""
-    screen = Screen(file=io.StringIO(), width=80)
-    for table in tables_of(found, **options):
-        print_table(screen, table)
-    text = str(screen.file.getvalue())  # type: ignore[attr-defined]
+    text = as_text(tables_of(found, **options))
     assert max(map(len, text.splitlines())) <= 80
     return [line.split() for line in text.splitlines()]
 
@@ -71,29 +60,43 @@ class TestFacts:
     def test_the_best_and_what_could_be_chance(self) -> None:
         facts = facts_of_comparison(comparison())
         assert facts.headline == (
-            "bgt has the lowest mean error of 3 policies on ml-100k, gaussian: RMSE 0.3117 as "
-            "served (1.25 stars)."
+            "bgt has a lower error than uniform on ml-100k, gaussian, and not by chance: RMSE "
+            "0.3117 as served (1.25 stars)."
         )
-        assert facts.lead == [  # late differs by less than its interval
-            "12 of 12 cells are finished.",
-            "Of 2 differences from uniform, 1 are better and 0 worse at 95 %; the rest could be "
-            "chance.",
-        ]
-        worse = facts_of_comparison(comparison(baseline="bgt"))
-        assert "0 are better and 2 worse" in worse.lead[1]
+        assert facts.lead == ["12 of 12 cells are finished."]
         several = comparison(datasets=("ml-100k", "demo"), mechanisms=("gaussian", "laplace"))
         headline = facts_of_comparison(several).headline
-        assert headline == "bgt has the lowest mean error in 4 of 4 settings."
+        assert (
+            headline == "Lower errors than uniform's, and not by chance: bgt in 4 of 4 settings."
+        )
+
+    @pytest.mark.parametrize(
+        "axes",
+        [
+            {"baseline": "bgt"},
+            {"policies": ("uniform", "late", "unlimited")},  # late differs by chance
+            {"seeds": (0,)},
+        ],
+    )
+    def test_what_could_be_chance_is_never_called_better(self, axes: dict[str, Any]) -> None:
+        against = axes.get("baseline", "uniform")
+        said = f"No policy has an error below that of {against} by more than could be chance."
+        assert facts_of_comparison(comparison(**axes)).headline == said
 
     def test_a_sweep(self) -> None:
         facts = facts_of_comparison(comparison("privacy.epsilon=5,20", lost="epsilon=20"))
         assert facts.kind == "sweep"
-        assert facts.headline.endswith("is that of bgt at privacy.epsilon = 5.")
+        assert "is that of bgt at privacy.epsilon = 5; its interval" in facts.headline
         nothing = facts_of_comparison(comparison("privacy.epsilon=5", lost="ml"))
         assert nothing.headline == "Effect of privacy.epsilon: no cell is finished yet."
 
 
 class TestTables:
+    def test_printed_as_a_table(self) -> None:
+        lines = [line.split() for line in str(comparison()).splitlines()]
+        assert ["bgt", "3/3", "0.3117", "0.0052"] in lines
+        assert repr(comparison()).startswith("Comparison(ml-100k: bgt")
+
     def test_means_and_differences(self) -> None:
         lines = printed(comparison())
         assert ["bgt", "3/3", "0.3117", "0.0052"] in lines

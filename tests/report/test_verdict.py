@@ -6,25 +6,13 @@ from typing import Any
 
 import pytest
 
-from bgtplanner.report.verdict import (
-    about_scores,
-    nothing_learned,
-    scores,
-    verdict,
-)
+from bgtplanner.report.verdict import about_scores, nothing_learned, scores, verdict
 
 LAST: dict[str, Any] = {
-    "preset": "recommended",
-    "model": "tastes",
-    "clients": 300,
-    "rounds_run": 30,
-    "rmse_final": 0.18,
-    "rmse_constant": 0.23,
-    "rmse_client_alone": 0.2,
-    "ndcg_at_10": 0.27601,
-    "ndcg_at_10_popularity": 0.29149,
-    "ndcg_at_10_random": 0.01,
-}
+    "preset": "recommended", "model": "tastes", "clients": 300, "rounds_run": 30,
+    "rmse_final": 0.18, "rmse_constant": 0.23, "rmse_client_alone": 0.2,
+    "ndcg_at_10": 0.27601, "ndcg_at_10_popularity": 0.29149, "ndcg_at_10_random": 0.01,
+}  # fmt: skip
 SERVED = LAST | {
     "objective": "served",
     "rmse_served": 0.19,
@@ -36,19 +24,31 @@ SERVED = LAST | {
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, "24.0% lower than each could reach alone (RMSE 0.1900 against 0.2500)"),
+        ({}, "an error 24.0% lower than each could reach alone (RMSE 0.1900 against 0.2500)"),
         ({"rmse_client_alone_served": None}, "RMSE 0.1900 against 0.2000"),
-        ({"objective": "last"}, "Learning together, 300 clients end with an error 10.0% lower"),
+        ({"objective": "last"}, "an error 10.0% lower"),
         ({"rmse_served": 0.3}, "20.0% higher than each could reach alone"),
     ],
 )
 def test_as_people_were_served(changes: dict[str, Any], words: str) -> None:
-    headline, lists, better = verdict(SERVED | changes | {"gains": {"better": 0.6}})
-    assert words in headline
-    if "objective" not in changes:
-        assert headline.startswith("Over 30 rounds of learning together, 300 clients were served")
-        assert lists == "Their lists had NDCG@10 0.250 (popularity reaches 0.291)."
+    headline, error, better = verdict(SERVED | changes | {"gains": {"better": 0.6}})
+    begun = "Over 30 rounds of learning together, 300 clients were served lists no better than "
+    told = "popularity's (NDCG@10 0.250 against 0.291; perfect lists have 1)."
+    if "objective" in changes:
+        begun, told = "Learning together, 300 clients get lists no better than ", "0.276"
+    assert headline.startswith(begun)
+    assert told in headline
+    assert words in error
     assert better == "Better off: 60 % of the clients."
+
+
+def test_the_headline_is_about_lists_if_they_are_known() -> None:
+    assert "lists better than popularity's" in verdict(LAST | {"ndcg_at_10": 0.3})[0]
+    for unknown in ({"ndcg_at_10": None}, {"ndcg_at_10_popularity": None}, {"preset": "paper"}):
+        begun = "Learning together, 300 clients get predicted ratings with an error 10.0% lower"
+        assert verdict(LAST | unknown)[0].startswith(begun)
+    nothing = {"ndcg_at_10": None, "rmse_client_alone": None}
+    assert verdict(LAST | nothing) == ["RMSE 0.1800 after 30 rounds."]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_as_people_were_served(changes: dict[str, Any], words: str) -> None:
     ],
 )
 def test_on_the_scale_of_the_data(scale: list[int] | None, words: str) -> None:
-    assert verdict(LAST | {"scale": scale})[0].endswith(f"alone ({words}).")
+    assert verdict(LAST | {"scale": scale})[1].endswith(f"alone ({words}).")
 
 
 @pytest.mark.parametrize("changes", [{"learned": False}, {"mechanism": "x", "rounds_paid": 0}])

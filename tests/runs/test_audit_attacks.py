@@ -122,6 +122,7 @@ def not_everywhere(draw: Any, shape: Any) -> Floats:
 
 
 FAULTS: dict[str, tuple[Broken, str]] = {
+    "noise x 0.7": (scaled(0.7), SMALLER),
     "noise x 0.9": (scaled(0.9), SMALLER),
     "noise x 1.1": (scaled(1.1), LARGER),
     "one coordinate without": (noise_of(not_everywhere), SMALLER),
@@ -129,7 +130,8 @@ FAULTS: dict[str, tuple[Broken, str]] = {
     "twice the clip": (
         (Mechanism, "clip", lambda real, self, up, bound: real(self, up, 2 * bound)), FURTHER
     ),
-    "some without a clip": (unclipped_in(slice(-8, None)), FURTHER),
+    "one half without a clip": (unclipped_in(slice(0, 4)), FURTHER),
+    "the other half without": (unclipped_in(slice(4, None)), FURTHER),
     "every second without a clip": (unclipped_in(slice(1, None, 2)), FURTHER),
     "same in every call": (noise_of(lambda draw, shape: draw(shape, SeededNoise(7))), AGAIN),
     "same for all clients": (
@@ -151,14 +153,13 @@ def test_a_broken_guard_is_refuted(
     assert fault in faults(audit(mechanism=mechanism, releases=10_000, seed=0))
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_blocks_that_are_clipped_apart_are_refuted(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_that_are_clipped_apart_are_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the default size: the coordinates of the worst case are others in each trial."""
     plant(monkeypatch, (Mechanism, "clip", blocks_apart))
-    found = audit(seed=seed)
+    found = audit(seed=0)
     assert FURTHER in faults(found)
     assert found["epsilon_lower"] > 1.1
+    assert min(check["p_value"] for check in found["checks"]) < 1e-40
 
 
 def test_bits_below_the_grid_are_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,18 +253,12 @@ def share_times(factor: float) -> Broken:
 
 def no_pairwise_masks(real: Any, self: Any, *given: Any) -> Any:
     """Hide an upload under the client's own mask alone."""
-    pair, mask = member.keys.pair_key, member.masks.mask
-    nothing = bytes(32)
+    mask, nothing = member.masks.mask, bytes(32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(member.keys, "pair_key", lambda *_: nothing)
-        patch.setattr(
-            member.masks,
-            "mask",
-            lambda key, size: mask(key, size) * np.uint64(key != nothing),
-        )
-        answer = real(self, *given)
-    assert member.keys.pair_key is pair
-    return answer
+        none = lambda key, size: mask(key, size) * np.uint64(key != nothing)  # noqa: E731
+        patch.setattr(member.masks, "mask", none)
+        return real(self, *given)
 
 
 def garbage_after_a_drop_out(real: Any, self: Any, state: Any, message: bytes, values: Any) -> Any:
@@ -285,10 +280,10 @@ def garbage_after_a_drop_out(real: Any, self: Any, state: Any, message: bytes, v
             pytest.param(*fault, marks=pytest.mark.full)
             for fault in (
                 (share_times(0.9), SMALLER),
+                (share_times(0.7), SMALLER),
                 ((Tolerance, "honest", lambda real, self, invited: invited), SMALLER),
                 ((Shares, "draw", lambda real, self, *_: real(self, SeededNoise(7), 64)), AGAIN),
                 ((Mechanism, "clip", unclipped), LARGER),
-                (unclipped_in(slice(-8, None)), LARGER),
                 (unclipped_in(slice(1, None, 2)), LARGER),
                 ((masks, "mask", lambda real, key, size: np.zeros(size, np.uint64)), UNEVEN),
             )

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import typer
 
-from bgtplanner.commands.options import (
-    DataDir,
-    Json,
-    answer,
-    need_simulator,
-    settings_options,
-)
+from bgtplanner.commands.options import Answer, command, need
 from bgtplanner.data.datasets import DATASETS, dataset_info, find_files
 from bgtplanner.errors import DataError
 
@@ -32,7 +26,8 @@ data_app = typer.Typer(
 
 
 @data_app.command("list")
-def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
+@command()
+def data_list(*, data_dir: str | None = None) -> Answer:
     """List the data sets and show which ones are on this machine.
 
     Example: `bgtplanner data list`
@@ -46,46 +41,42 @@ def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
         rows += [{"name": name, "description": info.description, "status": here, "files": files}]
     lines = [f"{row['name']:<15} {row['status']:<9} {row['description']}" for row in rows]
     lines += [f"{'PATH':<25} a table of your own: CSV, TSV or Parquet, plain or gzipped"]
-    lines += ["Fetch one with: bgtplanner data fetch NAME"]
-    answer(as_json, {"datasets": rows}, *lines)
+    return Answer({"datasets": rows}, [*lines, "Fetch one with: bgtplanner data fetch NAME"])
 
 
 @data_app.command("info")
-@settings_options("data.data_dir", "data.items", "run.seed")
-def data_info(
-    dataset: Annotated[
-        str, typer.Argument(help="A name from 'data list', or the path of a table.")
-    ],
-    settings: dict[str, Any],
-    as_json: Json = False,
-) -> None:
+@command("data.data_dir", "data.items", "run.seed")
+def data_info(dataset: str, *, settings: dict[str, Any]) -> Answer:
     """Describe a data set: counts, ratings by value, catalogue, baselines that share nothing.
 
     Example: `bgtplanner data info ml-100k`
+
+    Options:
+        dataset: A name from 'data list', or the path of a table.
     """
-    need_simulator()
+    need("sim")
     from bgtplanner.runs.config import load_config
 
     facts = describe(load_config(settings=settings | {"data.dataset": dataset}))
-    answer(as_json, facts, *(f"{name:<22} {_in_words(fact)}" for name, fact in facts.items()))
+    return Answer(facts, [f"{name:<22} {_in_words(fact)}" for name, fact in facts.items()])
 
 
 @data_app.command("fetch")
-def data_fetch(
-    dataset: Annotated[str, typer.Argument(help="A name from 'data list'.")],
-    data_dir: DataDir = None,
-    as_json: Json = False,
-) -> None:
+@command()
+def data_fetch(dataset: str, *, data_dir: str | None = None) -> Answer:
     """Download a data set from its official site, verify it and unpack it.
 
     Example: `bgtplanner data fetch ml-100k`
+
+    Options:
+        dataset: A name from 'data list'.
     """
     from bgtplanner.data.download import fetch_dataset
 
     info, folder = dataset_info(dataset), fetch_dataset(dataset, data_dir)
     terms = [f"Terms: {info.terms}", f"Cite: {info.citation}"] if info.terms else []
     content = {"dataset": dataset, "folder": str(folder)}
-    answer(as_json, content, f"{dataset} is in {folder}", *terms)
+    return Answer(content, [f"{dataset} is in {folder}", *terms])
 
 
 def describe(config: Config) -> dict[str, Any]:

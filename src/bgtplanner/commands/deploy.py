@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from bgtplanner.commands.options import Json, answer, local_client, need_flower, need_path, say
+from bgtplanner.commands.options import Answer, command, local_client, need, say
 from bgtplanner.errors import ConfigError
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
@@ -18,49 +17,44 @@ deploy_app = typer.Typer(
 )
 
 
-@deploy_app.command("init")
+@deploy_app.command()
+@command()
 def init(
-    folder: Annotated[str, typer.Argument(help="Folder to create.")],
-    clients: Annotated[int, typer.Option(help="Number of clients.")] = 6,
-    trust: Annotated[
-        str, typer.Option(help="secagg: the server sees sums only | local: no one is trusted")
-    ] = "secagg",
-    address: Annotated[
-        str, typer.Option(help="HOST:PORT at which clients will reach the server.")
-    ] = "127.0.0.1:8443",
-    as_json: Json = False,
-) -> None:
+    folder: str, *, clients: int = 6, trust: str = "secagg", address: str = "127.0.0.1:8443"
+) -> Answer:
     """Write an app folder, a server, clients with made-up ratings, and a script for certificates.
 
     Example: `bgtplanner deploy init deployment --clients 6`
+
+    Options:
+        folder (FOLDER): Folder to create.
+        clients: Number of clients.
+        trust: secagg: the server sees sums only | local: no one is trusted
+        address: HOST:PORT at which clients will reach the server.
     """
-    need_flower()
+    need("flower")
     from bgtplanner.runs.example import write_example
 
-    need_path("FOLDER", folder)
     write_example(Path(folder), clients=clients, address=address, trust=trust)
-    answer(
-        as_json,
-        {"folder": str(Path(folder).absolute()), "clients": clients, "trust": trust},
-        f"Written: {folder}. docs/deployment.md has the next steps; the first is",
-        f"  cd {folder} && ./certificates.sh localhost 127.0.0.1 {clients}",
-    )
+    content = {"folder": str(Path(folder).absolute()), "clients": clients, "trust": trust}
+    first = f"  cd {folder} && ./certificates.sh localhost 127.0.0.1 {clients}"
+    said = f"Written: {folder}. docs/deployment.md has the next steps; the first is"
+    return Answer(content, [said, first])
 
 
-@deploy_app.command("enroll")
-def enroll(
-    client_file: Annotated[str, typer.Argument(help="Its client.toml.")],
-    name: Annotated[
-        str | None, typer.Option(help="The client's name in the roster; default: its folder's.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
+@deploy_app.command()
+@command()
+def enroll(client_file: str, *, name: str | None = None, as_json: bool) -> Answer:
     """Create a new client's ledger and identity, once, and print its line for the roster.
 
     What exists is left as it is, and the line is printed again. A client that was moved keeps its
     old ledger. The line is public; it must come to whoever keeps the roster unchanged.
 
     Example: `bgtplanner deploy enroll clients/1/client.toml >> enrolled.txt`
+
+    Options:
+        client_file: Its client.toml.
+        name: The client's name in the roster; default: its folder's.
     """
     client = local_client(client_file)
     from bgtplanner.federation.aggregation.keys import public_bytes
@@ -76,25 +70,16 @@ def enroll(
         "ledger": str(ledger), "made": new[ledger], "identity": str(identity),
         "made_identity": new[identity], "key": key.hex(), "name": name,
     }  # fmt: skip
-    if not as_json:
-        for path in (ledger, identity):
-            say(f"{'Created' if new[path] else 'Exists, left as it is'}: {path}", err=True)
-    answer(as_json, found, line)
+    for path in () if as_json else (ledger, identity):
+        say(f"{'Created' if new[path] else 'Exists, left as it is'}: {path}", err=True)
+    return Answer(found, [line])
 
 
-@deploy_app.command("roster")
+@deploy_app.command()
+@command()
 def roster(
-    roster_file: Annotated[Path, typer.Argument(help="The roster; created if it is not there.")],
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="[LINES_FILE]...", help="Files of lines from deploy enroll."),
-    ] = None,
-    add: Annotated[
-        list[str] | None,
-        typer.Option(metavar="'KEY NAME'", help="One such line; may be given several times."),
-    ] = None,
-    as_json: Json = False,
-) -> None:
+    roster_file: Path, files: list[Path] | None = None, *, add: list[str] | None = None
+) -> Answer:
     """Collect the clients' lines in a roster, and print its digest.
 
     Clients that are in it already stay where they are. Copy the file to the server and to every
@@ -102,8 +87,13 @@ def roster(
     by telephone for example: whoever can change rosters can invent clients.
 
     Example: `bgtplanner deploy roster server/roster.txt enrolled.txt`
+
+    Options:
+        roster_file: The roster; created if it is not there.
+        files ([LINES_FILE]...): Files of lines from deploy enroll.
+        add ('KEY NAME'): One such line; may be given several times.
     """
-    need_flower()
+    need("flower")
     from bgtplanner.flower.identity import collect_roster
 
     lines = []
@@ -116,34 +106,29 @@ def roster(
         lines += [(f"{file}, line {number}", line) for number, line in numbered if line.strip()]
     lines += [(f"--add {line!r}", line) for line in add or ()]
     found, added = collect_roster(roster_file, lines)
-    digest = found.digest.hex()
-    answer(
-        as_json,
-        {"roster": str(roster_file), "clients": len(found), "added": added, "digest": digest},
-        f"{roster_file}: {len(found)} clients, {added} of them new",
-        f"digest {digest}",
-    )
+    content = {"clients": len(found), "added": added, "digest": found.digest.hex()}
+    said = f"{roster_file}: {len(found)} clients, {added} of them new"
+    return Answer({"roster": str(roster_file)} | content, [said, f"digest {content['digest']}"])
 
 
-@deploy_app.command("check")
+@deploy_app.command()
+@command()
 def check(
-    file: Annotated[str, typer.Argument(help="A client.toml, or the server's config.toml.")],
-    superlink: Annotated[
-        str | None, typer.Option(help="HOST:PORT of the server, to try the connection.")
-    ] = None,
-    root_certificates: Annotated[
-        Path | None, typer.Option(help="Certificate of the authority, as for flower-supernode.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
+    file: str, *, superlink: str | None = None, root_certificates: Path | None = None
+) -> Answer:
     """Check that a client is ready to join: ratings, ledger, roster, file modes, versions.
 
     Or check that a server's settings can run on real machines. The exit code is 1 if a check
     fails, and 2 if a setting cannot be used.
 
     Example: `bgtplanner deploy check clients/1/client.toml --superlink 127.0.0.1:8443`
+
+    Options:
+        file: A client.toml, or the server's config.toml.
+        superlink: HOST:PORT of the server, to try the connection.
+        root_certificates: Certificate of the authority, as for flower-supernode.
     """
-    need_flower()
+    need("flower")
     from bgtplanner.flower.check import check_client
     from bgtplanner.runs.deployed import check_server
 
@@ -154,6 +139,5 @@ def check(
             local_client(file), superlink=superlink, root_certificates=root_certificates
         )
     lines = [f"{'ok     ' if well else 'FAILED '}{what:<12} {note}" for what, well, note in found]
-    answer(as_json, {"checks": [finding._asdict() for finding in found]}, *lines)
-    if not all(finding.well for finding in found):
-        raise typer.Exit(1)
+    content = {"checks": [finding._asdict() for finding in found]}
+    return Answer(content, lines, code=0 if all(finding.well for finding in found) else 1)

@@ -7,20 +7,12 @@ import json
 import math
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import typer
 
-from bgtplanner.commands.options import (
-    Json,
-    answer,
-    default,
-    named_by_flags,
-    need_simulator,
-    option,
-    print_json,
-)
+from bgtplanner.commands.options import Answer, command, default, need
 from bgtplanner.errors import (
     BGTPlannerError,
     ConfigError,
@@ -29,9 +21,7 @@ from bgtplanner.errors import (
     RunFolderError,
 )
 from bgtplanner.privacy.ledger import Head, Ledger
-from bgtplanner.privacy.mechanisms import MECHANISMS
 from bgtplanner.privacy.witness import Witness
-from bgtplanner.report.terminal import Screen
 from bgtplanner.text import csv_text
 
 ledger_app = typer.Typer(
@@ -39,94 +29,69 @@ ledger_app = typer.Typer(
     no_args_is_help=True,
 )
 
-LedgerFile = Annotated[
-    Path, typer.Argument(help="A ledger file, or the folder of a run or a client.")
-]
 
-
+@command()
 def budget(
-    epsilon: Annotated[float, option("privacy.epsilon")] = default("privacy.epsilon"),
-    delta: Annotated[float, option("privacy.delta")] = default("privacy.delta"),
-    rounds: Annotated[int, option("federation.rounds")] = default("federation.rounds"),
-    mechanism: Annotated[
-        str | None, typer.Option(help=f"One of: {', '.join(MECHANISMS)}; all by default.")
-    ] = None,
-    neighbours: Annotated[str, option("privacy.neighbours")] = default("privacy.neighbours"),
-    noise_multiplier: Annotated[
-        float | None, typer.Option(help="Also show what this noise multiplier costs.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
+    *, epsilon: float = default("privacy.epsilon"), delta: float = default("privacy.delta"),
+    rounds: int = default("federation.rounds"), mechanism: str | None = None,
+    neighbours: str = default("privacy.neighbours"), noise_multiplier: float | None = None,
+) -> Answer:  # fmt: skip
     """Show what a privacy budget buys: the noise of a round under every accountant.
 
     Example: `bgtplanner budget --epsilon 10 --delta 1e-5 --rounds 100`
+
+    Options:
+        mechanism: The mechanism, such as gaussian; all by default.
+        noise_multiplier: Also show what this noise multiplier costs.
     """
     from bgtplanner.privacy.accountants import quotes
     from bgtplanner.privacy.budget import Budget
     from bgtplanner.report.ledgers import quotes_view
 
-    with named_by_flags():
-        table = quotes(
-            Budget(epsilon, delta), rounds, mechanism=mechanism, neighbours=neighbours,
-            noise_multiplier=noise_multiplier,
-        )  # fmt: skip
-    if as_json:
-        asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "rounds": rounds}
-        print_json({**asked, "noise_multiplier": noise_multiplier, "rules": table})
-        return
+    table = quotes(
+        Budget(epsilon, delta), rounds, mechanism=mechanism, neighbours=neighbours,
+        noise_multiplier=noise_multiplier,
+    )  # fmt: skip
+    asked: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "rounds": rounds}
+    content = {**asked, "noise_multiplier": noise_multiplier, "rules": table}
     relations = {quote["neighbours"] for quote in table.values()}
     means = f" {relations.pop()}," if len(relations) == 1 else ""
     title = f"(epsilon {epsilon:g}, delta {delta:g}) per client,{means} {rounds:,} equal rounds"
-    Screen().print(title, highlight=False)
-    quotes_view(Screen(), rounds, table)
+    return Answer(content, [title, *quotes_view(rounds, table)])
 
 
-@ledger_app.command("show")
-def show(
-    ledger: LedgerFile,
-    client: Annotated[
-        str | None, typer.Option(help="Only the client of this user, by its label in the data.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
+@ledger_app.command()
+@command()
+def show(ledger: Path, *, client: str | None = None) -> Answer:
     """Show what was spent and what is left, per class of clients or for one client.
 
     The ledger itself does not know the labels of the data; the folder of its run does.
 
     Example: `bgtplanner ledger show runs/first --client 7`
+
+    Options:
+        client: Only the client of this user, by its label in the data.
     """
     from bgtplanner.report.ledgers import ledger_facts, ledger_view
 
     with _opened(ledger, read_only=True) as opened:
-        if client is not None:
-            labels = _labels(ledger)
-            found = [place for place, names in enumerate(labels or []) if client in names]
-            if len(found) != 1:
-                raise ConfigError(
-                    f"--client {client}: not in the ratings; give the folder of a run, and a user "
-                    "of its ratings ('bgtplanner ledger export --clients' lists clients by place)"
-                )
-            balance = _balances(opened, labels)[found[0]]
-            answer(as_json, balance, *(f"{name:<14} {value}" for name, value in balance.items()))
-            return
-        facts, history = ledger_facts(opened), list(opened.history())
-    if as_json:
-        print_json(facts)
-    else:
-        ledger_view(Screen(), facts, history)
+        if client is None:
+            facts = ledger_facts(opened)
+            return Answer(facts, ledger_view(facts, list(opened.history())))
+        labels = _labels(ledger)
+        found = [place for place, names in enumerate(labels or []) if client in names]
+        if len(found) != 1:
+            raise ConfigError(
+                f"--client {client}: not in the ratings; give the folder of a run, and a user "
+                "of its ratings ('bgtplanner ledger export --clients' lists clients by place)"
+            )
+        balance = _balances(opened, labels)[found[0]]
+    return Answer(balance, [f"{name:<14} {value}" for name, value in balance.items()])
 
 
-@ledger_app.command("verify")
-def verify(
-    ledger: LedgerFile,
-    head: Annotated[
-        str | None, typer.Option(help="NUMBER:HASH of a row that the ledger must have.")
-    ] = None,
-    witness: Annotated[
-        Path | None, typer.Option(help="A file elsewhere to which heads were appended.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
+@ledger_app.command()
+@command()
+def verify(ledger: Path, *, head: str | None = None, witness: Path | None = None) -> Answer:
     """Check that no row was edited, removed or reordered, and whether any were cut off.
 
     A ledger whose newest rows are missing is still a valid chain. So it is compared with every
@@ -135,6 +100,10 @@ def verify(
     The exit code is 1 if something is wrong.
 
     Example: `bgtplanner ledger verify runs/first --head 12:9f…`
+
+    Options:
+        head: NUMBER:HASH of a row that the ledger must have.
+        witness: A file elsewhere to which heads were appended.
     """
     heads = {} if head is None else {"--head": [Head.parse(head)]}
     with _opened(ledger, read_only=True) as opened:
@@ -166,45 +135,40 @@ def verify(
     lines = [f"{rows} rows, all as they were written. Head: {newest}"]
     lines += [f"  has row {of[-1].number}, known from {name}" for name, of in heads.items()]
     lines += [f"  not read: {name}: {problem}" for name, problem in unread.items()]
-    answer(as_json, found, *lines, verdict)
+    return Answer(found, [*lines, verdict])
 
 
-@ledger_app.command("export")
-def export(
-    ledger: LedgerFile,
-    clients: Annotated[bool, typer.Option(help="One line per client, not per row.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV in place of JSON.")] = False,
-    as_json: Json = False,
-) -> None:
+@ledger_app.command()
+@command()
+def export(ledger: Path, *, clients: bool = False, as_csv: bool = False) -> Answer:
     """Print the rows (or the clients' balances) as JSON or CSV.
 
     Example: `bgtplanner ledger export runs/first --csv > spent.csv`
+
+    Options:
+        clients: One line per client, not per row.
+        as_csv: Print CSV in place of JSON.
     """
     labels = _labels(ledger) if clients else None
     with _opened(ledger, read_only=True) as opened:
         rows = _balances(opened, labels) if clients else list(opened.history())
-    if as_csv and not as_json:
-        columns = list(dict.fromkeys(name for row in rows for name in row))
-        typer.echo(csv_text(columns, rows), nl=False)
-    else:
-        print_json(rows)
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    return Answer(rows, csv_text(columns, rows).splitlines() if as_csv else None)
 
 
-@ledger_app.command("restore")
-def restore(
-    ledger: LedgerFile,
-    head: Annotated[str, typer.Option(help="NUMBER:HASH of the newest row that is known.")],
-    lost: Annotated[
-        str, typer.Option(help="The most a client spent since the backup: a charge, or 'all'.")
-    ],
-    as_json: Json = False,
-) -> None:
+@ledger_app.command()
+@command()
+def restore(ledger: Path, *, head: str, lost: str) -> Answer:
     """Go on with a restored backup, after stating the spending that it has lost.
 
     Every client is charged what you state, so state no less than the truth; 'all' spends
     everything that is left.
 
     Example: `bgtplanner ledger restore ledger.sqlite --head 12:9f… --lost all`
+
+    Options:
+        head: NUMBER:HASH of the newest row that is known.
+        lost: The most a client spent since the backup: a charge, or 'all'.
     """
     remembered = Head.parse(head)
     try:
@@ -215,7 +179,7 @@ def restore(
         opened.state_loss(remembered, charge)
         newest, left = str(opened.head), float(opened.left().max())
     said = f"Stated. No client has more than a charge of {left:.4g} left. Head: {newest}"
-    answer(as_json, {"head": newest, "left_most": left}, said)
+    return Answer({"head": newest, "left_most": left}, [said])
 
 
 def _file_of(path: Path) -> Path:
@@ -244,7 +208,7 @@ def _labels(path: Path) -> list[list[str]] | None:
     """
     if not (path / "config.toml").is_file():
         return None
-    need_simulator()
+    need("sim")
     from bgtplanner.runs.assembly import people_of, ratings_of
     from bgtplanner.runs.folder import RunFolder
 
@@ -267,14 +231,14 @@ def _balances(ledger: Ledger, labels: list[list[str]] | None) -> list[dict[str, 
     others = ledger.epsilon_other_reading().tolist()
     found = []
     for index, kind in enumerate(ledger.budgets.class_of_client):
-        entry: dict[str, Any] = {"index": index}
+        budget, entry = ledger.budgets.classes[kind], dict[str, Any](index=index)
         if labels is not None:  # in a run on real machines, a place may not be taken yet
             entry["client"] = " ".join(labels[index]) if index < len(labels) else ""
-        budget = ledger.budgets.classes[kind]
-        entry |= {"epsilon": budget.epsilon, "delta": budget.delta}
-        entry |= {"neighbours": ledger.neighbours, "epsilon_spent": epsilons[index]}
-        other = None if math.isnan(others[index]) else others[index]
-        found.append(entry | {"spent_other_reading": other, "left": left[index]})
+        found.append(entry | {
+            "epsilon": budget.epsilon, "delta": budget.delta, "neighbours": ledger.neighbours,
+            "epsilon_spent": epsilons[index], "left": left[index],
+            "spent_other_reading": None if math.isnan(others[index]) else others[index],
+        })  # fmt: skip
     return found
 
 

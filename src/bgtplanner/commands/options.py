@@ -1,26 +1,42 @@
-"""Options and output that several commands share; flags are made from the settings."""
+"""What commands share: options that are made from settings and docstrings, and what is printed."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.util
 import inspect
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args
 
 import typer
 
 from bgtplanner.errors import ConfigError, MissingExtraError
+from bgtplanner.report.terminal import Screen, print_table
 from bgtplanner.runs.settings import FLAGS, SECTIONS, packaged, parse_assignment
-from bgtplanner.text import visible
+from bgtplanner.text import Table, visible
 
 if TYPE_CHECKING:
     from bgtplanner.flower.client import Client
+
+_PATHS = ("PATH", "DIR", "FOLDER", "MODEL")  # must not be empty
+_SHARED = {
+    "ledger": "A ledger file, or the folder of a run or a client.",
+    "as_json": "Print one JSON object and nothing else.",
+    "assign": "Set any config key: SECTION.KEY=VALUE. Repeatable.",
+    "preset": "One of: recommended, paper; by default recommended.",
+    "quiet": "Print nothing but the result.",
+    "verbose": "Print a line for every round, and all details at the end.",
+}
+_NAMES = {
+    "as_json": ["--json"], "as_csv": ["--csv"], "assign": ["--set"], "everybody": ["--all"],
+    "live": ["--live"], "open_page": ["--open"], "quiet": ["--quiet", "-q"],
+    "trust_code": ["--trust-code"], "user": ["--client", "--user"], "verbose": ["--verbose", "-v"],
+}  # fmt: skip
+"""Options that are not called like their parameters, and flags that have no opposite."""
 
 
 @functools.cache
@@ -30,9 +46,17 @@ def meanings(section: type) -> dict[str, str]:
     for kind in reversed(section.__mro__):
         if kind.__module__.startswith("bgtplanner."):
             text = inspect.cleandoc(vars(kind).get("__doc__") or "").partition("Attributes:\n")[2]
-            for name, meaning in re.findall(r"^    (\w+): (.*(?:\n {8,}.*)*)", text, re.M):
-                words = re.sub(r":(?:class|mod|func|meth):`~?([^`]*)`", r"`\1`", meaning)
-                found[name] = " ".join(words.split()).replace("``", "`")
+            found |= {name: meaning for name, (_, meaning) in _entries(text).items()}
+    return found
+
+
+def _entries(text: str) -> dict[str, tuple[str, str]]:
+    """Return a section of a docstring: what is in parentheses after each name, and its meaning."""
+    found = {}
+    entries = r"^    (\w+)(?: \((.*)\))?: (.*(?:\n {8,}.*)*)"
+    for name, metavar, meaning in re.findall(entries, text, re.M):
+        words = re.sub(r":(?:class|mod|func|meth):`~?([^`]*)`", r"`\1`", meaning)
+        found[name] = metavar, " ".join(words.split()).replace("``", "`")
     return found
 
 
@@ -65,41 +89,6 @@ def option(key: str, usual: Any = None) -> Any:
     return typer.Option(FLAGS[key], help=help_text, show_default=usual is not None and str(usual))
 
 
-def settings_options(
-    *keys: str, usual: Mapping[str, Any] | None = None
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the flags of some settings, and ``--set`` for all.
-
-    The command gets what was given as one argument, `settings`: values by key. A flag wins over
-    ``--set``. Help shows the preset's defaults, or what is `usual` for the command.
-    """
-    flags = {FLAGS[key].removeprefix("--").replace("-", "_"): key for key in keys}
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        kinds: dict[str, Any] = {
-            name: Annotated[_kind(key), option(key, (usual or {}).get(key))]
-            for name, key in flags.items()
-        }
-        kinds["assign"] = _Assign
-        own = inspect.signature(command, eval_str=True).parameters
-        new = inspect.Parameter("settings", inspect.Parameter.KEYWORD_ONLY, default=None)
-        added = [new.replace(name=name, annotation=kind) for name, kind in kinds.items()]
-        rest = [of.replace(kind=new.kind) for name, of in own.items() if name != "settings"]
-
-        @functools.wraps(command)
-        def called(**given: Any) -> None:
-            settings = dict(parse_assignment(text) for text in given.pop("assign") or [])
-            named = {key: given.pop(name) for name, key in flags.items()}
-            settings |= {key: value for key, value in named.items() if value is not None}
-            command(**given, settings=settings)
-
-        vars(called)["__signature__"] = inspect.Signature([*added, *rest])
-        called.__annotations__ = {of.name: of.annotation for of in (*added, *rest)}
-        return called
-
-    return decorate
-
-
 def _kind(key: str) -> Any:
     """Return the type that the command line reads; all else is checked with the config."""
     annotation = _field(key).annotation
@@ -107,16 +96,87 @@ def _kind(key: str) -> Any:
     return (numbers or [str])[0] | None
 
 
-_Assign = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Set any config key: SECTION.KEY=VALUE. Repeatable."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-DataDir = Annotated[str | None, option("data.data_dir")]
-Preset = Annotated[
-    str | None, typer.Option(help="recommended | paper", show_default="recommended")
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the result.")]
+class Answer(NamedTuple):
+    """What a command has found.
+
+    Attributes:
+        content: For machines: what ``--json`` prints.
+        lines: For people; None if they get the same as machines.
+        code: The exit code.
+    """
+
+    content: Any
+    lines: Sequence[str | Table] | None = None
+    code: int = 0
+
+
+def command(
+    *keys: str, usual: Mapping[str, Any] | None = None
+) -> Callable[[Callable[..., Answer | None]], Callable[..., None]]:
+    """Make a command of a function, which returns what it has found.
+
+    Parameters become arguments or, if they can only be given by name, options. Their help is in
+    the docstring, below ``Options:``, as ``name (METAVAR): help``; whatever is named like the flag
+    of a setting and not explained there has the help of the setting. A command takes ``--json``;
+    with some keys of settings, also their flags and ``--set`` for all, and gets what was given as
+    one argument, `settings`: values by key. A flag wins over ``--set``. Help shows the preset's
+    defaults, or what is `usual` for the command.
+    """
+    flags = {FLAGS[key].removeprefix("--").replace("-", "_"): key for key in keys}
+
+    def decorate(function: Callable[..., Answer | None]) -> Callable[..., None]:
+        text, _, below = inspect.cleandoc(function.__doc__ or "").partition("\n\nOptions:\n")
+        own, told = inspect.signature(function, eval_str=True).parameters, _entries(below)
+        new = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, annotation=bool)
+        kinds = {name: _kind(key) for name, key in flags.items()}
+        kinds |= {"assign": list[str] | None} if keys else {}
+        added = [new.replace(name=name, default=None, annotation=of) for name, of in kinds.items()]
+        added += [of for name, of in own.items() if name not in ("settings", "as_json")]
+        parameters = []
+        for of in [*added, new.replace(default=False)]:
+            key = flags.get(of.name)
+            hint = option(key, (usual or {}).get(key)) if key else _hint(of, told)
+            kind: Any = Annotated[of.annotation, hint]
+            parameters.append(of.replace(kind=new.kind, annotation=kind))
+
+        @functools.wraps(function)
+        def called(**given: Any) -> None:
+            settings = dict(parse_assignment(text) for text in given.pop("assign", None) or [])
+            named = {key: given.pop(name) for name, key in flags.items()}
+            settings |= {key: value for key, value in named.items() if value is not None}
+            every = {**given, "settings": settings}
+            try:
+                for name, (metavar, _) in told.items():  # it would mean the current folder
+                    label = name if own[name].kind is new.kind else metavar
+                    good = every[name] != "" or metavar not in _PATHS
+                    ConfigError.unless(good, label, "", "a path")
+                found = function(**{name: every[name] for name in own})
+            except ConfigError as error:  # name the flag, not the argument
+                name, equals, rest = str(error).partition(" = ")
+                if not equals or name not in {*own, *flags}:
+                    raise
+                raise ConfigError(f"--{name.replace('_', '-')} = {rest}") from error
+            if found is not None:
+                show(found, as_json=given["as_json"])
+
+        called.__doc__ = text
+        vars(called)["__signature__"] = inspect.Signature(parameters)
+        called.__annotations__ = {of.name: of.annotation for of in parameters}
+        return called
+
+    return decorate
+
+
+def _hint(parameter: inspect.Parameter, told: Mapping[str, tuple[str, str]]) -> Any:
+    """Return what the command line says of a parameter."""
+    name, keys = parameter.name, {flag: key for key, flag in FLAGS.items()}
+    if name not in told and (key := keys.get(f"--{name.replace('_', '-')}")):
+        return option(key)
+    metavar, words = told.get(name) or ("", _SHARED[name])
+    shown: dict[str, Any] = {"help": words, "metavar": metavar or None}
+    if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
+        return typer.Argument(**shown)
+    return typer.Option(*_NAMES.get(name, []), **shown)
 
 
 def say(*lines: str, err: bool = False) -> None:
@@ -129,56 +189,31 @@ def print_json(content: Any) -> None:
     say(*json.dumps(content, indent=2, allow_nan=False).split("\n"))
 
 
-def answer(as_json: bool, content: Any, *lines: str) -> None:
-    """Print the result of a command: as JSON for machines, or as lines for people."""
-    if as_json:
-        print_json(content)
-    elif lines:
-        say(*lines)
+def show(found: Answer, *, as_json: bool) -> None:
+    """Print what a command has found, and exit with its code."""
+    if as_json or found.lines is None:
+        print_json(found.content)
+    for line in () if as_json else found.lines or ():
+        print_table(Screen(), line) if isinstance(line, Table) else say(line)
+    if found.code:
+        raise typer.Exit(found.code)
 
 
-@contextlib.contextmanager
-def named_by_flags() -> Iterator[None]:
-    """Let errors about arguments name the command-line flags instead."""
-    try:
-        yield
-    except ConfigError as error:
-        name, equals, rest = str(error).partition(" = ")
-        if not equals or not re.fullmatch("[a-z][a-z_]*", name):
-            raise
-        raise ConfigError(f"--{name.replace('_', '-')} = {rest}") from error
-
-
-def need_path(name: str, path: str | None, expected: str = "a path") -> None:
-    """Refuse an empty path, which would mean the current folder."""
-    ConfigError.unless(path != "", name, path, expected)
-
-
-def need_simulator() -> None:
-    """Say which extra is missing, if one is."""
+def need(extra: str) -> None:
+    """Say which extra is missing, if one is: `sim`, or `flower` with all that `sim` has."""
     # Without the log messages of XLA, which do not concern the user.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    try:
-        import jax  # noqa: F401
-
-        if importlib.util.find_spec("optax") is None:  # imported when it is needed
-            raise ModuleNotFoundError("optax")
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("sim", "Training in simulation") from error
-
-
-def need_flower() -> None:
-    """Say which extra is missing, if one is."""
-    need_simulator()
-    try:
-        import flwr  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("flower", "A federation on real machines") from error
+    needs: dict[str, tuple[str, ...]] = {"sim": ("Training in simulation", "jax", "optax")}
+    if extra == "flower":
+        needs["flower"] = ("A federation on real machines", "flwr")
+    for name, (what, *modules) in needs.items():
+        if None in map(importlib.util.find_spec, modules):
+            raise MissingExtraError(name, what)
 
 
 def local_client(path: Path | str) -> Client:
     """Return the client that this file configures."""
-    need_flower()
+    need("flower")
     from bgtplanner.flower.client import Client
     from bgtplanner.flower.clientfile import load_client
 

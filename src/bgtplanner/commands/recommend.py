@@ -1,4 +1,4 @@
-"""Commands that use a trained model: `recommend`, `predict`, `export`."""
+"""Commands about what was trained: `recommend`, `predict`, `export`, `model`, `report`."""
 
 from __future__ import annotations
 
@@ -7,73 +7,45 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import typer
 
 from bgtplanner.commands.options import (
-    DataDir,
-    Json,
-    answer,
+    Answer,
+    command,
     local_client,
-    need_path,
-    need_simulator,
+    need,
     say,
+    show,
 )
+from bgtplanner.commands.train import worth, written
 from bgtplanner.data.columns import is_number
 from bgtplanner.data.tables import TableFormat, read_table
 from bgtplanner.durable import replacing
 from bgtplanner.errors import ConfigError, DataError, RunFolderError, StorageError
+from bgtplanner.published.difference import differences
 from bgtplanner.published.model import Model, Recommended, load_model
 from bgtplanner.text import csv_text
 
 if TYPE_CHECKING:
     from bgtplanner.runs.result import Result
 
-Folder = Annotated[str, typer.Argument(help="The folder of a finished run.")]
-MovedRatings = Annotated[
-    str | None,
-    typer.Option("--ratings", help="A table of ratings; for a run: where its ratings are now."),
-]
+Lists = Iterator[tuple[Any, list[Recommended]]]
+"""People with their lists."""
 
 _SUFFIXES = (".json", ".jsonl", ".csv", ".parquet")
 _WIDEST = 48  # characters of a title in a table
 
 
+@command()
 def recommend(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL", help="A model file, or the folder of a run or of a client here."
-        ),
-    ],
-    user: Annotated[
-        list[str] | None,
-        typer.Option("--client", "--user", help="Label of a user in the data. Repeatable."),
-    ] = None,
-    everybody: Annotated[bool, typer.Option("--all", help="Recommend to every user.")] = False,
-    top: Annotated[int, typer.Option(help="How many items to list.")] = 10,
-    out: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", help="Write to a .json, .jsonl, .csv or .parquet."),
-    ] = None,
-    ratings: MovedRatings = None,
-    history: Annotated[
-        str | None, typer.Option(metavar="PATH", help="One person's ratings: item, rating.")
-    ] = None,
-    items: Annotated[
-        str | None, typer.Option(metavar="PATH", help="A newer table of items, for new ones.")
-    ] = None,
-    exclude: Annotated[
-        str | None, typer.Option(help="Items not to list: with commas, or a file of them.")
-    ] = None,
-    only: Annotated[
-        str | None, typer.Option(help="Items or features to list alone, such as 'genre: War'.")
-    ] = None,
-    data_dir: DataDir = None,
-    as_json: Json = False,
-) -> None:
+    source: str, *, user: list[str] | None = None, everybody: bool = False, top: int = 10,
+    out: str | None = None, ratings: str | None = None, history: str | None = None,
+    items: str | None = None, exclude: str | None = None, only: str | None = None,
+    data_dir: str | None = None,
+) -> Answer | None:  # fmt: skip
     """Recommend items: those that a user has not rated and is expected to like best.
 
     From a model file it takes anybody's ratings: one person's (`--history`), those in a table
@@ -85,39 +57,48 @@ def recommend(
     Example: `bgtplanner recommend films.model --ratings ratings.csv --all --out lists.csv`
 
     Example: `bgtplanner recommend runs/first --all --out lists.csv`
+
+    Options:
+        source (MODEL): A model file, or the folder of a run or of a client here.
+        user: Label of a user in the data. Repeatable.
+        everybody: Recommend to every user.
+        top: How many items to list.
+        out (PATH): Write to a .json, .jsonl, .csv or .parquet.
+        ratings (PATH): A table of ratings; for a run: where its ratings are now.
+        history (PATH): One person's ratings: item, rating.
+        items (PATH): A newer table of items, for new ones.
+        exclude: Items not to list: with commas, or a file of them.
+        only: Items or features to list alone, such as 'genre: War'.
     """
     ConfigError.unless(top >= 1, "--top", top, "at least 1")
     known = out is None or Path(out).suffix in _SUFFIXES
     ConfigError.unless(known, "--out", out, f"a path that ends in {', '.join(_SUFFIXES)}")
-    for one, other in (("user", everybody), ("history", ratings), ("history", user or everybody)):
-        if other and (user if one == "user" else history):
-            raise ConfigError(f"--{one} and what says whose ratings exclude each other")
-    users = list(dict.fromkeys(user or []))
+    if (user and everybody) or (history and (ratings or user or everybody)):
+        one = "history" if history else "user"
+        raise ConfigError(f"--{one} and what says whose ratings exclude each other")
     model, frame = _opened(source, ratings, data_dir)
-    if items is not None:
-        model = model.with_items(items)
+    model = model if items is None else model.with_items(items)
     how: dict[str, Any] = {"top": top, "exclude": _named(exclude)}
     how["only"] = None if only is None else _named(only)
     if history is not None:
         rows = model.recommend(_history(Path(history)), **how)
-        show_lists(model, iter([(None, rows)]), out, as_json, alone=True)
-    elif frame is not None:
-        everybody = everybody or len(np.unique(frame["user"])) == 1
-        if not users and not everybody:
+        return _listed(model, iter([(None, rows)]), out, alone=True)
+    if frame is not None:
+        if not user and not everybody and len(np.unique(frame["user"])) != 1:
             raise ConfigError("whom to recommend to? Give '--user' LABEL, or --all")
-        lists = model.recommend_many(_of_users(frame, users) if users else frame, **how)
-        show_lists(model, lists, out, as_json, alone=len(users) == 1)
-    elif users or everybody:
+        lists = model.recommend_many(_of_users(frame, user) if user else frame, **how)
+        return _listed(model, lists, out, alone=len(set(user or [])) == 1)
+    if user or everybody:
         raise ConfigError("a model file has no users: give their ratings, with --ratings PATH")
-    elif sys.stdin is None or sys.stdin.isatty():
+    if sys.stdin is None or sys.stdin.isatty():
         raise ConfigError(
             "whose list? Give --history PATH, or --ratings PATH with --all or --user LABEL, or "
             'JSON lines on standard input, such as {"history": {"42": 5}}'
         )
-    else:
-        for line in _asked(sys.stdin):
-            rows = model.recommend(line.get("history") or {}, **how)
-            say(json.dumps({"user": line.get("user"), "items": _items(rows)}, allow_nan=False))
+    for line in _asked(sys.stdin):
+        rows = model.recommend(line.get("history") or {}, **how)
+        say(json.dumps({"user": line.get("user"), "items": _items(rows)}, allow_nan=False))
+    return None
 
 
 def _opened(
@@ -126,9 +107,8 @@ def _opened(
     """Return a model, and the ratings of people in it or in a table, if there are any."""
     if Path(source).is_file():
         model = load_model(source)
-        if ratings is None:
-            return model, None
-        return model, _table(model, ratings.removeprefix("csv:").removeprefix("parquet:"))
+        path = (ratings or "").removeprefix("csv:").removeprefix("parquet:")
+        return model, _table(model, path) if path else None
     home = Path(source) / "client.toml"
     if home.is_file():
         for flag, value in (("--ratings", ratings), ("--data-dir", data_dir)):
@@ -142,55 +122,56 @@ def _opened(
     return model, histories_of(own)
 
 
+@command()
 def predict(
-    folder: Folder,
-    user: Annotated[str, typer.Option("--client", "--user", help="Label of a user in the data.")],
-    item: Annotated[str, typer.Option(help="Label of an item in the data.")],
-    ratings: MovedRatings = None,
-    data_dir: DataDir = None,
-    as_json: Json = False,
-) -> None:
+    folder: str, *, user: str, item: str, ratings: str | None = None, data_dir: str | None = None
+) -> Answer:
     """Predict the rating that a user would give an item, on the scale of the data.
 
     Example: `bgtplanner predict runs/first --client 7 --item 42`
+
+    Options:
+        folder (FOLDER): The folder of a finished run.
+        user: Label of a user in the data.
+        item: Label of an item in the data.
+        ratings (PATH): Where the ratings of the run are now.
     """
     result = _load(folder, ratings, data_dir)
     value, model = result.predict(user, item), result.model
     titles = dict(zip(map(str, model.items), model.titles or (), strict=False))
     title = titles.get(item)
     content = {"client": user, "item": item, "title": title, "predicted": value}
-    answer(as_json, content, f"{value:.3f}" + (f"  {title}" if title else ""))
+    return Answer(content, [f"{value:.3f}  {title or ''}".rstrip()])
 
 
+@command()
 def export(
-    folder: Folder,
-    out: Annotated[str, typer.Option(metavar="PATH", help="The model file to write.")],
-    ratings: MovedRatings = None,
-    data_dir: DataDir = None,
-    as_json: Json = False,
-) -> None:
+    folder: str, *, out: str, ratings: str | None = None, data_dir: str | None = None
+) -> Answer:
     """Write the model of a finished run as a file; one of 0.2 needs the run's ratings.
 
     Such a model protects nobody, since the noise of a run comes from a seed; `train` makes one
     that may be published.
 
     Example: `bgtplanner export runs/first --out first.model`
+
+    Options:
+        folder (FOLDER): The folder of a finished run.
+        out (PATH): The model file to write.
+        ratings (PATH): Where the ratings of the run are now.
     """
-    need_path("--out", out)
     if Path(out).exists():
         raise RunFolderError(f"--out {out}: exists; name another file")
     made = _load(folder, ratings, data_dir).model
     made.save(out)
-    content = {"model": out, "verdict": made.verdict()._asdict(), "guarantee": made.guarantee}
-    answer(as_json, content, f"Model: {out}", *made.guarantee["sentences"])
+    return written(made, out, *made.guarantee["sentences"])
 
 
 def _load(folder: str, ratings: str | None, data_dir: str | None) -> Result:
     """Return the result of a finished run."""
-    need_simulator()
+    need("sim")
     from bgtplanner.runs.run import load
 
-    need_path("FOLDER", folder, "a run folder")
     return load(folder, ratings=ratings, data_dir=data_dir)
 
 
@@ -269,30 +250,22 @@ def _items(rows: list[Recommended]) -> list[dict[str, Any]]:
     return [{name: of for name, of in row._asdict().items() if name != "user"} for row in rows]
 
 
-def show_lists(
-    model: Model,
-    lists: Iterator[tuple[Any, list[Recommended]]],
-    out: str | None,
-    as_json: bool,
-    *,
-    alone: bool,
-) -> None:
-    """Print lists, or write them to a file, and say what they rest on."""
+def _listed(model: Model, lists: Lists, out: str | None, *, alone: bool) -> Answer:
+    """Return lists, or write them to a file, with what they rest on."""
     note = model.verdict().headline
     if out is not None:
         number = _written(Path(out), lists)
-        content = {"out": out, "users": number, "note": note}
-        answer(as_json, content, f"Lists of {number:,} users: {out}", note)
-    elif as_json:
-        found = [{"user": user, "items": _items(rows)} for user, rows in lists]
-        answer(True, found[0] | {"note": note} if alone else {"users": found, "note": note})
-    else:
-        for user, rows in lists:
-            say(*([] if alone else [f"{user}:"]), *table_of(rows))
-        say(note)
+        said = f"Lists of {number:,} users: {out}"
+        return Answer({"out": out, "users": number, "note": note}, [said, note])
+    found, lines = [], list[str]()
+    for user, rows in lists:
+        found.append({"user": user, "items": _items(rows)})
+        lines += [f"{user}:"] * (not alone) + _table_of(rows)
+    content = found[0] if alone else {"users": found}
+    return Answer(content | {"note": note}, [*lines, note])
 
 
-def _written(path: Path, lists: Iterator[tuple[Any, list[Recommended]]]) -> int:
+def _written(path: Path, lists: Lists) -> int:
     """Write lists to a file, whole or not at all; return of how many people they are."""
     number = 0
     try:
@@ -304,26 +277,23 @@ def _written(path: Path, lists: Iterator[tuple[Any, list[Recommended]]]) -> int:
                 rows = [row._asdict() for _, lines in lists for row in lines]
                 parquet.write_table(pa.Table.from_pylist(rows), file)
                 return len({row["user"] for row in rows})
-            for user, lines in lists:
-                number += 1
-                if path.suffix == ".csv":
-                    file.write(_csv_lines(lines, header=number == 1))
+            for number, (user, lines) in enumerate(lists, start=1):
+                text = json.dumps({"user": user, "items": _items(lines)}, allow_nan=False)
+                if path.suffix == ".json":
+                    text = ("[" if number == 1 else ",\n") + text
+                elif path.suffix == ".jsonl":
+                    text += "\n"
                 else:
-                    text = json.dumps({"user": user, "items": _items(lines)}, allow_nan=False)
-                    start = "" if path.suffix == ".jsonl" else "[" if number == 1 else ",\n"
-                    file.write(f"{start}{text}{chr(10) * (path.suffix == '.jsonl')}".encode())
+                    text = csv_text(Recommended._fields, [row._asdict() for row in lines])
+                    text = text if number == 1 else text.partition("\n")[2]
+                file.write(text.encode())
             file.write(b"]\n" if path.suffix == ".json" and number else b"")
     except OSError as error:
         raise StorageError.of(f"--out {path}", error, "choose another with --out") from error
     return number
 
 
-def _csv_lines(lines: list[Recommended], *, header: bool) -> bytes:
-    text = csv_text(Recommended._fields, [row._asdict() for row in lines])
-    return (text if header else text.partition("\n")[2]).encode()
-
-
-def table_of(rows: list[Recommended]) -> list[str]:
+def _table_of(rows: list[Recommended]) -> list[str]:
     """Return the lines of one list; columns that no row has are left out."""
     titled = any(row.title for row in rows)
     label = max([len(str(row.item)) for row in rows], default=0) if titled else 20
@@ -332,7 +302,81 @@ def table_of(rows: list[Recommended]) -> list[str]:
     for row in rows:
         title = row.title or ""
         title = title if len(title) <= _WIDEST else f"{title[: _WIDEST - 1]}…"
+        title = f" {title:<{wide}}" if titled else ""
         predicted = "" if row.predicted is None else f" {row.predicted:.2f}"
-        line = f"{row.place:3d}  {row.item!s:<{label}}" + (f" {title:<{wide}}" if titled else "")
-        lines.append(f"{line}{predicted}  {row.reason or ''}".rstrip())
+        line = f"{row.place:3d}  {row.item!s:<{label}}{title}{predicted}  {row.reason or ''}"
+        lines.append(line.rstrip())
     return lines
+
+
+model_app = typer.Typer(
+    no_args_is_help=True,
+    help="Look at model files.\n\nExample: `bgtplanner model show films.model`",
+)
+
+
+@model_app.command("show")
+@command()
+def model_show(path: str) -> Answer:
+    """Show what a model file holds, what it promises, and what its lists are worth.
+
+    Example: `bgtplanner model show films.model`
+
+    Options:
+        path: A model file.
+    """
+    model = load_model(path)
+    content = {
+        "model": model.ranker, "items": len(model.items), "features": len(model.names),
+        "scale": None if model.implicit else [model.low, model.high],
+        "verdict": model.verdict()._asdict(), "guarantee": model.guarantee,
+        "training": model.training,
+    }  # fmt: skip
+    what = "clicks" if model.implicit else f"ratings from {model.low:g} to {model.high:g}"
+    said = f"{path}: {model.ranker}, {len(model.items):,} items, {what}"
+    return Answer(content, [said, *worth(model)])
+
+
+@model_app.command("diff")
+@command()
+def model_diff(old: str, new: str) -> Answer:
+    """Say what changed from one model to another, in words and numbers.
+
+    Example: `bgtplanner model diff spring.model summer.model`
+
+    Options:
+        old: A model file.
+        new: Another one.
+    """
+    found = differences(load_model(old), load_model(new))
+    return Answer(found, found["sentences"])
+
+
+@command()
+def report(folder: str, *, open_page: bool = False, live: bool = False, as_json: bool) -> None:
+    """Write the report of a run or a study: one page that also opens offline.
+
+    Example: `bgtplanner report runs/first --open`
+
+    With --live the page reloads itself until the run is finished, or you press Ctrl-C; a folder
+    that is not there yet is waited for. Each figure is an image that a browser can save.
+
+    Options:
+        folder (FOLDER): Folder of a run, a comparison or a sweep.
+        open_page: Open the page in a browser.
+        live: Write the page again and again while a run goes on.
+    """
+    need("sim")
+    from bgtplanner.report.page import follow, write_report
+
+    def written(page: Path) -> None:
+        show(Answer({"report": str(page)}, [f"Report: {page}"]), as_json=as_json)
+        if open_page:
+            typer.launch(str(page))
+
+    if live and not Path(folder).exists():
+        say(f"waiting for {folder}", err=True)
+    if live:
+        follow(Path(folder), written)
+    else:
+        written(write_report(Path(folder)))

@@ -1,4 +1,4 @@
-"""Commands that train a model: `run` starts a run, `resume` continues one."""
+"""Commands that train: `train`; `run` and `resume`, which evaluate as well; `compare`, `sweep`."""
 
 from __future__ import annotations
 
@@ -7,109 +7,132 @@ import os
 import shlex
 import shutil
 import sys
+import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from bgtplanner.commands.options import (
-    Json,
-    Preset,
-    Quiet,
-    answer,
-    need_path,
-    need_simulator,
-    print_json,
-    say,
-    settings_options,
-)
+from bgtplanner.commands.options import Answer, command, need
 from bgtplanner.errors import ConfigError, MissingExtraError
-from bgtplanner.report.terminal import Screen
-from bgtplanner.runs.settings import FLAGS
+from bgtplanner.report.terminal import RunProgress, Screen, StudyProgress, TrainingProgress
+from bgtplanner.runs.settings import FLAGS, TRAINING
 
 if TYPE_CHECKING:
-    from bgtplanner.report.terminal import RunProgress
+    from bgtplanner.published.model import Model
     from bgtplanner.runs.result import Result
 
-Verbose = Annotated[
-    bool,
-    typer.Option(
-        "--verbose", "-v", help="Print a line for every round, and all details at the end."
-    ),
-]
+
+@command(
+    *("data.items", "data.scale", "model.name", "privacy.epsilon", "privacy.delta"),
+    "federation.rounds",
+    usual=TRAINING,
+)
+def train(
+    *, settings: dict[str, Any], ratings: str, out: str, clicks: bool = False,
+    assume_public: str | None = None, ledger: str = "auto", overwrite: bool = False,
+    seed: int | None = None, as_json: bool, quiet: bool = False,
+) -> Answer:  # fmt: skip
+    """Train on all ratings, nothing held out, and write a model that may be published.
+
+    Whoever has the file and a history, anybody's, gets a list: `bgtplanner recommend`. Ctrl-C
+    stops after the current round; the same command goes on from there.
+
+    Example: `bgtplanner train --ratings ratings.csv --items items.csv --scale 1:5 --out my.model`
+
+    Options:
+        ratings (PATH): Table of all ratings, or the name of a data set.
+        out (PATH): The model file to write.
+        clicks: There are no ratings, only clicks.
+        assume_public: What may be read off the ratings: catalogue, scale, or both.
+        ledger (PATH): File that counts what is spent; auto: by the ratings; or none.
+        overwrite: Replace the model file; what was spent stays spent.
+        seed: Repeatable noise: the model is then not private.
+    """
+    need("sim")
+    from bgtplanner.runs.train import train as trained
+
+    assumed: Any = [of.strip() for of in (assume_public or "").split(",") if of.strip()]
+    view = TrainingProgress(Screen(stderr=as_json), -1 if quiet or as_json else 0)
+    with contextlib.closing(view):
+        made = trained(
+            ratings, clicks=clicks, assume_public=assumed, out=out, overwrite=overwrite, seed=seed,
+            ledger=None if ledger == "none" else ledger, settings=settings, progress=view,
+        )  # fmt: skip
+    return written(made, out, *([] if quiet else worth(made)))
 
 
-@settings_options(*FLAGS)
+def worth(model: Model) -> list[str]:
+    """Return what lists of a model are worth and what it promises, in lines of a terminal."""
+    said = [str(model.verdict()), *model.guarantee.get("sentences", [])]
+    return [line for text in said for line in textwrap.wrap(text, 79)]
+
+
+def written(model: Model, out: str, *lines: str) -> Answer:
+    """Return what is said of a model that was written to a file."""
+    content = {"verdict": model.verdict()._asdict(), "guarantee": model.guarantee}
+    return Answer({"model": out} | content, [f"Model: {out}", *lines])
+
+
+@command(*FLAGS)
 def run(
-    settings: dict[str, Any],
-    preset: Preset = None,
-    config: Annotated[
-        str | None, typer.Option(metavar="PATH", help="TOML file; flags override it.")
-    ] = None,
-    out: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", help="Run folder.", show_default="runs/DATASET-TIME"),
-    ] = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace the run in that folder.")] = False,
-    show_config: Annotated[bool, typer.Option(help="Print the settings and exit.")] = False,
-    as_json: Json = False,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
-) -> None:
+    *, settings: dict[str, Any], preset: str | None = None, config: str | None = None,
+    out: str | None = None, overwrite: bool = False, show_config: bool = False,
+    as_json: bool, verbose: bool = False, quiet: bool = False,
+) -> Answer:  # fmt: skip
     """Train a federated recommender; without arguments, on the embedded demo data.
 
     Example: `bgtplanner run --dataset ml-100k --rounds 100 --out runs/first`
 
     Ctrl-C stops it after the current round; `bgtplanner resume FOLDER` continues it.
+
+    Options:
+        config (PATH): TOML file; flags override it.
+        out (PATH): Run folder; by default runs/DATASET-TIME.
+        overwrite: Replace the run in that folder.
+        show_config: Print the settings and exit.
     """
-    need_simulator()
+    need("sim")
     from bgtplanner.runs.config import load_config, to_toml
     from bgtplanner.runs.run import execute
 
-    need_path("--config", config)
-    need_path("--out", out)
     chosen = load_config(preset=preset, file=config, settings=settings)
     if show_config:
         lines = to_toml(chosen).removesuffix("\n").split("\n")
-        answer(as_json, chosen.model_dump(mode="json"), *lines)
-        return
-    view = _view(as_json, verbose, quiet)
-    _need_device()
+        return Answer(chosen.model_dump(mode="json"), lines)
     folder = new_folder(chosen.data.dataset) if out is None else Path(out)
-    with contextlib.closing(view):
+    with contextlib.closing(_view(as_json, verbose, quiet)) as view:
         result = execute(chosen, out=folder, overwrite=overwrite, observer=view)
-    _show_result(result, as_json, view)
+    return _ended(result, quiet or as_json)
 
 
+@command()
 def resume(
-    folder: Annotated[str, typer.Argument(help="The folder of a run that was interrupted.")],
-    trust_code: Annotated[
-        bool, typer.Option("--trust-code", help="Run the code that the folder names.")
-    ] = False,
-    as_json: Json = False,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
-) -> None:
+    folder: str, *, trust_code: bool = False, as_json: bool, verbose: bool = False,
+    quiet: bool = False,
+) -> Answer:  # fmt: skip
     """Continue an interrupted run; it ends exactly as if it had not been interrupted.
 
     Example: `bgtplanner resume runs/first`
+
+    Options:
+        folder (FOLDER): The folder of a run that was interrupted.
+        trust_code: Run the code that the folder names.
     """
-    need_simulator()
+    need("sim")
     from bgtplanner.runs.run import resume as go_on
 
-    need_path("FOLDER", folder, "a run folder")
-    view = _view(as_json, verbose, quiet)
-    _need_device()
-    with contextlib.closing(view):
+    with contextlib.closing(_view(as_json, verbose, quiet)) as view:
         result = go_on(folder, trust_code=trust_code, observer=view)
-    _show_result(result, as_json, view)
+    return _ended(result, quiet or as_json)
 
 
-def _need_device() -> None:
-    """Start JAX here, where a failure can be reported in one line."""
+def _view(as_json: bool, verbose: bool, quiet: bool) -> RunProgress:
+    """Start JAX, where a failure can be reported in one line; return who shows the run."""
     import jax
 
+    if verbose and quiet:
+        raise ConfigError("--verbose and --quiet exclude each other; give one of them")
     try:
         jax.devices()
     except Exception as error:  # JAX raises assertion errors, too
@@ -118,6 +141,8 @@ def _need_device() -> None:
             f"JAX_PLATFORMS = {chosen!r}: JAX finds no such device; unset it, or install a JAX "
             "that supports it"
         ) from error
+    level = -1 if quiet or (as_json and not verbose) else 1 if verbose else 0
+    return RunProgress(Screen(stderr=as_json), level)
 
 
 def new_folder(dataset: str) -> Path:
@@ -128,38 +153,131 @@ def new_folder(dataset: str) -> Path:
     return Path("runs") / name.lstrip("-.")
 
 
-def _view(as_json: bool, verbose: bool, quiet: bool) -> RunProgress:
-    from bgtplanner.report.terminal import RunProgress
+def _ended(result: Result, quiet: bool) -> Answer:
+    """Write the report of a finished run, and return where it is and what to type next."""
+    from bgtplanner.report.page import write_report
 
-    if verbose and quiet:
-        raise ConfigError("--verbose and --quiet exclude each other; give one of them")
-    level = -1 if quiet or (as_json and not verbose) else 1 if verbose else 0
-    return RunProgress(Screen(stderr=as_json), level)
-
-
-def _show_result(result: Result, as_json: bool, view: RunProgress) -> None:
-    if as_json:
-        print_json(dict(result.summary))
-    elif view.verbosity < 0:
-        say(str(result.folder))
-    elif result.folder is not None:
-        from bgtplanner.report.page import write_report
-
-        try:
-            page = write_report(result.folder)
-            say(f"Report: {page}")
-        except MissingExtraError as error:
-            say(f"Results: {result.folder}/summary.json ({error})")
-        user, data = result.ratings.user_labels.min(), result.config.data.dataset
-        words = (_called(), "recommend", str(result.folder), "--user", str(user))
-        say(f"Next: {shlex.join(words)}")
-        whole = (_called(), "train", "--ratings", data, "--out", "my.model")
-        say(f"For a model of all ratings: {shlex.join(whole)}")
+    if quiet or result.folder is None:
+        return Answer(dict(result.summary), [str(result.folder)])
+    try:
+        lines = [f"Report: {write_report(result.folder)}"]
+    except MissingExtraError as error:
+        lines = [f"Results: {result.folder}/summary.json ({error})"]
+    user, data = result.ratings.user_labels.min(), result.config.data.dataset
+    words = ("recommend", str(result.folder), "--user", str(user))
+    lines.append(f"Next: {shlex.join((_called(), *words))}")
+    whole = ("train", "--ratings", data, "--out", "my.model")
+    lines.append(f"For a model of all ratings: {shlex.join((_called(), *whole))}")
+    return Answer(dict(result.summary), lines)
 
 
 def _called() -> str:
     """What to type for this program: its path if the shell would not find it by its name."""
     script = Path(sys.argv[0])
-    if script.name != "bgtplanner" or shutil.which("bgtplanner") or not script.exists():
-        return "bgtplanner"
-    return str(script)
+    found = script.name != "bgtplanner" or shutil.which("bgtplanner") or not script.exists()
+    return "bgtplanner" if found else str(script)
+
+
+Several = list[str] | None
+
+
+@command(
+    *("privacy.epsilon", "privacy.trust", "privacy.neighbours", "federation.rounds"),
+    *("planning.objective", "planning.traffic", "data.data_dir", "data.items"),
+)
+def compare(
+    *, dataset: Several = None, mechanism: Several = None, policy: Several = None,
+    seeds: str | None = None, baseline: str | None = None, preset: str | None = None,
+    out: str | None = None, jobs: int = 1, settings: dict[str, Any],
+    as_json: bool, quiet: bool = False,
+) -> Answer:  # fmt: skip
+    """Compare policies: every data set x mechanism x policy x seed, in one table.
+
+    Example: `bgtplanner compare --policy bgt,uniform,unlimited --seeds 0-4 --out runs/first`
+
+    `--dataset`, `--mechanism` and `--policy` may be repeated, or be lists with commas. Ctrl-C
+    stops after the current rounds; `bgtplanner compare --out DIR` continues. Finished cells are
+    never run again, so you can add seeds, policies or data sets to a folder later.
+
+    Options:
+        seeds: Seeds, such as 0-4 or 0,1,2.
+        baseline: Policy that the others are compared with.
+        out (DIR): Folder; by default runs/compare-TIME.
+        jobs: How many cells to run at a time.
+    """
+    asked = {"baseline": baseline, "preset": preset, "variations": ()}
+    asked |= _axes(dataset, mechanism, policy, seeds)
+    return _carried_out("compare", asked, settings, out, jobs, as_json=as_json, quiet=quiet)
+
+
+@command("planning.objective", "planning.traffic", "data.data_dir", "data.items")
+def sweep(
+    *, vary: Several = None, dataset: Several = None, mechanism: Several = None,
+    policy: Several = None, seeds: str | None = None, preset: str | None = None,
+    out: str | None = None, jobs: int = 1, settings: dict[str, Any],
+    as_json: bool, quiet: bool = False,
+) -> Answer:  # fmt: skip
+    """Vary settings: every combination of their values x data set x mechanism x policy x seed.
+
+    Example: `bgtplanner sweep --vary privacy.epsilon=5,10,20 --policy bgt,uniform --out runs/eps`
+
+    `--vary` may be repeated. Ctrl-C stops after the current rounds; `bgtplanner sweep --out DIR`
+    continues. Finished cells are never run again, so you can add values later.
+
+    Options:
+        vary (SECTION.KEY=V1,V2,...): A config key and its values.
+        seeds: Seeds, such as 0-4 or 0,1,2.
+        out (DIR): Folder; by default runs/sweep-TIME.
+        jobs: How many cells to run at a time.
+    """
+    asked = {"preset": preset} | _axes(dataset, mechanism, policy, seeds)
+    if vary:
+        from bgtplanner.runs.study import parse_grid
+
+        asked["variations"] = (parse_grid(vary),)
+    return _carried_out("sweep", asked, settings, out, jobs, as_json=as_json, quiet=quiet)
+
+
+def _axes(datasets: Several, mechanisms: Several, policies: Several, seeds: str | None) -> Any:
+    """Return what a study is a product of, as far as it was given; a path may contain commas."""
+    need("sim")
+    from bgtplanner.runs.study import parse_seeds
+
+    found: dict[str, Any] = {"seeds": None if seeds is None else parse_seeds(seeds)}
+    for axis, flag, given in (
+        ("datasets", "--dataset", datasets),
+        ("mechanisms", "--mechanism", mechanisms),
+        ("policies", "--policy", policies),
+    ):
+        names: list[str] = []
+        for text in given or []:
+            whole = text.startswith(("csv:", "parquet:"))
+            names += [text] if whole else map(str.strip, text.split(","))
+        ConfigError.unless(all(names), flag, ",".join(given or []), "names")
+        found[axis] = tuple(dict.fromkeys(names)) or None
+    return found
+
+
+def _carried_out(
+    command: str, asked: dict[str, Any], settings: dict[str, Any], out: str | None, jobs: int,
+    *, as_json: bool, quiet: bool,
+) -> Answer:  # fmt: skip
+    """Run the cells that are not finished, write the tables, and return them."""
+    from bgtplanner.runs.statistics import summed_up, tables_of, write_tables
+    from bgtplanner.runs.study import Study, run_study
+
+    folder = new_folder(command) if out is None else Path(out)
+    before = Study.read(folder) or (Study(policies=("bgt",)) if command == "sweep" else Study())
+    named = {name: value for name, value in asked.items() if value is not None}
+    study = replace(before, **named, settings={**before.settings, **settings})
+    if command != study.command:
+        raise ConfigError("--vary: expected SECTION.KEY=V1,V2,...")
+    view = StudyProgress(Screen(stderr=as_json), -1 if quiet or as_json else 0)
+    with contextlib.closing(view):
+        found = summed_up(study, run_study(study, folder, jobs=jobs, progress=view))
+    write_tables(found, folder)
+    lines = [part for table in tables_of(found, planned=True) for part in (table, "")]
+    lines += [f"failed: {of.cell.name}: {of.error or ''}" for of in found.failed]
+    lines.append(f"Tables: {shlex.quote(str(folder))}/{study.kind}.csv, .json")
+    lines.append(f"To see it as a page: bgtplanner report {shlex.quote(str(folder))} --open")
+    return Answer(found.as_json(), lines, code=1 if found.failed else 0)

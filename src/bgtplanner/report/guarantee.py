@@ -56,15 +56,19 @@ def not_covered(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _relation(summary: Mapping[str, Any]) -> list[str]:
-    """Return what epsilon is about, and how large it is about the other relation, if known."""
+    """Return what epsilon means, and how large it is about the other relation, if known."""
     neighbours, other = summary.get("neighbours"), summary.get("epsilon_other_reading")
-    if not neighbours:
+    if not neighbours or not _adds_up(summary) or summary["unit"] != "client":
         return []
-    said = f"Epsilon {summary['epsilon']:g} bounds what can be told if {_ABOUT[neighbours]} "
+    said = (
+        f"Epsilon {summary['epsilon']:g} limits what can be told: if {_ABOUT[neighbours]} "
+        f"({neighbours}), whatever is seen becomes at most e^{summary['epsilon']:g} times as "
+        "likely, plus delta"
+    )
     if other is None:
-        return [f"{said}({neighbours})."]
+        return [f"{said}."]
     (name,) = _ABOUT.keys() - {neighbours}
-    return [f"{said}({neighbours}); if {_ABOUT[name]} ({name}), it is {rounded_up(other)}."]
+    return [f"{said}; if {_ABOUT[name]} ({name}), epsilon is {rounded_up(other)}."]
 
 
 def shared_noise(summary: Mapping[str, Any]) -> list[str]:
@@ -120,6 +124,7 @@ def guarantee(summary: Mapping[str, Any], *, short: bool = False) -> list[str]:
         seen = f"against a server that sees {seen}"
         if short:
             return [f"{promise}, {seen}{drawn}. {spent}", *not_covered(summary)]
+        seen += " (secure aggregation, secagg)" * (summary["trust"] == "secagg")
         promise = f"{promise}, over the whole run, {seen} ({rule}){drawn}."
         return [promise, *rest, spent, "Who takes part, and when, is not hidden."]
     if summary["unit"] == "row":

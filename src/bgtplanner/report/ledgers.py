@@ -1,4 +1,4 @@
-"""Budgets and ledgers on a terminal of 80 columns."""
+"""Budgets and ledgers on a terminal of 80 columns: lines and tables."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 from bgtplanner.privacy.accountants import both_readings, from_ticks
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.report.terminal import print_table
 from bgtplanner.text import Table
 
 
-def quotes_view(console: Console, rounds: int, quotes: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print the noise of a round under every accountant, and what it amounts to."""
+def quotes_view(rounds: int, quotes: Mapping[str, Mapping[str, Any]]) -> list[str | Table]:
+    """Return the noise of a round under every accountant, and what it amounts to."""
     keys = ("noise_multiplier", "charge", "capacity", "epsilon", "epsilon_other_reading")
     heads = ["accountant", "noise", "charge", "capacity", "epsilon", "other"]
-    note = [
+    notes = [
         "noise: its scale over the sensitivity of a round, which is the clip",
         "  (replace-special: against nothing) or twice it (replace-one: another's data).",
         f"epsilon: of {rounds:,} rounds; other: under the other relation, at most.",
@@ -31,12 +29,11 @@ def quotes_view(console: Console, rounds: int, quotes: Mapping[str, Mapping[str,
         rows.append(("", [name + ("" if quote["sound"] else " (!)"), *texts]))
     if rows and len(rows[0][1]) > len(heads):
         heads += ["rounds", "epsilon"]
-        note.append("rounds, epsilon: how many rounds the budget pays for with your noise,")
-        note.append(f"and what {rounds:,} of them amount to.")
+        notes.append("rounds, epsilon: how many rounds the budget pays for with your noise,")
+        notes.append(f"and what {rounds:,} of them amount to.")
     if any(not quote["sound"] for quote in quotes.values()):
-        note.append("(!) promises nothing: what the authors booked, for comparison only.")
-    print_table(console, Table("", heads, rows))
-    console.print("\n".join(note), highlight=False, markup=False)
+        notes.append("(!) promises nothing: what the authors booked, for comparison only.")
+    return [Table("", heads, rows), *notes]
 
 
 def ledger_facts(ledger: Ledger) -> dict[str, Any]:
@@ -49,37 +46,28 @@ def ledger_facts(ledger: Ledger) -> dict[str, Any]:
         if not len(members):
             continue
         unknown = np.isnan(other[members]).any()
-        classes.append(
-            {
-                "epsilon": budget.epsilon,
-                "delta": budget.delta,
-                "clients": len(members),
-                "epsilon_other_reading": accountant.other_promise(budget, ledger.neighbours),
-                "capacity": accountant.capacity(budget),
-                "spent_most": float(from_ticks(spent[0, members].max())),
-                "left_least": float(left[members].min()),
-                "left_most": float(left[members].max()),
-                "epsilon_spent_median": float(np.median(epsilon[members])),
-                "epsilon_spent_most": float(epsilon[members].max()),
-                "epsilon_spent_other_reading": None if unknown else float(other[members].max()),
-                "exhausted": int((left[members] <= 0).sum()),
-            }
-        )
+        classes.append({
+            "epsilon": budget.epsilon, "delta": budget.delta, "clients": len(members),
+            "epsilon_other_reading": accountant.other_promise(budget, ledger.neighbours),
+            "capacity": accountant.capacity(budget),
+            "spent_most": float(from_ticks(spent[0, members].max())),
+            "left_least": float(left[members].min()), "left_most": float(left[members].max()),
+            "epsilon_spent_median": float(np.median(epsilon[members])),
+            "epsilon_spent_most": float(epsilon[members].max()),
+            "epsilon_spent_other_reading": None if unknown else float(other[members].max()),
+            "exhausted": int((left[members] <= 0).sum()),
+        })  # fmt: skip
     return {
-        "rule": accountant.name,
-        "neighbours": ledger.neighbours,
-        "sound": accountant.sound,
-        "clients": len(ledger),
-        "head": str(ledger.head),
-        "unsettled": ledger.unsettled,
+        "rule": accountant.name, "neighbours": ledger.neighbours, "sound": accountant.sound,
+        "clients": len(ledger), "head": str(ledger.head), "unsettled": ledger.unsettled,
         "classes": classes,
-    }
+    }  # fmt: skip
 
 
-def ledger_view(console: Console, facts: Mapping[str, Any], history: list[dict[str, Any]]) -> None:
-    """Print what a ledger promises and has spent, class by class, and its latest rounds."""
+def ledger_view(facts: Mapping[str, Any], history: list[dict[str, Any]]) -> list[str | Table]:
+    """Return what a ledger promises and has spent, class by class, and its latest rounds."""
     promise = "promised" if facts["sound"] else "booked (no promise)"
-    lines = [
+    lines: list[str | Table] = [
         f"{facts['clients']:,} clients, accountant {facts['rule']}, head {facts['head'][:20]}…"
     ]
     for of in facts["classes"]:
@@ -94,7 +82,6 @@ def ledger_view(console: Console, facts: Mapping[str, Any], history: list[dict[s
         ]
     if facts["unsettled"]:
         lines.append(f"{facts['unsettled']} reservations were never settled; they count as spent")
-    console.print("\n".join(lines), highlight=False, markup=False)
     reserves = [entry for entry in history if entry["kind"] in ("reserve", "loss")]
     rows = []
     for entry in reserves[-10:]:
@@ -102,7 +89,6 @@ def ledger_view(console: Console, facts: Mapping[str, Any], history: list[dict[s
         cells = [entry["number"], name, entry.get("round", ""), entry.get("clients", "all")]
         cells += [f"{entry['charge_most']:.4g}", "yes" if entry.get("settled") else "no"]
         rows.append(("", [str(cell) for cell in cells]))
-    if rows:
-        title = f"the last {len(rows)} of {len(reserves)} reservations:"
-        columns = ["row", "run", "round", "clients", "charge", "settled"]
-        print_table(console, Table(title, columns, rows))
+    title = f"the last {len(rows)} of {len(reserves)} reservations:"
+    columns = ["row", "run", "round", "clients", "charge", "settled"]
+    return [*lines, Table(title, columns, rows)] if rows else lines

@@ -22,8 +22,10 @@ from bgtplanner.report.facts import Facts
 from bgtplanner.report.pictures import INK, Picture, as_file
 from bgtplanner.report.run import facts_of_result, read_facts
 from bgtplanner.report.study import facts_of_comparison, study_facts
+from bgtplanner.report.terminal import as_text
 from bgtplanner.runs.folder import RunFolder, write_whole
 from bgtplanner.runs.result import Result
+from bgtplanner.runs.statistics import Comparison, tables_of
 from bgtplanner.runs.study import Study
 from bgtplanner.text import visible
 
@@ -64,19 +66,15 @@ def _page(facts: Facts) -> str:
     script = _own_file("reload.js") if facts.state != "finished" else ""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return _template().render(
-        facts=facts,
-        image=functools.partial(image, ink=INK),
-        style=_own_file("style.css"),
-        script=script,
-        allowed=f"'sha256-{digest}'" if script else "'none'",
-    )
+        facts=facts, image=functools.partial(image, ink=INK), style=_own_file("style.css"),
+        script=script, allowed=f"'sha256-{digest}'" if script else "'none'",
+    )  # fmt: skip
 
 
 def image(picture: Picture, **how: Any) -> str:
     """Return the address of an image that holds the picture itself."""
-    return (
-        f"data:image/svg+xml;base64,{base64.b64encode(as_file(picture, **how).encode()).decode()}"
-    )
+    content = base64.b64encode(as_file(picture, **how).encode()).decode()
+    return f"data:image/svg+xml;base64,{content}"
 
 
 def as_html(shown: Any) -> str:
@@ -96,6 +94,11 @@ def as_html(shown: Any) -> str:
         drawn = [picture for section in facts.sections for picture in section.pictures][:1]
         parts += [f'<img alt="{text(of.alt)}" src="{image(of)}">' for of in drawn]
     return f"<div>{''.join(parts)}</div>"
+
+
+def as_tables(found: Comparison) -> str:
+    """Return what Python prints of a comparison: its tables of what was planned for."""
+    return as_text(tables_of(found, planned=True))
 
 
 def _state(folder: Path) -> str:
@@ -142,13 +145,9 @@ def _template() -> Template:
         return visible(value, keep="\n") if plain else value
 
     environment = Environment(
-        loader=PackageLoader("bgtplanner.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=shown,
-    )
+        loader=PackageLoader("bgtplanner.report"), undefined=StrictUndefined, finalize=shown,
+        autoescape=True, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
     return environment.get_template("page.html.j2")
 
 

@@ -32,7 +32,6 @@ _BESIDE: Mapping[str, Mapping[str, Any]] = {  # colour and dashes of the referen
     "features_alone": {"color": VERMILLION, "ls": (0, (5, 1, 1, 1, 1, 1))},
 }
 _MOST_CLASSES = 5
-_LEAST_GAIN = 0.05  # what an axis of gains covers at least
 _LOWEST, _HIGHEST = 0.8, 1.1  # what an axis of errors covers at least, in errors of clients alone
 _AROUND = (
     f"The axis does not start at zero. It always has room from {1 - _LOWEST:.0%} below a client "
@@ -83,15 +82,11 @@ def as_file(picture: Picture, ink: str = GREY) -> str:
 
     inked = ("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "text.color")
     style: dict[Any, Any] = dict.fromkeys(inked, ink) | {
-        "svg.fonttype": "none",  # text stays text
-        "svg.hashsalt": "bgtplanner",  # the same run gives the same file
+        "svg.fonttype": "none", "svg.hashsalt": "bgtplanner",  # the same run gives the same file
         "text.parse_math": False,  # a name between two dollar signs is not a formula
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.axisbelow": True,
-        "grid.alpha": 0.4,
-        "legend.frameon": False,
-    }
+        "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
+        "grid.alpha": 0.4, "legend.frameon": False,
+    }  # fmt: skip
     buffer, metadata = io.StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with mpl.rc_context(style):
         figure = Figure(figsize=picture.size, layout="constrained")
@@ -139,13 +134,11 @@ def quality(summary: Mapping[str, Any], name: str, values: Sequence[float], tota
     said = [] if served is None else [f"mean over all rounds, as served, {served:.4f}"]
     said += [f"{REFERENCES[key]} {value:.4f}" for key, value in beside.items()]
     return Picture(
-        name=name,
+        name=name, draw=draw, note=_AROUND if span is not None else "",
         title=f"{metric.label} on the held-out ratings ({metric.better} is better)",
         alt=f"{metric.label} by round: from {values[0]:.4f} to {values[-1]:.4f}; "
         f"{', '.join(said) or 'no references'}.",
-        draw=draw,
-        note=_AROUND if span is not None else "",
-    )
+    )  # fmt: skip
 
 
 def spent(total: int, taken: NDArray[np.float64], promised: Sequence[float]) -> Picture:
@@ -168,35 +161,9 @@ def spent(total: int, taken: NDArray[np.float64], promised: Sequence[float]) -> 
         f"{of:.1%} of ε {most:g}" for of, most in zip(taken[-1], promised, strict=True)
     )
     return Picture(
-        name="spent",
-        title="How much of the budget was spent, by round",
+        name="spent", draw=draw, title="How much of the budget was spent, by round",
         alt=f"Spent in the end: {ends}. {int((each > 0).sum())} of {len(each)} rounds were paid "
         f"for, the most expensive with {each.max():.1%} of the budget.",
-        draw=draw,
-        note="Shares of what a client may be charged; ε grows faster at first.",
-    )
-
-
-def forecast(total: int, planned: Mapping[int, float], came: Mapping[int, float]) -> Picture:
-    """Draw the gain over a client alone that was expected of each payment, and the actual one."""
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        # Dots, because a line would claim something about the rounds between payments.
-        label = "forecast, if the plan is followed"
-        axes.plot(list(planned), list(planned.values()), "o", ms=5, color=BLUE, label=label)
-        axes.plot(list(came), list(came.values()), color=GREEN, label="actual", zorder=1)
-        axes.plot([1, 1], [0, _LEAST_GAIN], alpha=0)
-        _by_round(axes, total, "error below a client alone")
-        axes.yaxis.set_major_formatter("{x:.0%}")
-        figure.legend(**ABOVE)
-
-    first, *_, last = [*planned.values()] * 2
-    end = f"{[*came.values()][-1]:.1%} came at the end" if came else "what came is not known"
-    return Picture(
-        name="forecast",
-        title="Why: the gain that was expected of each payment, and the actual one",
-        alt=f"Expected gain: {first:.1%} at first, {last:.1%} at the last payment; {end}.",
-        draw=draw,
-        note=f"The axis includes zero, a client alone, and at least {_LEAST_GAIN:.0%}.",
-    )
+        note="Shares of what a client may be charged; ε, which limits what can be told about a "
+        "client, grows faster at first.",
+    )  # fmt: skip

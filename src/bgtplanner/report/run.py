@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,10 @@ _HOW_LISTS = (
     "[0, 1]."
 )
 
+_SEEN = {"secagg": "secagg (the server sees sums only)", "local": "local (the server sees noise)"}
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True)
 class _Run:
     """What is known of a run: the contents of its folder."""
 
@@ -54,6 +56,9 @@ class _Run:
     def private(self) -> bool:
         """Whether there was a budget to spend."""
         return bool(self.summary.get("mechanism", "none") != "none" and self.rounds)
+
+
+Part = Callable[[_Run], Section | None]
 
 
 def read_facts(path: Path | str, *, state: str = "finished") -> Facts:
@@ -78,59 +83,44 @@ def read_facts(path: Path | str, *, state: str = "finished") -> Facts:
     if summary is None or not finished:
         summary = {"epsilon": config.privacy.epsilon, **(notes.get("facts") or {})}
         summary |= {key: of for key, of in identity_of(config).items() if key not in summary}
-    run = _Run(
-        summary=summary,
-        rounds=rounds,
-        config=config,
-        versions={"bgtplanner": notes.get("version", "unknown"), **(notes.get("versions") or {})},
-        deployed=deployed,
-        examples=folder.read("examples.json") if finished and not deployed else None,
-    )
+    versions = {"bgtplanner": notes.get("version", "unknown"), **(notes.get("versions") or {})}
+    examples = folder.read("examples.json") if finished and not deployed else None
+    run = _Run(summary, rounds, config, versions, deployed, examples)
     if finished:
-        return _finished(run)
+        return _facts(run, verdict.verdict(run.summary), _PARTS)
     done, total = len(rounds), config.federation.rounds
     error = f", RMSE {rounds[-1][ERROR]:.4f} so far" if run.scored else ""
     begun = "Stopped after round" if state == "stopped" else "Round"
-    lead = ["What is guaranteed is said when the run is done."] if run.private else []
-    if state == "stopped":
-        lead.append(f"Continue with: {folder.resume_command}")
-    sections = [Section("How good it is so far", pictures=_by_round(run)), _spending(run)]
-    return Facts(
-        kind="run",
-        about=_about(run),
-        headline=f"{begun} {done} of {total}{error}.",
-        lead=lead,
-        sections=[*filter(None, sections), _origin(run)],
-        state=state,
-        progress=(done, total),
-    )
+    said = [f"{begun} {done} of {total}{error}."]
+    said += ["What is guaranteed is said when the run is done."] if run.private else []
+    said += [f"Continue with: {folder.resume_command}"] if state == "stopped" else []
+    return _facts(run, said, (_so_far, _spending, _origin), state)
 
 
 def facts_of_result(result: Result) -> Facts:
     """Return the facts of a result."""
-    return _finished(_Run(summary=result.summary, rounds=result.rounds, config=result.config))
+    run = _Run(result.summary, result.rounds, result.config)
+    return _facts(run, verdict.verdict(run.summary), _PARTS)
 
 
-def _finished(run: _Run) -> Facts:
-    headline, *lead = verdict.verdict(run.summary)
-    sections = (part(run) for part in _PARTS)
-    return Facts(
-        kind="run",
-        about=_about(run),
-        headline=headline,
-        lead=lead,
-        sections=[section for section in sections if section is not None],
-        state="finished",
-        progress=(len(run.rounds), run.config.federation.rounds),
-    )
-
-
-def _about(run: _Run) -> str:
+def _facts(
+    run: _Run, said: Sequence[str], parts: Sequence[Part], state: str = "finished"
+) -> Facts:
+    """Return what is said of a run, beside what it is and the parts that there are."""
     summary, how = run.summary, "no privacy"
     if summary["mechanism"] != "none":
-        trust = f", trust {summary['trust']}" if summary.get("trust") else ""
-        how = f"{summary['mechanism']}{trust}"
-    return " · ".join([summary["dataset"], summary["model"], summary["policy"], how])
+        trust = summary.get("trust")
+        how = summary["mechanism"] + (f", trust {_SEEN[trust]}" if trust in _SEEN else "")
+    return Facts(
+        kind="run", state=state, headline=said[0], lead=said[1:],
+        about=" · ".join([summary["dataset"], summary["model"], summary["policy"], how]),
+        sections=[section for part in parts if (section := part(run)) is not None],
+        progress=(len(run.rounds), run.config.federation.rounds),
+    )  # fmt: skip
+
+
+def _so_far(run: _Run) -> Section:
+    return Section("How good it is so far", pictures=_by_round(run))
 
 
 def _by_round(run: _Run) -> list[pictures.Picture]:
@@ -174,12 +164,10 @@ def _guarantee(run: _Run) -> Section:
     """Say what is guaranteed and what is not."""
     lines = guarantee(run.summary)
     if run.private:
-        lines.append("The ledger enforces this: it refuses every charge that does not fit.")
-        lines.append(
-            "Every client also has a ledger of its own, which has the final say."
-            if run.deployed
-            else "This simulation protects no one, because its noise comes from a seed."
-        )
+        last = "This simulation protects no one, because its noise comes from a seed."
+        if run.deployed:
+            last = "Every client also has a ledger of its own, which has the final say."
+        lines += ["The ledger enforces this: it refuses every charge that does not fit.", last]
     heading = "What is guaranteed, and what is not"
     return Section(heading, lines, promise=is_sound(run.summary))
 
@@ -207,8 +195,7 @@ def _lists(run: _Run) -> Section | None:
     about = (
         "Items that the user has not rated, best first, with the rating that the model expects"
         f"{f' ({unit})' if unit else ''} and the reason. Users are evenly spread over all labels "
-        f"in their order: no rating chose them. They are shown because {because}; run.examples=0 "
-        "leaves them out. A server on real machines holds no ratings, so its report has no lists."
+        f"in their order, and are shown because {because}; run.examples=0 leaves them out."
     )
     return Section(heading, [*filter(None, [found.get("note")]), about], tables=tables)
 
@@ -238,9 +225,9 @@ def _who(run: _Run) -> Section | None:
         f"Error in the last round, {verdict.unit_of(run.summary) or 'RMSE'}, together and alone",
         ("clients with", "clients", "together", "alone", "gain", "95 %", "better off"),
         rows,
-        f"{said}The gain is how far the error is below that of the same clients alone, the "
-        "interval is over clients, and better off is the share of them with a lower error than "
-        f"alone. Groups of fewer than {FEWEST} clients are left out, and bounds are rounded.",
+        f"{said}The gain is how far the error is below that of the same clients alone, with an "
+        "interval over clients; better off are those with a lower error than alone. Groups of "
+        f"fewer than {FEWEST} clients are left out, and bounds are rounded.",
     )
     return Section("Who gains and who loses", tables=[table])
 
@@ -255,20 +242,26 @@ def _spending(run: _Run) -> Section | None:
     left = [record.get("left") or [] for record in run.rounds]
     if {len(share) for share in left} == {len(promise)}:
         drawn.append(pictures.spent(total, 1 - np.array(left), promise))
-    planned, came, alone = {}, {}, summary.get(f"{ERROR}_client_alone")
-    for step, record in enumerate(run.rounds, start=1):
-        forecast = (record.get("why") or {}).get("forecast")
-        if forecast and abs(forecast[0]) < 1e15:
-            planned[step] = forecast[0]
-        if alone and (error := record.get(ERROR)) is not None:
-            came[step] = 1 - error / alone
-    if planned:
-        drawn.append(pictures.forecast(total, planned, came))
-    said = (
+    said = [
         "The policy looks at what was released so far and decides what the round may cost; the "
         "ledger refuses whatever does not fit."
-    )
-    return Section("How the budget was spent, and why", [said], drawn)
+    ]
+    return Section("How the budget was spent, and why", [*said, *_forecast(run)], drawn)
+
+
+def _forecast(run: _Run) -> list[str]:
+    """Return by how much the planner's last forecast was off, if it made any."""
+    alone, error = run.summary.get(f"{ERROR}_client_alone"), run.rounds[-1].get(ERROR)
+    found = [(record.get("why") or {}).get("forecast") for record in run.rounds]
+    made = [(step, of[0]) for step, of in enumerate(found, start=1) if of and abs(of[0]) < 1e15]
+    if not made or not alone or error is None:
+        return []
+    step, expected, came = made[-1][0], round(100 * made[-1][1], 1), 100 - 100 * error / alone
+    off = f"{abs(round(came, 1) - expected):.1f} points {'less' if came < expected else 'more'}"
+    return [
+        f"In round {step}, the planner expected to end with an error {expected:.1f}% below that "
+        f"of a client alone; {came:.1f}% came, which is {off}."
+    ]
 
 
 def _origin(run: _Run) -> Section:

@@ -32,55 +32,59 @@ def facts_of_comparison(found: Comparison, state: str = "finished") -> Facts:
     if found.failed:
         failed = [f"{of.cell.name}: {of.error}" for of in found.failed]
         sections.append(Section("What failed", failed))
-    said = (
+    how = (
         "Intervals are Student's t at 95 % over seeds. To see the page of a single run, give the "
         "folder of its cell to bgtplanner report."
     )
     asked = json.dumps(asdict(study), indent=2)
     code = f"mkdir NEW && cp study.json NEW && bgtplanner {study.command} --out NEW"
-    sections.append(Section("How to reproduce it", [said], code=code, unfold=asked))
+    sections.append(Section("How to reproduce it", [how], code=code, unfold=asked))
     names = [", ".join(study.datasets), ", ".join(dict.fromkeys(study.policies))]
+    said = [f"{done} of {len(study.cells())} cells are finished."]
+    said += ["One seed says nothing about chance."] * (len(set(study.seeds)) < 2)
+    said += [f"{len(found.failed)} failed, for the reasons below."] * bool(found.failed)
     return Facts(
-        kind=study.kind,
-        about=" · ".join([*names, f"preset {study.preset}"]),
-        headline=_headline(found),
-        lead=_lead(found),
-        sections=sections,
-        state=state,
-        progress=(done, len(study.cells())),
-    )
+        kind=study.kind, state=state, headline=_headline(found), lead=said, sections=sections,
+        about=" · ".join([*names, f"preset {study.preset}"]), progress=(done, len(study.cells())),
+    )  # fmt: skip
 
 
 def _headline(found: Comparison) -> str:
-    """Return which policy has the lowest error, and where, or at which values of settings."""
-    groups: dict[str, list[tuple[float, Row]]] = {}
-    for row in found.rows:
-        value = row.figures[found.error]
-        if not row.reference and row.mechanism != "none" and value is not None:
-            groups.setdefault(row.group, []).append((value.mean, row))
-    best = {name: min(rows, key=lambda entry: entry[0]) for name, rows in groups.items()}
+    """Return which policy is better than the baseline, if that is not chance, and where."""
+    rows = [row for row in found.rows if not row.reference and row.mechanism != "none"]
+    known = [(value.mean, row) for row in rows if (value := row.figures[found.error]) is not None]
     if found.study.variations:
         keys = ", ".join(dict.fromkeys(key for grid in found.study.variations for key in grid))
-        if not best:
+        if not known:
             return f"Effect of {keys}: no cell is finished yet."
-        error, row = min(best.values(), key=lambda entry: entry[0])
+        error, row = min(known, key=lambda entry: entry[0])
         at = ", ".join(f"{key} = {in_words(value)}" for key, value in row.varied.items())
-        how = _error(found, row, error)
-        return f"Effect of {keys}: the lowest error, {how}, is that of {row.policy} at {at}."
-    contested = [name for name, rows in groups.items() if len(rows) > 1]
-    if not contested:
+        how = f"{_error(found, row, error)}, is that of {row.policy} at {at}"
+        return f"Effect of {keys}: the lowest mean error, {how}; its interval is in the tables."
+    groups: dict[str, list[tuple[float, Row]]] = {}
+    for row in found.differences:
+        value = row.figures[found.error]
+        if value is not None and row.policy != "unlimited":
+            better = value.half is not None and value.mean < -value.half
+            name = row.group
+            groups.setdefault(name, []).extend([(value.mean, row)] if better else [])
+    if not groups:
         count = len(found.outcomes)
         return f"{count} {'cell is' if count == 1 else 'cells are'} finished."
-    if len(contested) == 1:
-        error, row = best[contested[0]]
+    best = {name: min(of, key=lambda entry: entry[0])[1] for name, of in groups.items() if of}
+    against, places = found.study.against, next(iter(groups), "")
+    if not best:
+        return f"No policy has an error below that of {against} by more than could be chance."
+    if len(groups) > 1:
+        wins = Counter(row.policy for row in best.values()).most_common()
+        won = ", ".join(f"{name} in {number}" for name, number in wins)
         return (
-            f"{row.policy} has the lowest mean error of {len(groups[contested[0]])} policies on "
-            f"{contested[0]}: {_error(found, row, error)}."
+            f"Lower errors than {against}'s, and not by chance: {won} of {len(groups)} settings."
         )
-    wins = Counter(best[name][1].policy for name in contested).most_common()
-    others = ", ".join(f"{name} in {won}" for name, won in wins[1:])
-    (policy, times), rest = wins[0], f" ({others})" if others else ""
-    return f"{policy} has the lowest mean error in {times} of {len(contested)} settings{rest}."
+    policy = best[places].policy
+    error, row = next(of for of in known if of[1].policy == policy)
+    how = _error(found, row, error)
+    return f"{policy} has a lower error than {against} on {places}, and not by chance: {how}."
 
 
 def _error(found: Comparison, row: Row, error: float) -> str:
@@ -89,20 +93,3 @@ def _error(found: Comparison, row: Row, error: float) -> str:
     summary = next(runs, {})
     said = f"RMSE {error:.4f}{' as served' * found.error.endswith('_served')}"
     return f"{said} ({error_in_words(summary, error)})" if unit_of(summary) else said
-
-
-def _lead(found: Comparison) -> list[str]:
-    """Return how many cells are finished, which differences are certain, and what failed."""
-    said = [f"{len(found.outcomes)} of {len(found.study.cells())} cells are finished."]
-    if len(set(found.study.seeds)) < 2:
-        said.append("One seed says nothing about chance.")
-    values = [of.figures[found.error] for of in found.differences if of.policy != "unlimited"]
-    apart = [(of.mean, of.half) for of in values if of is not None and of.half is not None]
-    if apart and not found.study.variations:
-        better = sum(mean < -half for mean, half in apart)
-        worse = sum(mean > half for mean, half in apart)
-        said.append(
-            f"Of {len(apart)} differences from {found.study.against}, {better} are better and "
-            f"{worse} worse at 95 %; the rest could be chance."
-        )
-    return said + ([f"{len(found.failed)} failed, for the reasons below."] if found.failed else [])

@@ -5,10 +5,10 @@ Text from outside cannot set colours or erase lines here.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+import io
+from collections.abc import Iterable, Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -41,19 +41,6 @@ class Screen(Console):
         return super().render_str(visible(text, keep="\n"), **options)
 
 
-def words(*parts: str | tuple[str, str], keep: str = "") -> Text:
-    r"""Return a line of text from plain strings and from pairs of a string and its style.
-
-    Characters in `keep` are not escaped: pass ``\n`` for several lines.
-
-    Example:
-        >>> str(words(("[/]", "bold"), ": done"))
-        '[/]: done'
-    """
-    pairs = ((part, "") if isinstance(part, str) else part for part in parts)
-    return Text.assemble(*((visible(text, keep=keep), style) for text, style in pairs))
-
-
 def print_table(console: Console, table: Table, gap: int = 2) -> None:
     """Print a table in at most 80 columns: long headings are broken, long names cut.
 
@@ -62,26 +49,34 @@ def print_table(console: Console, table: Table, gap: int = 2) -> None:
     grid = Grid(box=None, pad_edge=False, header_style="bold", padding=(0, gap, 0, 0))
     for number, head in enumerate(table.columns):
         justify: Any = "right" if number else "left"
-        heading = words(head.replace("_", "_\n"), keep="\n")
+        heading = head.replace("_", "_\n")
         grid.add_column(heading, justify=justify, no_wrap=True, overflow="ellipsis")
     for group, rows in groupby(table.rows, key=lambda row: row[0]):
         if group:
-            grid.add_row(words((_cut(group, _WIDEST), "bold")))
+            grid.add_row(_cut(group, _WIDEST), style="bold")
         for _, (name, *cells) in rows:
             first = f"  {_cut(name, _WIDEST - 2)}" if group else name
-            style = "bold" if name == table.bold else ""
-            grid.add_row(words(first), *map(words, cells), style=style)
+            grid.add_row(first, *cells, style="bold" if name == table.bold else "")
     if table.title:
-        console.print(words((table.title, "italic")))
+        console.print(table.title, style="italic")
     console.print(grid)
     if table.note:
-        console.print(words((table.note, "dim italic")))
+        console.print(table.note, style="dim italic")
 
 
 def _cut(name: str, most: int) -> str:
     """Shorten a long name to its end, which says most: a file in a path, a class in a module."""
     name = visible(name)
     return name if len(name) <= most else f"…{name[1 - most :]}"
+
+
+def as_text(tables: Iterable[Table]) -> str:
+    """Return tables as they are printed on a terminal of 80 columns."""
+    screen = Screen(file=io.StringIO(), width=80, color_system=None)
+    for table in tables:
+        print_table(screen, table)
+        screen.print()
+    return str(cast(io.StringIO, screen.file).getvalue()).rstrip()
 
 
 def duration(seconds: float) -> str:
@@ -103,9 +98,9 @@ class _View:
         self.console, self.verbosity = console, verbosity
         self._live: Progress | None = None
 
-    def _say(self, *parts: str | tuple[str, str]) -> None:
+    def _say(self, text: str = "", style: str = "") -> None:
         if self.verbosity >= 0:
-            self.console.print(words(*parts), highlight=False)
+            self.console.print(text, style=style)
 
     def _open(self, total: int, done: int) -> None:
         """Show a live line on a terminal; elsewhere nothing."""
@@ -117,9 +112,12 @@ class _View:
             self._live.add_task("", total=total, completed=done)
             self._live.start()
 
-    def _show(self, state: str, done: int) -> None:
+    def _show(self, said: str, done: int, total: int = 0) -> None:
+        """Show how far it is: in the live line, or else in a line after every quarter of all."""
         if self._live is not None:
-            self._live.update(self._live.task_ids[0], description=state, completed=done)
+            self._live.update(self._live.task_ids[0], description=said, completed=done)
+        elif total and (self.verbosity > 0 or 4 * done // total != 4 * (done - 1) // total):
+            self._say(f"round {done}/{total}  {said}")
 
     def close(self) -> None:
         """Remove the live line, whatever happened."""
@@ -137,12 +135,10 @@ class RunProgress(_View):
 
     def started(self, config: Config, split: Split, first: int) -> None:
         """Print the data and the settings."""
-        self._first, self._preset, train = first, config.preset, split.train
-        self._begun = time.perf_counter()
+        self._preset, train = config.preset, split.train
         self._say(
-            (train.name, "bold"),
-            f": {train.n_clients:,} clients, {train.n_items:,} items, {len(train):,} ratings to "
-            f"train on, {len(split.test):,} held out",
+            f"{train.name}: {train.n_clients:,} clients, {train.n_items:,} items, {len(train):,} "
+            f"ratings to train on, {len(split.test):,} held out"
         )
         privacy, total = config.privacy, config.federation.rounds
         how = "no privacy (mechanism none)"
@@ -158,22 +154,14 @@ class RunProgress(_View):
     def round(self, record: Mapping[str, Any], total: int) -> None:
         """Move the bar, or print a line when one is due."""
         done = record["round"] + 1
-        steady = done - self._first - 1
-        if not steady:  # compilation is over: from here on the pace is steady
-            self._begun = time.perf_counter()
         said = "  ".join(
             f"{metric.label} {metric.in_words(record.get(name))}"
             for name, metric in shown(self._preset).items()
             if metric.sums
         )
-        if self._live is not None:
-            left = record.get("left") or []
-            self._show(said + (f"  budget left {max(left):.0%}" if left else ""), done)
-        elif self.verbosity > 0 or 4 * done // total != 4 * (done - 1) // total:
-            pace = (time.perf_counter() - self._begun) / max(steady, 1)
-            if steady and done < total:
-                said += f", about {duration(pace * (total - done))} left"
-            self._say(f"round {done}/{total}  {said}")
+        if self._live is not None and record.get("left"):
+            said += f"  budget left {max(record['left']):.0%}"
+        self._show(said, done, total)
 
     def finished(self, result: Result) -> None:
         """Print the results: on one screen, or with all details if they were wanted."""
@@ -189,11 +177,22 @@ class RunProgress(_View):
         # The most important lines come last: the gain, the guarantee, what was spent.
         headline, *rest = verdict.verdict(summary)
         took = f"{summary['rounds_run']} rounds in {summary['seconds_total']:.1f} s."
-        self._say((headline, "bold"), f" {' '.join([*rest, took])}")
+        self._say(headline, "bold")
+        self._say(" ".join([*rest, took]))
         if summary.get("planner_note") and (whole or verdict.nothing_learned(summary)):
             self._say(f"Planner {summary['planner_note']}.")
         for line in guarantee(summary, short=not whole):
             self._say(line)
+
+
+class TrainingProgress(_View):
+    """Shows how a training is going: as a live line on a terminal, else after every quarter."""
+
+    def __call__(self, done: int, total: int, spent: float) -> None:
+        """Say how far it is, and what is spent."""
+        if self._live is None:
+            self._open(total, done)
+        self._show(f"{spent:.0%} of the budget spent", done, total)
 
 
 class StudyProgress(_View):
@@ -206,11 +205,9 @@ class StudyProgress(_View):
             self._say(f"{total} cells{before}")
             self._open(total, done)
             return
-        said: list[str | tuple[str, str]] = [f"{done}/{total}  {outcome.cell.name}: "]
-        if outcome.summary is None:
-            said += [("failed", "red"), f": {outcome.error or ''}"]
-        else:
+        said = f"failed: {outcome.error or ''}"
+        if outcome.summary is not None:
             error = outcome.summary[verdict.planned_key(outcome.summary)]
-            said += [f"RMSE {error:.4f}, {duration(outcome.seconds)}"]
+            said = f"RMSE {error:.4f}, {duration(outcome.seconds)}"
         self._show("", done)
-        self._say(*said)
+        self._say(f"{done}/{total}  {outcome.cell.name}: {said}")

@@ -80,41 +80,65 @@ def nothing_learned(summary: Summary) -> bool:
 
 
 def verdict(summary: Summary) -> list[str]:
-    """Return the result of a finished run: the headline, then what has to be said right after."""
+    """Return the result of a finished run: the headline, then what has to be said right after.
+
+    The headline is about the lists, which are what people look at, if it is known how good they
+    are, and otherwise about the error of predicted ratings.
+    """
     if summary.get(f"{ERROR}_final") is None:
         return [
             f"{summary['clients']:,} clients learned together on their own machines. They did not "
             "report how good the model is: no budget was set aside for that."
         ]
-    error, label = summary[planned_key(summary)], METRICS[ERROR].label
     if nothing_learned(summary):
         return [
             "Nothing was learned from others.",
             "Each client is served as if it were alone, with an error of "
-            f"{in_words(summary, error)}.",
+            f"{in_words(summary, summary[planned_key(summary)])}.",
             f"What helps: {_what_helps(summary)}.",
         ]
-    served, lists = is_served(summary), _lists(summary)
-    alone = summary.get(f"{ERROR}_client_alone")
-    if served:
-        alone = summary.get(f"{ERROR}_client_alone_served") or alone
-    begun = f"Over {summary.get('rounds_run')} rounds of learning" if served else "Learning"
-    begun = f"{begun} together, {summary['clients']:,} clients"
-    if alone:
-        gain = f"{100 * abs(1 - error / alone):.1f}% {'lower' if error <= alone else 'higher'}"
-        both = f"{label} {error:.4f} against {alone:.4f}"
-        if unit_of(summary):
-            both = f"{on_the_scale(summary, error)} instead of {in_words(summary, alone)}"
-        how = f"{'were served' if served else 'end'} with an error {gain}"
-        said = [f"{begun} {how} than each could reach alone ({both})."]
-        said += [f"Their lists {'had' if served else 'have'} {lists}."] if lists else []
-    elif lists:
-        said = [f"{begun} {'were served' if served else 'get'} lists with {lists}."]
-    else:
+    served, lists, error = is_served(summary), _lists(summary), _error(summary)
+    begun = f"Over {summary['rounds_run']} rounds of learning" if served else "Learning"
+    begun = (
+        f"{begun} together, {summary['clients']:,} clients {'were served' if served else 'get'}"
+    )
+    said = [f"{begun} {lists}."] if lists else []
+    if lists and error:
+        said.append(f"Predicted ratings have {error}.")
+    elif error:
+        said = [f"{begun} predicted ratings with {error}."]
+    elif not lists:
         over = "as served over" if served else "after"
-        said = [f"{label} {error:.4f} {over} {summary['rounds_run']} rounds."]
+        label, value = METRICS[ERROR].label, summary[planned_key(summary)]
+        said = [f"{label} {value:.4f} {over} {summary['rounds_run']} rounds."]
     better = (summary.get("gains") or {}).get("better")
     return said + ([] if better is None else [f"Better off: {100 * better:.0f} % of the clients."])
+
+
+def _lists(summary: Summary) -> str:
+    """Return how good the lists are, beside popularity; empty if that is not known or shown."""
+    keys = planned_key(summary, LISTS), f"{LISTS}_popularity"
+    ours, popular = (summary.get(key) for key in keys)
+    if ours is None or popular is None or LISTS not in shown(summary["preset"]):
+        return ""
+    metric = METRICS[LISTS]
+    told = f"{metric.label} {metric.in_words(ours)} against {metric.in_words(popular)}"
+    better = "better" if ours > popular else "no better"
+    return f"lists {better} than popularity's ({told}; perfect lists have 1)"
+
+
+def _error(summary: Summary) -> str:
+    """Return how large the error is beside that of a client alone; empty if that is not known."""
+    error, alone = summary[planned_key(summary)], summary.get(f"{ERROR}_client_alone")
+    if is_served(summary):
+        alone = summary.get(f"{ERROR}_client_alone_served") or alone
+    if not alone:
+        return ""
+    gain = f"{100 * abs(1 - error / alone):.1f}% {'lower' if error <= alone else 'higher'}"
+    both = f"{METRICS[ERROR].label} {error:.4f} against {alone:.4f}"
+    if unit_of(summary):
+        both = f"{on_the_scale(summary, error)} instead of {in_words(summary, alone)}"
+    return f"an error {gain} than each could reach alone ({both})"
 
 
 def _what_helps(summary: Summary) -> str:
@@ -125,17 +149,6 @@ def _what_helps(summary: Summary) -> str:
     if summary.get("trust") == "local":
         ways.append("--trust secagg, which needs far less noise")
     return " or ".join(filter(None, [", ".join(ways[:-1]), ways[-1]]))
-
-
-def _lists(summary: Summary) -> str:
-    """Return how good the lists are, beside popularity; empty if that is not known or shown."""
-    keys = planned_key(summary, LISTS), f"{LISTS}_popularity"
-    ours, popular = (summary.get(key) for key in keys)
-    if ours is None or popular is None or LISTS not in shown(summary["preset"]):
-        return ""
-    metric = METRICS[LISTS]
-    beside = f"(popularity reaches {metric.in_words(popular)})"
-    return f"{metric.label} {metric.in_words(ours)} {beside}"
 
 
 def target_in_words(summary: Summary) -> str | None:

@@ -1,15 +1,13 @@
 """Audit the code that uploads really pass through, and say what the audit could have shown.
 
 Two paths are attacked: ``guard`` (ledger, clip, noise and grid of a client) and ``client`` (a
-client folder on a disk that is asked again and again while its ratings change; under secure
-aggregation, a group of such clients and their server). *Guesses* about which of two neighbouring
-inputs was released bound epsilon from below, whatever the mechanism is. *Checks* compare the
-releases with what is stated, which is computed here from the charge alone, without the code of the
-mechanisms that is being audited; they need only a few releases. Together, they refute honest code
-with probability at most 1 - confidence.
-
-A trial is a client (under ``secagg``, a sum over a group) that is used once, with a budget of its
-own. Its upload is longer than the clip.
+folder on a disk that is asked again and again while its ratings change; under secure aggregation,
+a group of such clients and their server). *Guesses* about which of two neighbouring inputs was
+released bound epsilon from below, whatever the mechanism is. *Checks* compare the releases with
+what is stated, which is computed here from the charge alone, without the code that is audited;
+they need only a few releases. Together, they refute honest code with probability at most
+1 - confidence. A trial is a client (under ``secagg``, a sum) that is used once, with a budget of
+its own. Its upload is longer than the clip.
 """
 
 from __future__ import annotations
@@ -70,25 +68,16 @@ _BITS = 30  # below the noise's scale: no release has more of them
 
 
 def audit(
-    *,
-    mechanism: str = "gaussian",
-    trust: str = "local",
-    neighbours: str = "auto",
-    unit: str = "client",
-    path: str = "auto",
-    epsilon: float = 1.0,
-    delta: float = 1e-5,
-    releases: int | None = None,
-    confidence: float = 0.99,
-    seed: int | None = None,
-) -> dict[str, Any]:
+    *, mechanism: str = "gaussian", trust: str = "local", neighbours: str = "auto",
+    unit: str = "client", path: str = "auto", epsilon: float = 1.0, delta: float = 1e-5,
+    releases: int | None = None, confidence: float = 0.99, seed: int | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Attack a path with many releases of neighbouring inputs, and compare them with its claim.
 
     The neighbours are the worst case: a client whose upload points one way with the full norm, and
     for ``replace-one`` a client whose upload points the other way (with ``path = client``, as far
-    as ratings allow), for ``replace-special`` nothing in its place. Each trial is a new client, or
-    under secagg a new sum. The arguments are the options of ``bgtplanner audit``, and the result
-    is what it prints with ``--json``.
+    as ratings allow), for ``replace-special`` nothing in its place. The arguments are the options
+    of ``bgtplanner audit``, and the result is what it prints with ``--json``.
 
     Raises:
         ConfigError: If this cannot be audited, naming the flag.
@@ -98,8 +87,7 @@ def audit(
     for name, words in _WORDS.items():
         ConfigError.unless(given[name] in words, f"--{name}", given[name], " or ".join(words))
     summed = trust == "secagg"
-    if path == "auto":
-        path = "client" if summed else "guard"
+    path = ("client" if summed else "guard") if path == "auto" else path
     kind = "sum" if summed else "row" if unit == "row" else path
     number = RELEASES[kind] if releases is None else releases
     setting = Setting(
@@ -121,18 +109,18 @@ def audit(
     try:
         where = _RAM if os.access(_RAM, os.W_OK) else None
         with tempfile.TemporaryDirectory(prefix="bgtplanner-audit-", dir=where) as site:
-            each: list[Check] = []
             if path == "guard":
                 trials = guard_trials(setting, -(-number // 2), noise)
+                checks = trials.checks()
             else:
                 from bgtplanner.runs.audit_machines import ClientTarget, GroupTarget
 
-                kind_of = GroupTarget if summed else ClientTarget
-                target = kind_of(setting, Path(site), noise)
-                trials, each = target.trials(-(-number // 2)), target.games()
+                target = (GroupTarget if summed else ClientTarget)(setting, Path(site), noise)
+                trials = target.trials(-(-number // 2))
+                checks = [*trials.checks(), *target.games()]
     finally:
         logging.disable(logging.NOTSET)
-    return _concluded(setting, path, trials, [*trials.checks(), *each], confidence)
+    return _concluded(setting, path, trials, checks, confidence)
 
 
 def _concluded(
@@ -141,7 +129,7 @@ def _concluded(
     """Return what the releases and checks show together."""
     risk = (1 - confidence) / 2  # one half for guesses, one for everything else
     guesses, each = 1 - risk, risk / (len(checks) + 1)
-    claim, delta = setting.budget.epsilon, setting.budget.delta
+    claim, delta, number = setting.budget.epsilon, setting.budget.delta, 2 * len(trials.first)
     bound = partial(lower_bound, delta=delta, confidence=guesses, confidence_gaussian=1 - each)
     ideal = bound(*trials.ideal_scores())
     found = bound(trials.scores(trials.first), trials.scores(trials.second))
@@ -157,14 +145,14 @@ def _concluded(
     return {
         "mechanism": setting.mechanism, "trust": setting.trust, "neighbours": setting.neighbours,
         "unit": setting.unit, "path": path, "accounting": setting.accountant.name,
-        "delta": delta, "releases": 2 * len(trials.first), "confidence": confidence,
+        "delta": delta, "releases": number, "confidence": confidence,
         "claimed_epsilon": claim, "client_level_epsilon": whole,
         "epsilon_lower": lower, "epsilon_lower_any": found.epsilon,
         "epsilon_lower_gaussian": found.epsilon_gaussian if most == 2 else None,
         "epsilon_largest": found.largest, "epsilon_expected": max(ideal[:most]),
         "releases_needed": releases_needed(claim, delta=delta, confidence=guesses),
-        "parts": [{"what": "releases", "releases": 2 * len(trials.first)}],
-        **{name: number if summed else None for name, number in group.items()},
+        "parts": [{"what": "releases", "releases": number}],
+        **{name: of if summed else None for name, of in group.items()},
         "checks": [
             check._asdict() | {"risk": each, "part": "releases", "refuted": check.p_value <= each}
             for check in checks
@@ -227,7 +215,6 @@ class Trials:
     def scores(self, values: Floats) -> Floats:
         """Return how much each release looks like the first input: the exact privacy loss."""
         ahead, behind, loss = self.ahead, self.behind, self.setting.charge
-        each: Floats
         if self.setting.mechanism == "gaussian":
             each = (values - (ahead + behind) / 2) * (ahead - behind) / self.scale**2
         elif self.setting.mechanism == "laplace":
@@ -271,27 +258,16 @@ class Trials:
 
     def _noise(self, values: Floats, upload: Floats) -> Floats:
         """Return releases minus the stated uploads, in units of the noise's scale, by blocks."""
-        size = values.shape[-1]
-        if self.setting.cap is None:
-            return np.asarray(((values - upload) / self.scale).reshape(-1, size))
-        # PrivUnit's release is plain noise across the direction of the upload, and along it is
-        # not. A reflection turns that direction into a coordinate that the upload uses, which is
-        # left out; the coordinates that it does not use stay as they are.
-        along = _unit(self.ahead)
-        turned = np.arange(size) == np.abs(along).argmax(axis=2)[..., None]
-        mirror = _unit(along + np.where(along < 0, -1.0, 1.0) * turned)
-        across = (values - 2 * (values * mirror).sum(axis=2, keepdims=True) * mirror) / self.scale
-        return np.asarray(across[~turned].reshape(-1, size - 1))
+        noise = (values - upload) / self.scale
+        if self.setting.cap is not None:  # plain noise only where there is nothing of the upload
+            noise = (values / self.scale)[self.ahead == 0].reshape(*values.shape[:2], -1)
+        return np.asarray(noise.reshape(-1, noise.shape[-1]))
 
     def _beyond(self, values: Floats, upload: Floats) -> NDArray[np.bool_]:
         """Return which blocks reach as far as the upload, or into the cap around it."""
         cap, length = self.setting.cap, np.linalg.norm(upload, axis=2, keepdims=True)
         reach = length if cap is None else cap.threshold * self.scale
-        return np.asarray((values * _unit(upload)).sum(axis=2, keepdims=True) >= reach)
-
-
-def _unit(vectors: Floats) -> Floats:
-    return np.asarray(vectors / np.linalg.norm(vectors, axis=2, keepdims=True))
+        return np.asarray((values * upload / length).sum(axis=2, keepdims=True) >= reach)
 
 
 def guard_trials(setting: Setting, number: int, noise: ExactNoise | None) -> Trials:

@@ -56,6 +56,7 @@ _TURNS = 16  # of a game: 2^-16 is below every risk
 _ITEMS = 32
 _MEAN = 0.5  # public; it makes ratings of 1 and 0 nearly opposite
 _NO_RATINGS = "user,item,rating\n"
+_ZEROS = np.zeros((_ITEMS, 3), np.float32)
 
 
 class _Folder:
@@ -75,7 +76,6 @@ class _Folder:
         self.write(_NO_RATINGS + f"u,item {item},{(sign + 1) / 2}\n" * abs(sign))
 
     def write(self, table: str) -> None:
-        """Replace the client's table of ratings."""
         (self.home / "ratings.csv").write_text(table, encoding="utf-8")
 
     def ask(self, request: Request) -> bytes | None:
@@ -109,8 +109,7 @@ class _Folders:
         ratings = Ratings.from_arrays(
             [0], [0], [value], client=np.zeros(1), items=np.arange(_ITEMS), scale=(0.0, 1.0)
         )
-        model = self._request().model
-        shared = Shared(model.items, model.dense)  # type: ignore[arg-type]
+        shared = Shared(_ZEROS, np.zeros(0, np.float32))  # type: ignore[arg-type]
         upload = np.asarray(upload_of(Biases(mean=_MEAN), shared, ratings), dtype=np.float64)
         order = 1 if self.setting.mechanism == "laplace" else 2
         return np.asarray(_CLIP * upload / np.linalg.norm(upload, order)).reshape(_ITEMS, -1)
@@ -120,7 +119,7 @@ class _Folders:
         setting = self.setting
         model = SentModel(
             name="biases", settings={"mean": _MEAN}, catalogue=self.catalogue.digest,
-            items=np.zeros((_ITEMS, 3), dtype=np.float32), dense=np.zeros(0, dtype=np.float32),
+            items=_ZEROS, dense=np.zeros(0, np.float32),
         )  # fmt: skip
         return Request(
             run="audit", round=next(self._rounds), accountant=setting.accountant.name,
@@ -156,20 +155,17 @@ class _Folders:
         Each trial is about an item of its own, so that no coordinate stays unused.
         """
         setting, items = self.setting, np.random.default_rng(0).integers(_ITEMS, size=number)
-        seen, scales = [], np.ones((number, 1, 1))
+        seen, ways, scales = [], [], np.ones((number, 1, 1))
         for sign in (1, setting.other_side):
+            upload = self._upload((sign + 1) / 2) * abs(sign)
             for trial, item in enumerate(items):
                 self.folders[0].rate(sign, item)
                 values, surplus = self._released(trial)
                 seen.append(values)
+                ways.append(np.roll(upload, item, axis=0).ravel())
                 scales[trial] = setting.scale * _CLIP * surplus
-        uploads = [self._upload((sign + 1) / 2) * abs(sign) for sign in (1, setting.other_side)]
-        ahead, behind = (
-            np.array([np.roll(way, item, axis=0).reshape(1, -1) for item in items])
-            for way in uploads
-        )
         first, second = np.array(seen).reshape(2, number, 1, -1)
-        return Trials(setting, scales, first, second, ahead, behind)
+        return Trials(setting, scales, first, second, *np.array(ways).reshape(2, number, 1, -1))
 
     def _released(self, trial: int) -> tuple[Floats, float]:
         """Return what an attacker sees of a round, and its noise over what is promised."""

@@ -154,6 +154,11 @@ class Comparison:
         where = "" if self.folder is None else f", in {self.folder}"
         return visible(f"Comparison({': '.join(names)}; {done}{where})")
 
+    def __str__(self) -> str:
+        from bgtplanner.report.page import as_tables
+
+        return as_tables(self)
+
     def _repr_html_(self) -> str:
         from bgtplanner.report.page import as_html
 
