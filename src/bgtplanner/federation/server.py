@@ -41,12 +41,9 @@ class Sums(NamedTuple):
 
 
 def sums_of(
-    upload: Upload,
-    interactions: Interactions,
-    takes_part: Array,
-    how: How,
+    upload: Upload, interactions: Interactions, takes_part: Array, how: How,
     extra: ExtraRows | None = None,
-) -> Sums:
+) -> Sums:  # fmt: skip
     """Return the weighted sums of the uploads, and further rows, of those who take part."""
     uploaded = interactions.ratings_of_clients
     active = takes_part * (uploaded > 0)

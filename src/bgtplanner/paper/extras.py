@@ -82,13 +82,8 @@ class PaperExtras:
         return embedding
 
     def told(
-        self,
-        local: Local,
-        own: Array,
-        sends: Array,
-        known: Ratings,
-        bound: float | None,
-    ) -> Local:
+        self, local: Local, own: Array, sends: Array, known: Ratings, bound: float | None,
+    ) -> Local:  # fmt: skip
         """Return the users with new neighbours; those who sent nothing keep the old ones.
 
         `own` is what the third party was shown, `sends` marks the users whose clients took part,

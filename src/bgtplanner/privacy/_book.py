@@ -82,13 +82,9 @@ class Demand(NamedTuple):
 
     @classmethod
     def checked(
-        cls,
-        size: int,
-        charge: ArrayLike,
-        place: tuple[str, int],
-        clients: ArrayLike | None,
+        cls, size: int, charge: ArrayLike, place: tuple[str, int], clients: ArrayLike | None,
         fingerprint: bytes | None,
-    ) -> Demand:
+    ) -> Demand:  # fmt: skip
         """Check what a caller of a ledger with `size` clients gave."""
         asked = np.ones(size, dtype=bool) if clients is None else _mask(clients, size)
         run, number = place

@@ -371,13 +371,9 @@ def both_readings(epsilon: float, neighbours: str, other: float | None) -> str:
 
 
 def quotes(
-    budget: Budget,
-    rounds: int,
-    *,
-    mechanism: str | None = None,
-    noise_multiplier: float | None = None,
-    neighbours: str = "auto",
-) -> dict[str, dict[str, Any]]:
+    budget: Budget, rounds: int, *, mechanism: str | None = None,
+    noise_multiplier: float | None = None, neighbours: str = "auto",
+) -> dict[str, dict[str, Any]]:  # fmt: skip
     """Return what `rounds` equal rounds cost under every accountant of a mechanism, or of all.
 
     Accountants that do not fit the budget's delta or the relation are left out. ``auto`` is

@@ -64,12 +64,9 @@ class Ledger:
 
     @classmethod
     def in_memory(
-        cls,
-        budgets: Budgets,
-        accountant: Accountant | str,
-        *,
+        cls, budgets: Budgets, accountant: Accountant | str, *,
         neighbours: Neighbours = "replace-one",
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         """Create a ledger that lives as long as the process; see :meth:`create`."""
         key = secrets.token_bytes(32)
         first = first_row(budgets, _rule(accountant), key, neighbours)
@@ -77,14 +74,9 @@ class Ledger:
 
     @classmethod
     def create(
-        cls,
-        path: Path | str,
-        budgets: Budgets,
-        accountant: Accountant | str,
-        *,
-        witness: Witness | None = None,
-        neighbours: Neighbours = "replace-one",
-    ) -> Self:
+        cls, path: Path | str, budgets: Budgets, accountant: Accountant | str, *,
+        witness: Witness | None = None, neighbours: Neighbours = "replace-one",
+    ) -> Self:  # fmt: skip
         """Create a durable ledger in a new file.
 
         The budgets are a promise about the relation `neighbours`, which never changes and for
@@ -103,17 +95,11 @@ class Ledger:
 
     @classmethod
     def open(
-        cls,
-        path: Path | str,
-        *,
-        budgets: Budgets | None = None,
-        accountant: Accountant | str | None = None,
-        neighbours: Neighbours | None = None,
-        head: Head | None = None,
-        witness: Witness | None = None,
-        read_only: bool = False,
+        cls, path: Path | str, *, budgets: Budgets | None = None,
+        accountant: Accountant | str | None = None, neighbours: Neighbours | None = None,
+        head: Head | None = None, witness: Witness | None = None, read_only: bool = False,
         rebuild: bool = False,
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         """Open a durable ledger.
 
         The `budgets` are in force from now on; none may be larger than the ledger was created
