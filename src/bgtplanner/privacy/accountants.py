@@ -116,6 +116,7 @@ class Accountant:
     mechanism: str
     sound: bool = True
     sums: tuple[Sum, ...]
+    divisor: float = 1.0  # of the charges that are no epsilons
 
     @property
     def powers(self) -> tuple[int, ...]:
@@ -132,14 +133,14 @@ class Accountant:
         mechanism = MECHANISMS[self.mechanism]
         if self.counts_epsilons and mechanism.pure:
             return mechanism.multiplier_of(charge)
-        return np.asarray(1 / np.sqrt(charge))
+        return np.asarray(1 / np.sqrt(self.divisor * charge))
 
     def charge_of(self, multiplier: Floats) -> Floats:
         """Return the charge of a release with this noise multiplier."""
         mechanism = MECHANISMS[self.mechanism]
         if self.counts_epsilons and mechanism.pure:
             return mechanism.epsilon_of(multiplier)
-        return np.asarray(1 / np.square(multiplier))
+        return np.asarray(1 / np.square(multiplier) / self.divisor)
 
     def noise_multiplier(self, charge: ArrayLike) -> Floats:
         """Return the smallest multiplier whose release costs at most the charge (rounded up)."""
@@ -288,26 +289,14 @@ def _root_ticks(ticks: Ticks, power: int) -> Ticks:
 class _Rule(Accountant):
     """An accountant that is all said by its name and its sums."""
 
-    def __init__(self, name: str, *sums: Sum) -> None:
-        vars(self).update(name=name, mechanism=name.partition("/")[0], sums=sums)
-
-
-class GaussianRenyi(Accountant):
-    """Gaussian noise, by the moments accountant; a charge is half of that of ``gaussian/gdp``."""
-
-    name, mechanism = "gaussian/rdp", "gaussian"
-    sums = ((conversions.renyi_capacity, conversions.renyi_epsilon),)
-
-    def multiplier_of(self, charge: Floats) -> Floats:
-        return super().multiplier_of(2 * charge)
-
-    def charge_of(self, multiplier: Floats) -> Floats:
-        return super().charge_of(multiplier) / 2
+    def __init__(self, name: str, *sums: Sum, divisor: float = 1.0) -> None:
+        of = name.partition("/")[0]
+        vars(self).update(name=name, mechanism=of, sums=sums, divisor=divisor)
 
 
 _OWN = (
     _Rule("gaussian/gdp", (conversions.gdp_capacity, conversions.gdp_epsilon)),
-    GaussianRenyi(),
+    _Rule("gaussian/rdp", (conversions.renyi_capacity, conversions.renyi_epsilon), divisor=2.0),
     _Rule("laplace/basic", PURE),
     _Rule("laplace/filter", _FILTER),
     _Rule("laplace/either", PURE, _FILTER),

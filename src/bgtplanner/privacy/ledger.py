@@ -22,6 +22,7 @@ import itertools
 import secrets
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,7 +30,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import LedgerError, LedgerTamperedError, StaleRoundError
-from bgtplanner.privacy._book import Book, Demand, Made, Reservation, Spending, first_row
+from bgtplanner.privacy._book import Book, Demand, Reservation, Spending, first_row
 from bgtplanner.privacy._journal import Journal
 from bgtplanner.privacy._rows import Head, Payment, Row, Ticks, pack
 from bgtplanner.privacy.accountants import Accountant, accountant_named, to_ticks
@@ -45,6 +46,11 @@ class Ledger:
 
     Use :meth:`in_memory`, :meth:`create` or :meth:`open`.
 
+    Attributes:
+        accountant: How charges add up.
+        neighbours: The neighbouring relation that the budgets are a promise about.
+        durable: Whether the ledger is in a file and outlives the process.
+
     Example:
         >>> from bgtplanner import Budget
         >>> ledger = Ledger.in_memory(Budgets.same(Budget(1.0, 1e-5), clients=3), "laplace/basic")
@@ -55,9 +61,10 @@ class Ledger:
     """
 
     def __init__(self, journal: Journal, *, witness: Witness | None = None) -> None:
-        self._journal, self._witness = journal, witness
+        self._journal, self._witness, self.durable = journal, witness, journal.durable
         self._lock = threading.RLock()
-        self._book = Book(journal.row(0), journal.key)
+        self._book = Book(next(journal.rows(), None), journal.key)
+        self.accountant, self.neighbours = self._book.accountant, self._book.neighbours
         self._catch_up()
         if witness is not None and (seen := witness.newest()) is not None:
             self.check_head(seen)
@@ -137,15 +144,8 @@ class Ledger:
             raise LedgerError("the state holds no rows: open the durable ledger file instead")
         try:
             rows = [
-                Row(
-                    int(number),
-                    str(kind),
-                    str(run),
-                    int(round_),
-                    _bytes(payload),
-                    bytes.fromhex(digest),
-                )
-                for number, kind, run, round_, payload, digest in state["rows"]
+                Row._make([*told, _bytes(payload), bytes.fromhex(digest)])
+                for *told, payload, digest in state["rows"]
             ]
             found = cls(Journal.in_memory(rows, _bytes(state["key"])))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -172,24 +172,9 @@ class Ledger:
             key = base64.b64encode(self._journal.key).decode()
             return {"head": str(self.head), "key": key, "rows": rows}
 
-    @property
-    def durable(self) -> bool:
-        """Whether the ledger is in a file and outlives the process."""
-        return self._journal.durable
-
     def close(self) -> None:
         """Close the file."""
         self._journal.close()
-
-    @property
-    def accountant(self) -> Accountant:
-        """How charges add up."""
-        return self._book.accountant
-
-    @property
-    def neighbours(self) -> Neighbours:
-        """The neighbouring relation that the budgets are a promise about."""
-        return self._book.neighbours
 
     @property
     def budgets(self) -> Budgets:
@@ -243,32 +228,16 @@ class Ledger:
                 if newest is not None and demand.round <= newest:
                     had = f"the run has already had round {newest}"
                     raise StaleRoundError(f"round = {demand.round}: {had}; rounds must rise")
-                decision = self._book.decide(demand, self._repeats(demand), strict=strict)
-                if decision.pays.any():
-                    payment = Payment(decision.attempt, demand.mark, decision.pays, demand.ticks)
+                found, pays = self._book.decide(demand, strict=strict)
+                if pays.any():
+                    payment = Payment(found.attempt, demand.mark, pays, demand.ticks)
                     packed = payment.packed(self._book.first_budgets)
                     row = self._append("reserve", *demand[:2], packed)
             if row is not None:  # it is on the disk: only now is the memory updated
                 self._book.read(row)
                 if self._witness is not None:
                     self._witness.append(self.head)
-        return Reservation(
-            run=demand.run, round=demand.round, attempt=decision.attempt,
-            granted=decision.pays | decision.replayed, refused=decision.refused,
-            replayed=decision.replayed, number=row.number if row else decision.number,
-            ticks=demand.ticks,
-        )  # fmt: skip
-
-    def _repeats(self, demand: Demand) -> list[tuple[Made, Payment]]:
-        """Return the earlier reservations for the same inputs, as their rows say."""
-        found = []
-        for made in self._book.made.get(demand[:2], []):
-            if demand.mark and made.fingerprint == demand.mark:
-                row = self._journal.row(made.number)
-                if row is None or not self._book.is_here(row):
-                    raise LedgerTamperedError(f"row {made.number} was edited or removed")
-                found.append((made, self._book.payment(row)))
-        return found
+        return replace(found, number=row.number) if row else found
 
     def _append(self, kind: str, run: str, round_: int, payload: bytes) -> Row:
         row = Row.after(self._book.head, kind, run, round_, payload)
