@@ -286,9 +286,16 @@ class Table:
     def state(self, place: int) -> Path:
         return self.home / str(place) / "state"
 
-    def sums(self, place: int) -> Path:
-        """Where a client keeps its rounds."""
-        return self.state(place) / "sums"
+    def stored(self, place: int, of: str = "sums*") -> dict[Path, bytes]:
+        """What a client keeps of its rounds, in both of its folders or in one of them."""
+        return {path: path.read_bytes() for path in self.state(place).glob(f"{of}/*")}
+
+    def set_back(self, place: int, stored: Mapping[Path, bytes], of: str = "sums*") -> None:
+        """Bring back what a client has kept, instead of what it keeps now."""
+        for path in self.stored(place, of):
+            path.unlink()
+        for path, content in stored.items():
+            path.write_bytes(content)
 
     def paid(self, place: int) -> list[tuple[str, int]]:
         """The rounds that a client has paid for, and whose charge can never come back."""

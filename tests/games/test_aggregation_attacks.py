@@ -502,20 +502,31 @@ def worst_arc(ring: Ring, honest: set[int]) -> int:
     return max(sum(place not in honest for place in arc) for arc in arcs)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(20))
 def test_a_server_with_colluders_learns_the_sum_of_the_honest_or_nothing(seed: int) -> None:
-    """Whatever arcs it declares to be gone, and whichever edges it has hidden before."""
-    rng = np.random.default_rng(seed)
-    ring = bare_ring(30, 8, 6, seed)
-    honest = set(range(30)) - set(rng.choice(30, int(rng.integers(4)), replace=False).tolist())
-    if ring.threshold <= ring.degree // 2 + worst_arc(ring, honest):
-        return  # this order of the ring is one of the few that the threshold does not cover
-    survivors, partners = adversary(rng, ring, honest)
-    basis = combinations(ring, honest, survivors, partners)
-    inside = np.array([place in survivors for place in sorted(honest)], float)
-    assert len(basis) <= 1
-    if len(basis):
-        assert np.allclose(basis[0] / basis[0][np.argmax(inside)], inside)
+    """Whatever arcs it declares to be gone, and whichever edges it has hidden before.
+
+    Most attempts open nothing at all, which says little: each seed tries until three have opened
+    a sum from which somebody was missing, or to somebody of whom an edge was hidden.
+    """
+    rng, opened = np.random.default_rng(seed), 0
+    for turn in range(2000):
+        ring = bare_ring(30, 8, 6, 2000 * seed + turn)
+        colluders = rng.choice(30, int(rng.integers(4)), replace=False).tolist()
+        honest = set(range(30)) - set(colluders)
+        if ring.threshold <= ring.degree // 2 + worst_arc(ring, honest):
+            continue  # this order of the ring is one of the few that the threshold does not cover
+        survivors, partners = adversary(rng, ring, honest)
+        basis = combinations(ring, honest, survivors, partners)
+        inside = np.array([place in survivors for place in sorted(honest)], float)
+        assert len(basis) <= 1
+        if len(basis):
+            assert np.allclose(basis[0] / basis[0][np.argmax(inside)], inside)
+            hidden = any(len(of) < ring.degree for of in partners.values())
+            opened += len(survivors) < 30 or hidden
+        if opened == 3:
+            return
+    pytest.fail("no attack of this seed has opened a sum")
 
 
 def adversary(

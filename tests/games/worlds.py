@@ -157,11 +157,12 @@ class World:
                 for path in sorted((self.folder / "state" / folder).glob("*"))[-1:]:
                     path.unlink()
         elif move.kind in ("copy", "restore"):
-            own, copy = (self.folder / "state" / name for name in ("sums", "copy of sums"))
-            one, other = (own, copy) if move.kind == "copy" else (copy, own)
-            if one.exists():
-                shutil.rmtree(other, ignore_errors=True)
-                shutil.copytree(one, other)
+            for name in ("sums", "sums-begun"):
+                own, copy = self.folder / "state" / name, self.folder / f"copy of {name}"
+                one, other = (own, copy) if move.kind == "copy" else (copy, own)
+                if one.exists():
+                    shutil.rmtree(other, ignore_errors=True)
+                    shutil.copytree(one, other)
         elif move.kind == "forget":
             for path in (self.folder / "state").glob("catalogue-*"):
                 path.unlink()

@@ -231,14 +231,6 @@ def test_steps_out_of_order_are_refused(step: str) -> None:
 # ---- what it stores
 
 
-def test_the_same_message_is_answered_with_the_same_bytes() -> None:
-    members = Members(6)
-    members.play()
-    members.values += 1  # it would be another upload, were it made again
-    for (step, place), answer in members.sent.items():
-        assert members.answer(step, place, members.got[step, place]) == answer
-
-
 def test_nothing_stored_takes_a_mask_off_once_the_sum_is_open() -> None:
     """Whoever steals a client's files later and has its masked uploads learns nothing by them."""
     members = Members(5)
@@ -309,22 +301,6 @@ def test_a_store_that_is_lost_or_older_in_part_is_noticed(
         store[key] = older[key]
     with pytest.raises(MessageError, match="takes no further part"):
         members.answer(step, 0, members.got[step, 0])
-
-
-@pytest.mark.parametrize("until", ["shares", "upload"])
-def test_a_client_that_was_made_to_forget_begins_with_fresh_secrets(until: str) -> None:
-    """All of them before they upload: nothing that the first keys were for is used again."""
-    members = Members(6)
-    members.play(until=until)
-    before = {place: members.sent["keys", place] for place in range(6)}
-    for store in members.stores:
-        store.clear()
-    members.check(members.play().finish())
-    for place, content in before.items():
-        old, new = (Keys.from_bytes(one) for one in (content, members.sent["keys", place]))
-        assert not {old.sealing, old.masking, old.commitment} & {
-            new.sealing, new.masking, new.commitment
-        }  # fmt: skip
 
 
 def test_a_client_whose_stale_keys_are_shown_is_not_in_the_sum() -> None:
