@@ -53,12 +53,9 @@ def compiled(protection: Protection) -> Any:
 
 
 def release(
-    protection: Protection,
-    upload: Upload,
-    interactions: Interactions,
-    terms: RoundParameters,
+    protection: Protection, upload: Upload, interactions: Interactions, terms: RoundParameters,
     seed: int = 0,
-) -> Released:
+) -> Released:  # fmt: skip
     released: Released = compiled(protection)(jax.random.key(seed), upload, interactions, terms)
     return released
 

@@ -238,14 +238,11 @@ class Table:
         return False
 
     def play(
-        self,
-        asked: Asked,
-        *,
-        until: str | None = None,
+        self, asked: Asked, *, until: str | None = None,
         drops: Mapping[str, Collection[int]] | None = None,
         tell: Mapping[int, Asked] | None = None,
         change: Callable[[str, int, bytes], bytes | None] = lambda step, place, answer: answer,
-    ) -> Server:
+    ) -> Server:  # fmt: skip
         """Play the steps of a round; `tell` says which client is told of another one.
 
         `change` says what becomes of an answer on its way; None: nothing arrives.

@@ -438,13 +438,9 @@ def test_with_half_of_the_neighbours_as_threshold_the_ring_is_cut(
 
 
 def combinations(
-    ring: Ring,
-    honest: set[int],
-    survivors: set[int],
-    partners: Mapping[int, set[int]],
-    *,
+    ring: Ring, honest: set[int], survivors: set[int], partners: Mapping[int, set[int]], *,
     symmetric: bool = True,
-) -> np.ndarray[Any, Any]:
+) -> np.ndarray[Any, Any]:  # fmt: skip
     """The linear combinations of honest uploads in which every mask cancels that nobody knows.
 
     Rows of a basis. By the rules of the clients: who reveals what follows from the survivors and

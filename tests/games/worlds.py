@@ -305,12 +305,9 @@ def both(
 
 
 def some_moves(
-    rng: Generator,
-    honest: Request,
-    number: int,
-    catalogues: Sequence[SentCatalogue] = (),
+    rng: Generator, honest: Request, number: int, catalogues: Sequence[SentCatalogue] = (),
     sums: Sums | None = None,
-) -> list[Move]:
+) -> list[Move]:  # fmt: skip
     """Messages in any order, repeated, renamed, altered, with crashes and a jumping clock.
 
     Requests are about any of the catalogues, which come now and then, and are lost now and then.

@@ -14,12 +14,9 @@ from bgtplanner.privacy.shares import Shares
 
 
 def sum_of_shares(
-    shares: Shares,
-    uploads: ArrayLike,
-    sources: Sequence[ExactNoise],
-    *,
+    shares: Shares, uploads: ArrayLike, sources: Sequence[ExactNoise], *,
     clips: ArrayLike | None = None,
-) -> NDArray[np.uint64]:
+) -> NDArray[np.uint64]:  # fmt: skip
     """Return the sum, modulo 2^bits, of what clients send: the reference for every transport.
 
     Args:

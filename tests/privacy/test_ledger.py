@@ -208,13 +208,9 @@ class Model:
         )
 
     def reserve(
-        self,
-        ticks: dict[int, int],
-        asked: set[int],
-        key: tuple[str, int],
-        mark: bytes,
+        self, ticks: dict[int, int], asked: set[int], key: tuple[str, int], mark: bytes,
         strict: bool,
-    ) -> tuple[set[int], set[int], set[int], int] | None:
+    ) -> tuple[set[int], set[int], set[int], int] | None:  # fmt: skip
         """Who is granted, refused, repeated, in which attempt; None: it is refused as a whole."""
         attempt, repeated = None, set()
         same = [
