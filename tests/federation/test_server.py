@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.federation.server import ExtraRows, sums_of
+from bgtplanner.federation.rounds import ExtraRows, sums_of
 from bgtplanner.models.interactions import Interactions, Shared, Upload
 from bgtplanner.models.optimizers import Aggregate, Server, Shrunk
 from small_federation import DENSE, QUICK, WIDTH, some_interactions, some_upload

@@ -182,7 +182,7 @@ class Coordinator:
         """Return what the policy proposes for the invited clients; None: it has stopped."""
         policy = self.policy
         policy.present = None if self.present.all() else self.present
-        if policy.forecasts and (policy.forecast is not None or forecast.known):
+        if policy.forecasts and (policy.forecast is not None or forecast.gain(np.zeros(1))):
             policy.forecast = forecast
         context = context_of(self.context.of(self))
         plan = policy.plan(context, None if invited.all() else invited)
@@ -364,11 +364,6 @@ class _Forecast:
         """Return what the learner expects of some precisions, by measure; empty: not known."""
         memory, clip, norm = self._known
         return self._learner.forecast(memory, precision, clip, norm)
-
-    @property
-    def known(self) -> bool:
-        """Whether the learner makes forecasts."""
-        return bool(self.gain(np.zeros(1)))
 
     def split(self) -> dict[str, float]:
         """Return how what was left is best divided between the parts of an upload."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar
 
 import jax
@@ -258,9 +258,8 @@ class Simulation:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what it was made with, the ratings among it, and its state as plain arrays."""
-        federation, split, seed, device, validation = self._made_with
-        make = partial(Simulation, seed=seed, device=device, validation=validation)
-        return _restored, (make, federation, split, self.arrays())
+        names = ("federation", "split", "seed", "device", "validation")
+        return _restored, (dict(zip(names, self._made_with, strict=True)), self.arrays())
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the whole state as named plain arrays, enough to go on bit for bit."""
@@ -271,10 +270,9 @@ class Simulation:
         self.state, self.next_round = restored_state(arrays, self.state, self._device)
 
 
-def _restored(make: Callable[..., Simulation], *made_with: Any) -> Simulation:
+def _restored(made_with: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Simulation:
     """Return the simulation that :meth:`Simulation.__reduce__` describes."""
-    *of, arrays = made_with
-    made = make(*of)
+    made = Simulation(**made_with)
     made.restore(arrays)
     return made
 
