@@ -209,7 +209,6 @@ class Model:
 
     def reserve(
         self, ticks: dict[int, int], asked: set[int], key: tuple[str, int], mark: bytes,
-        strict: bool,
     ) -> tuple[set[int], set[int], set[int], int] | None:  # fmt: skip
         """Who is granted, refused, repeated, in which attempt; None: it is refused as a whole."""
         attempt, repeated = None, set()
@@ -228,7 +227,7 @@ class Model:
         new = asked - repeated
         pays = {client for client in new if self.fits(client, ticks[client])}
         refused = new - pays
-        if refused and (strict or not pays | repeated):
+        if refused and not pays | repeated:
             return None
         if attempt is None:
             attempt = len({entry["attempt"] for entry in self.made if entry["key"] == key})
@@ -275,15 +274,14 @@ class Machine(RuleBasedStateMachine):
         asked=st.one_of(st.none(), st.sets(st.integers(0, CLIENTS - 1))),
         number=st.integers(0, 2),
         mark=st.sampled_from([b"", b"one", b"two"]),
-        strict=st.booleans(),
         rising=st.booleans(),
     )
     def reserve(
-        self, charge: Any, asked: set[int] | None, number: int, mark: bytes, strict: bool,
+        self, charge: Any, asked: set[int] | None, number: int, mark: bytes,
         rising: bool,
     ) -> None:  # fmt: skip
         each = [charge] * CLIENTS if isinstance(charge, int) else charge
-        self.play(each, charge, asked, number, mark, strict, rising)
+        self.play(each, charge, asked, number, mark, rising)
 
     @rule(
         charge=st.lists(st.just(0) | units, min_size=CLIENTS, max_size=CLIENTS),
@@ -293,11 +291,11 @@ class Machine(RuleBasedStateMachine):
     def reserve_by_class(self, charge: list[int], number: int, mark: bytes) -> None:
         """As the coordinator does, whose rows name classes."""
         each = [charge[index] for index in self.classes]
-        self.play(each, each, None, number, mark, strict=False)
+        self.play(each, each, None, number, mark)
 
     def play(
         self, each: list[int], charge: Any, asked: set[int] | None, number: int, mark: bytes,
-        strict: bool, rising: bool = False,
+        rising: bool = False,
     ) -> None:  # fmt: skip
         ticks = {client: unit * ONE // 128 for client, unit in enumerate(each)}
         clients = None if asked is None else sorted(asked)
@@ -308,12 +306,12 @@ class Machine(RuleBasedStateMachine):
         assert self.ledger.newest_round("run") == newest
         arguments: dict[str, Any] = {
             "charge": np.asarray(charge) / 128, "run": "run", "round": number, "clients": clients,
-            "fingerprint": mark or None, "strict": strict, "rising": rising,
+            "fingerprint": mark or None, "rising": rising,
         }  # fmt: skip
         late = rising and newest is not None and number <= newest
         expected = None
         if not late:
-            expected = self.model.reserve(ticks, who, ("run", number), mark, strict)
+            expected = self.model.reserve(ticks, who, ("run", number), mark)
         if expected is None:
             with pytest.raises(StaleRoundError if late else BudgetExceeded):
                 self.ledger.reserve(**arguments)

@@ -203,7 +203,7 @@ class Book:
             raise LedgerError(f"{path}: {smaller}")
         self.spending, self.budgets = lowered, budgets
 
-    def decide(self, demand: Demand, *, strict: bool) -> tuple[Reservation, Mask]:
+    def decide(self, demand: Demand) -> tuple[Reservation, Mask]:
         """Return what a demand comes to, and who would pay for it now; book nothing.
 
         The reservation has the number of the earlier one that it repeats, or -1.
@@ -219,7 +219,7 @@ class Book:
         new = asked & ~replayed
         pays = new & self.accountant.fits(sums, self.spending.adds(demand.ticks, asked), limits)
         refused = new & ~pays
-        if refused.any() and (strict or not (pays | replayed).any()):
+        if refused.any() and not (pays | replayed).any():
             least = float(from_ticks(np.broadcast_to(demand.ticks, asked.shape)[refused].min()))
             left = float(self.spending.left()[refused].max())
             who = f"{refused.sum()} of {asked.sum()} clients"

@@ -168,8 +168,8 @@ class Accountant:
     def sums_of(self, ticks: Ticks) -> Ticks:
         """Return the same for a charge in whole ticks."""
         exact = from_ticks(ticks)
-        squares = [np.ceil(np.minimum(exact**power, _MOST) / TICK) for power in self.powers[1:]]
-        return np.stack([ticks, *(np.asarray(part, dtype=np.int64) for part in squares)])
+        squares = np.ceil(np.minimum(exact**2, _MOST) / TICK).astype(np.int64)
+        return np.stack([ticks, squares][: len(self.sums)])
 
     def fits(self, spent: Ticks, adds: Ticks, limits: Ticks) -> NDArray[np.bool_]:
         """Return, per client, whether a sum stays within its limit after this addition."""
@@ -178,13 +178,7 @@ class Accountant:
     def largest_fitting(self, spent: ArrayLike, limits: ArrayLike) -> Floats:
         """Return the largest charge that still fits, or 0; sums and limits are in ticks."""
         left = np.maximum(np.asarray(limits, np.int64) - np.asarray(spent, np.int64), 0)
-        best = np.max(
-            [
-                row if power == 1 else _root_ticks(row, power)
-                for power, row in zip(self.powers, left, strict=True)
-            ],
-            axis=0,
-        )
+        best = np.maximum.reduce([left[0], *map(_root_ticks, left[1:])])
         charge = from_ticks(best)
         # Above 2^53 ticks this may be rounded up; as a float, `best` would be rounded as well.
         too_large = (charge / TICK).astype(np.int64) > best
@@ -277,11 +271,11 @@ def _limits(sums: tuple[Sum, ...], budget: Budget) -> list[int]:
     return [min(math.floor(limit / TICK), CEILING - 2**8) for limit in exact]
 
 
-def _root_ticks(ticks: Ticks, power: int) -> Ticks:
-    """Return the ticks of the largest charge whose power fits into the given ticks."""
-    root = np.floor((from_ticks(ticks) ** (1 / power)) / TICK).astype(np.int64)
+def _root_ticks(ticks: Ticks) -> Ticks:
+    """Return the ticks of the largest charge whose square fits into the given ticks."""
+    root = np.floor(from_ticks(ticks) ** 0.5 / TICK).astype(np.int64)
     for _ in range(2):  # the float root may be a tick or two too large
-        over = np.ceil(from_ticks(root) ** power / TICK).astype(np.int64) > ticks
+        over = np.ceil(from_ticks(root) ** 2 / TICK).astype(np.int64) > ticks
         root = np.where(over, root - 1, root)
     return np.asarray(np.maximum(root, 0), dtype=np.int64)
 

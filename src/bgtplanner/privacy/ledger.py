@@ -203,7 +203,6 @@ class Ledger:
         round: int,  # noqa: A002 - the word of the domain
         clients: ArrayLike | None = None,
         fingerprint: bytes | None = None,
-        strict: bool = False,
         rising: bool = False,
     ) -> Reservation:
         """Book a charge for every client that can pay it, before anything is released.
@@ -211,12 +210,11 @@ class Ledger:
         The charge is one number, or one per client, which is 0 for a client that is not asked;
         `clients` says who is, as a mask or as indices. The fingerprint is that of the public
         inputs of the release (see :meth:`fingerprint`): whether something is charged must not
-        depend on protected data. Without one, every call is a new attempt. If `strict`, everyone
-        is refused if one client cannot pay; if `rising`, a round that is not above every round
-        that the run has had.
+        depend on protected data. Without one, every call is a new attempt. If `rising`, a round
+        is refused that is not above every round that the run has had.
 
         Raises:
-            BudgetExceeded: If no one can pay (or one cannot, if `strict`). Nothing was booked.
+            BudgetExceeded: If no one can pay. Nothing was booked.
             StaleRoundError: If `rising` and the round is not above the earlier ones.
         """
         demand = Demand.checked(len(self), charge, (run, round), clients, fingerprint)
@@ -228,7 +226,7 @@ class Ledger:
                 if newest is not None and demand.round <= newest:
                     had = f"the run has already had round {newest}"
                     raise StaleRoundError(f"round = {demand.round}: {had}; rounds must rise")
-                found, pays = self._book.decide(demand, strict=strict)
+                found, pays = self._book.decide(demand)
                 if pays.any():
                     payment = Payment(found.attempt, demand.mark, pays, demand.ticks)
                     packed = payment.packed(self._book.first_budgets)
