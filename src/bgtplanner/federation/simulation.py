@@ -66,8 +66,7 @@ class Simulation:
             split, aside = split.set_aside(validation, seed=seed)
         self.federation, self._split = federation, split
         self.n_clients, self.n_items = split.train.n_clients, split.train.n_items
-        self.next_round = 0
-        self.seen = Seen()
+        self.next_round, self.seen = 0, Seen()
         self._arrivals = np.sort(split.arrival)
         self._device, self._small = pick_device(device), len(split.train) <= FEW_RATINGS
         with jax.default_device(self._device):
@@ -96,10 +95,10 @@ class Simulation:
             return found(*arrays)
 
     @cached_property
-    def _first_round(self) -> NDArray[np.int64] | None:
-        """The round in which each client has its first rating; None if all are there at once."""
+    def _first_round(self) -> NDArray[np.int64]:
+        """The round in which each client has its first rating, or 0 if they come in no order."""
         if not self._split.in_order:
-            return None
+            return np.zeros(self.n_clients, dtype=np.int64)
         first = np.full(self.n_clients, np.iinfo(np.int64).max)
         np.minimum.at(first, self._split.train.client, self._split.arrival)
         return first
@@ -109,8 +108,6 @@ class Simulation:
 
         Where ratings arrive in no real order, all are there from the start.
         """
-        if self._first_round is None:
-            return np.ones(self.n_clients, dtype=bool)
         return np.asarray(self._first_round <= self.next_round)
 
     def evaluate(self) -> Metrics:
