@@ -24,7 +24,7 @@ from bgtplanner.errors import BGTPlannerError, MessageError
 from bgtplanner.federation import ratelimit
 from bgtplanner.federation.aggregation.client import Client as Member
 from bgtplanner.federation.aggregation.client import _State
-from bgtplanner.federation.aggregation.messages import Opened, Opening, Survivors
+from bgtplanner.federation.aggregation.messages import STEPS, Opened, Opening, Survivors
 from bgtplanner.federation.aggregation.server import Server
 from bgtplanner.federation.randomizer import Randomizer
 from bgtplanner.flower import client as client_module
@@ -346,13 +346,13 @@ class PaysOnceAddsTwice(Client):
 class DoesStepsAgain(Member):
     """Keeps no answers: a step that was done is done again."""
 
-    def _step(self, step: int, message: bytes, work: Any) -> bytes:
-        state = self._load()
-        if step <= state.step:
-            before = tuple(one for one in state.answers if one.place < step)
-            self._store.save(f"{self._name}-begun", self._session + bytes([step - 1]))
+    def answer(self, step: str, message: bytes, values: Any) -> bytes:
+        state, done = self._load(), STEPS.index(step)
+        if done < state.step:
+            before = tuple(one for one in state.answers if one.place <= done)
+            self._store.save(f"{self._name}-begun", self._session + bytes([done]))
             self._store.save(f"{self._name}-state", replace(state, answers=before).to_bytes())
-        return super()._step(step, message, work)
+        return super().answer(step, message, values)
 
 
 class BeginsStepsAgain(Member):

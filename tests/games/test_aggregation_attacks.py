@@ -351,9 +351,9 @@ def test_too_many_wrong_shares_give_no_sum() -> None:
 class DealsAnotherSeed(Client):
     """Deals shares of secrets that are not those it has published."""
 
-    def _make_shares(self, state: _State, message: bytes) -> Any:
+    def _do_shares(self, state: _State, message: bytes) -> Any:
         lied = replace(state, self_seed=bytes(16), masking_seed=bytes(16))
-        kept, answer = super()._make_shares(lied, message)
+        kept, answer = super()._do_shares(lied, message)
         kept = replace(kept, self_seed=state.self_seed, masking_seed=state.masking_seed)
         return kept, answer
 
