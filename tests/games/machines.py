@@ -260,38 +260,36 @@ class Schedule:
 @contextlib.contextmanager
 def disks_that_stop(schedule: Schedule) -> Iterator[None]:
     """All writes of a schedule's clients go to its disks, and the model is a stand-in."""
-    patch, real = pytest.MonkeyPatch(), Journal.writing
+    real = Journal.writing
 
     def disk_of(path: Path) -> Disk:
         return schedule.disks[int(path.relative_to(schedule.home).parts[0])]
 
-    for home in (ratelimit, module):
-        patch.setattr(home, "replace_file", lambda path, of: disk_of(path).replace_file(path, of))
-    patch.setattr(Journal, "writing", lambda self: disk_of(self.path).writing(self, real))
-    try:
-        with stand_in():
-            yield
-    finally:
-        patch.undo()
+    with pytest.MonkeyPatch.context() as patch, stand_in():
+        for of in (ratelimit, module):
+            patch.setattr(
+                of, "replace_file", lambda path, to: disk_of(path).replace_file(path, to)
+            )
+        patch.setattr(Journal, "writing", lambda self: disk_of(self.path).writing(self, real))
+        yield
 
 
 def played(
     template: Path, seed: int, kind: type[Client] = Client, member: type[Member] = Member
 ) -> list[str]:
     """Play a schedule on a copy and check it; how its rounds ended."""
-    home, patch = template.with_name("played"), pytest.MonkeyPatch()
+    home = template.with_name("played")
     shutil.copytree(template, home)
-    patch.setattr(client_module, "Member", member)
+    schedule = Schedule(home, seed, kind)
     try:
-        schedule = Schedule(home, seed, kind)
-        with disks_that_stop(schedule):
+        with pytest.MonkeyPatch.context() as patch, disks_that_stop(schedule):
+            patch.setattr(client_module, "Member", member)
             schedule.play()
         schedule.check()
         return schedule.outcomes
     except AssertionError as error:
         raise AssertionError(f"schedule {seed}: {error}") from error
     finally:
-        patch.undo()
         shutil.rmtree(home)
 
 

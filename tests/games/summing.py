@@ -72,14 +72,11 @@ def write_summing(
 @contextlib.contextmanager
 def stand_in() -> Iterator[None]:
     """No model: an upload is made of the ratings as they are, and of the round."""
-    patch = pytest.MonkeyPatch()
-    patch.setattr(Client, "_model_of", lambda *_: SimpleNamespace(coordinates=SIZE))
-    patch.setattr(Client, "lacks", lambda *_: False)
-    patch.setattr(Client, "_train", _trained)
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Client, "_model_of", lambda *_: SimpleNamespace(coordinates=SIZE))
+        patch.setattr(Client, "lacks", lambda *_: False)
+        patch.setattr(Client, "_train", _trained)
         yield
-    finally:
-        patch.undo()
 
 
 def _trained(self: Client, _trainer: Any, request: Request) -> Any:
@@ -214,18 +211,16 @@ class Table:
     @contextlib.contextmanager
     def noting(self, place: int) -> Iterator[None]:
         """Note what a client puts into a sum meanwhile."""
-        patch, real = pytest.MonkeyPatch(), Randomizer.share
+        real = Randomizer.share
 
         def share(guard: Randomizer, *args: Any, **options: Any) -> Release:
             made = real(guard, *args, **options)
             self.put[place, made.reservation.number] = made.values
             return made
 
-        patch.setattr(Randomizer, "share", share)
-        try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Randomizer, "share", share)
             yield
-        finally:
-            patch.undo()
 
     def refuses(self, place: int, asked: SumStep) -> bool:
         """Whether a client refuses, having paid nothing for it."""
