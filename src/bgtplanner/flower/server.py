@@ -118,8 +118,7 @@ class Deployment:
 
     def _nothing_yet(self, asked: int) -> None:
         """Begin a round, in which nothing has been seen and nobody has answered."""
-        self.seen = Seen()
-        self.useless = Counter[str]()
+        self.seen, self.useless = Seen(), Counter[str]()
         self.asked, self.refused = asked, 0
 
     def step(self, terms: RoundParameters, plan: Plan) -> RoundResult:
