@@ -41,6 +41,17 @@ def some_upload(interactions: Interactions, seed: int = 1, size: float = 1.0) ->
     return Upload(jnp.asarray(rows * known[:, None], jnp.float32), jnp.asarray(dense, jnp.float32))
 
 
+def nothing(interactions: Interactions) -> Upload:
+    rows = jnp.zeros((len(interactions.pair_item), WIDTH))
+    return Upload(rows, jnp.zeros((interactions.n_clients, DENSE)))
+
+
+def flat(released: Any) -> Any:
+    """The mean that was released, as one array."""
+    gradient = released.aggregate.gradient
+    return np.concatenate([np.asarray(part, float).ravel() for part in gradient])
+
+
 def some_terms(
     clip: Any = 0.5,
     scale: Any = 0.0,

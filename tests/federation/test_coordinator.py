@@ -87,21 +87,22 @@ class Scripted(LedgerPolicy):
         self.rewards.append(reward)
 
 
+def coordinated(
+    split: Split, policy: Any, *, federation: Federation = FEDERATION, mark: bytes = b"mark",
+    validation: float = 0.0, **options: Any,
+) -> Coordinator:  # fmt: skip
+    """A coordinator of a simulation, on the policy's ledger."""
+    simulation = Simulation(federation, split, seed=5, device="cpu", validation=validation)
+    options = {"trust": "local", "run": "run", "ledger": policy.ledger} | options
+    return Coordinator(simulation, policy, mark=mark, **options)
+
+
 def planned(
-    split: Split,
-    script: list[Any],
-    *,
-    budgets: Budgets = SAME,
-    federation: Federation = FEDERATION,
-    ledger: Ledger | None = None,
-    mark: bytes = b"mark",
-    **options: Any,
-) -> Coordinator:
-    simulation = Simulation(federation, split, seed=5, device="cpu")
+    split: Split, script: list[Any], *, budgets: Budgets = SAME, ledger: Ledger | None = None,
+    kind: type[Scripted] = Scripted, **options: Any,
+) -> Coordinator:  # fmt: skip
     ledger = Ledger.in_memory(budgets, RULE) if ledger is None else ledger
-    policy = Scripted(script=script, ledger=ledger)
-    options.setdefault("trust", "local")
-    return Coordinator(simulation, policy, ledger, run="run", mark=mark, **options)
+    return coordinated(split, kind(script=script, ledger=ledger), **options)
 
 
 def played(rounds: Coordinator, number: int) -> list[RoundResult]:
@@ -163,12 +164,8 @@ class TestPaying:
     @pytest.mark.parametrize("trust", ["local", "secagg"])
     def test_classes(self, split: Split, trust: Any) -> None:
         """The poor can pay for two rounds, the rich for more."""
-        federation = Federation(
-            model=FEDERATION.model,
-            server=SERVER,
-            protection=Protection(mechanism="laplace", trust=trust),
-        )
-        script = [[0.5, 1.0]] * ROUNDS
+        protection = Protection(mechanism="laplace", trust=trust)
+        federation, script = replace(FEDERATION, protection=protection), [[0.5, 1.0]] * ROUNDS
         rounds = planned(split, script, budgets=TWO, federation=federation, trust=trust)
         found = played(rounds, 5)
         assert [one.paid for one in found] == [12, 12, 8, 8, 0]
@@ -230,10 +227,8 @@ class TestAgain:
             for mine, theirs in zip(twice, once, strict=True):
                 assert np.array_equal(mine.seen.aggregate, theirs.seen.aggregate)
             assert np.array_equal(shared(again), shared(first))
-            other = planned(
-                split, script, ledger=ledger, participation=0.5, dropout=0.3, mark=b"other"
-            )
-            played(other, 4)
+            how: dict[str, Any] = {"participation": 0.5, "dropout": 0.3, "mark": b"other"}
+            played(planned(split, script, ledger=ledger, **how), 4)
             assert np.array_equal(ledger.spent(), 2 * before)
 
     def test_after_a_crash_in_the_middle(
@@ -285,9 +280,7 @@ class TestWhoTakesPart:
         """Asked in half of six rounds: a third of the budget each time, and then no more."""
         ledger = Ledger.in_memory(SAME, RULE)
         policy = Uniform(ledger=ledger, rounds=ROUNDS, participation=0.5)
-        simulation = Simulation(FEDERATION, split, seed=5, device="cpu")
-        options: dict[str, Any] = {"participation": 0.5, "trust": "local"}
-        rounds = Coordinator(simulation, policy, ledger, run="run", mark=b"", **options)
+        rounds = coordinated(split, policy, participation=0.5)
         times = np.zeros(CLIENTS)
         for index in range(ROUNDS):
             invited = rounds._invited(index)
@@ -306,8 +299,13 @@ class TestWhoTakesPart:
 
 
 def test_a_round_that_too_many_drop_out_of_is_paid_for_and_not_opened(split: Split) -> None:
-    rounds = forecasting(
-        split, [0.1] * ROUNDS, policy=Scripted, model=Factorization(dim=0), server=SERVER,
+    policy = Scripted(
+        ledger=Ledger.in_memory(Budgets.same(Budget(20.0), CLIENTS), GAUSSIAN),
+        script=[0.1] * ROUNDS, trust="secagg",
+    )  # fmt: skip
+    protection = Protection(mechanism="gaussian", trust="secagg")
+    rounds = coordinated(
+        split, policy, federation=replace(FEDERATION, protection=protection), trust="secagg",
         dropout=0.3, tolerance=Tolerance(3),
     )  # fmt: skip
     opened = []
@@ -342,9 +340,7 @@ class Careless(Unlimited):
 
 def test_who_reserves_nothing_is_charged_all_the_same(split: Split) -> None:
     ledger = Ledger.in_memory(SAME, RULE)
-    simulation = Simulation(FEDERATION, split, seed=5, device="cpu")
-    policy = Careless(SAME, rounds=ROUNDS)
-    rounds = Coordinator(simulation, policy, ledger, run="run", mark=b"", trust="local")
+    rounds = coordinated(split, Careless(SAME, rounds=ROUNDS), ledger=ledger)
     found = played(rounds, 5)
     assert [one.paid for one in found] == [CLIENTS] * 4 + [0]
     assert [one.clients for one in found] == [CLIENTS] * 4 + [0]
@@ -352,10 +348,9 @@ def test_who_reserves_nothing_is_charged_all_the_same(split: Split) -> None:
 
 
 def test_a_policy_with_a_ledger_of_its_own_is_refused(split: Split) -> None:
-    simulation = Simulation(FEDERATION, split, seed=5, device="cpu")
     policy, ledger = Uniform(SAME, rounds=3, accounting=RULE), Ledger.in_memory(SAME, RULE)
     with pytest.raises(ConfigError, match="make the policy with ledger"):
-        Coordinator(simulation, policy, ledger, run="run", mark=b"", trust="local")
+        coordinated(split, policy, ledger=ledger)
 
 
 def test_the_context_is_what_was_released(split: Split) -> None:
@@ -395,17 +390,11 @@ class TestReward:
         ]
 
     def test_of_what_was_set_aside(self, split: Split) -> None:
-        federation = Federation(
-            model=Factorization(dim=0),
-            server=SERVER,
-            protection=Protection(mechanism="laplace", validation=0.5),
-        )
-        simulation = Simulation(federation, split, seed=5, device="cpu", validation=0.5)
-        ledger = Ledger.in_memory(SAME, RULE)
-        policy = Scripted(script=[0.125] * ROUNDS, ledger=ledger)
-        rounds = Coordinator(
-            simulation, policy, ledger, run="run", mark=b"", trust="local", reward="validation"
-        )
+        protection = Protection(mechanism="laplace", validation=0.5)
+        rounds = planned(
+            split, [0.125] * ROUNDS, federation=replace(FEDERATION, protection=protection),
+            validation=0.5, reward="validation",
+        )  # fmt: skip
         found = played(rounds, 3)
         said = [one.seen.validation for one in found]
         assert all(pair is not None and pair[1] > 0 for pair in said)
@@ -418,12 +407,9 @@ class TestReward:
 
 
 def test_adap_clips_all_clients_alike_where_only_their_mean_is_seen(split: Split) -> None:
-    simulation = Simulation(FEDERATION, split, seed=5, device="cpu")
     ledger = Ledger.in_memory(SAME, RULE)
     policy = Adap(ledger=ledger, rounds=ROUNDS, noise_multiplier=20.0)
-    one, two = played(
-        Coordinator(simulation, policy, ledger, trust="local", run="run", mark=b""), 2
-    )
+    one, two = played(coordinated(split, policy), 2)
     assert two.plan is not None
     assert two.plan.clip == pytest.approx(float(np.linalg.norm(one.seen.aggregate)), rel=1e-5)
 
@@ -437,13 +423,10 @@ class OwnClips(Scripted):
 
 
 def test_clips_that_would_be_passed_over_are_refused_before_anything_is_paid(split: Split) -> None:
-    simulation = Simulation(FEDERATION, split, seed=5, device="cpu")
-    ledger = Ledger.in_memory(SAME, RULE)
-    policy = OwnClips(ledger=ledger, script=[0.25])
-    rounds = Coordinator(simulation, policy, ledger, trust="local", run="run", mark=b"")
+    rounds = planned(split, [0.25], kind=OwnClips)
     with pytest.raises(ConfigError, match="own_clip = 'one per client': expected none, unless"):
         rounds.step()
-    assert not ledger.spent().any()
+    assert not rounds.ledger.spent().any()
 
 
 # ---- forecasts
@@ -483,28 +466,18 @@ def said(forecast: Any) -> dict[str, Any]:
     }
 
 
+def summed(accountant: str = GAUSSIAN, trust: Any = "secagg") -> Federation:
+    protection = Protection(mechanism=accountant.split("/")[0], trust=trust)
+    return Federation(model=Biases(), server=POSTERIOR, protection=protection)
+
+
 def forecasting(
-    split: Split,
-    script: list[Any],
-    *,
-    model: Any = None,
-    server: Server = POSTERIOR,
-    policy: type[Scripted] = Forecasting,
-    accountant: str = GAUSSIAN,
-    epsilons: Any = 20.0,
-    trust: Any = "secagg",
-    **options: Any,
-) -> Coordinator:
-    mechanism: Any = accountant.split("/")[0]
-    protection = Protection(mechanism=mechanism, trust=trust)
-    model = Biases() if model is None else model
-    federation = Federation(model=model, server=server, protection=protection)
-    simulation = Simulation(federation, split, seed=5, device="cpu")
+    split: Split, script: list[Any], *, accountant: str = GAUSSIAN, epsilons: Any = 20.0,
+    trust: Any = "secagg", **options: Any,
+) -> Coordinator:  # fmt: skip
     budgets = Budgets.per_client(np.broadcast_to(epsilons, CLIENTS).tolist(), 1e-5)
-    plans = policy(ledger=Ledger.in_memory(budgets, accountant), script=script, trust=trust)
-    return Coordinator(
-        simulation, plans, plans.ledger, trust=trust, run="run", mark=b"", **options
-    )
+    policy = Forecasting(ledger=Ledger.in_memory(budgets, accountant), script=script, trust=trust)
+    return coordinated(split, policy, federation=summed(accountant, trust), trust=trust, **options)
 
 
 @pytest.mark.parametrize("accountant", [GAUSSIAN, RULE])
@@ -514,16 +487,9 @@ def test_forecasts_come_from_releases_and_public_numbers_alone(
 ) -> None:
     """Of two federations with other data and the same memory, the forecasts are the same."""
     more = split_ratings(made_ratings(np.random.default_rng(8), 7), seed=8, rounds=ROUNDS)
-    one, other = (
-        forecasting(
-            data,
-            [0.1, 0.2, 0.3],
-            accountant=accountant,
-            trust=trust,
-            epsilons=[5.0] * 4 + [20.0] * 8,
-        )
-        for data in (split, more)
-    )
+    how: dict[str, Any] = {"accountant": accountant, "trust": trust}
+    how |= {"epsilons": [5.0] * 4 + [20.0] * 8}
+    one, other = (forecasting(data, [0.1, 0.2, 0.3], **how) for data in (split, more))
     for rounds in (one, other):
         played(rounds, 2)
     assert said(_Forecast(one))["gain"] != said(_Forecast(other))["gain"]  # of what they were told
@@ -621,24 +587,20 @@ def test_whether_a_client_is_asked_depends_on_who_has_joined_and_on_nothing_else
 def test_each_pays_by_what_it_has_left(joining: Split, participation: float, trust: Any) -> None:
     """As planned, so booked; and the noise of each is at least what its own charge asks for."""
     epsilon, accountant = 2000.0, accountant_named(GAUSSIAN)
-    federation = Federation(
-        model=Biases(), server=POSTERIOR, protection=Protection(mechanism="gaussian", trust=trust)
-    )
-    simulation = Simulation(federation, joining, seed=5, device="cpu")
     ledger = Ledger.in_memory(Budgets.same(Budget(epsilon, 1e-5), CLIENTS), GAUSSIAN)
     policy = BGTPlanner(ledger=ledger, rounds=ROUNDS, trust=trust, participation=participation)
-    rounds = Coordinator(
-        simulation, policy, ledger, trust=trust, run="run", mark=b"", context="none",
+    rounds = coordinated(
+        joining, policy, federation=summed(trust=trust), trust=trust, context="none",
         reward="none", participation=participation,
     )  # fmt: skip
     asked: list[RoundParameters] = []
-    step = simulation.step
+    step = rounds.engine.step
 
     def noted(terms: RoundParameters, plan: Any) -> Any:
         asked.append(terms)
         return step(terms, plan)
 
-    simulation.step = noted  # type: ignore[method-assign]
+    rounds.engine.step = noted  # type: ignore[method-assign]
     own = 0
     for _ in range(ROUNDS):
         before, left = TICK * ledger.spent()[0], ledger.left()
@@ -675,17 +637,11 @@ def test_the_planner_as_a_whole(split: Split, joining: Split, timed: bool, objec
     """It plans by forecasts, spends the budget and goes on from its state."""
     found = []
     for again in (False, True):
-        federation = Federation(
-            model=Biases(),
-            server=POSTERIOR,
-            protection=Protection(mechanism="gaussian", trust="secagg"),
-        )
-        simulation = Simulation(federation, joining if timed else split, seed=5, device="cpu")
         ledger = Ledger.in_memory(Budgets.same(Budget(2000.0, 1e-5), CLIENTS), GAUSSIAN)
         policy = BGTPlanner(ledger=ledger, rounds=ROUNDS, trust="secagg", objective=objective)
-        rounds = Coordinator(
-            simulation, policy, ledger, trust="secagg", run="run", mark=b"", context="none",
-            reward="none",
+        rounds = coordinated(
+            joining if timed else split, policy, federation=summed(), trust="secagg",
+            context="none", reward="none",
         )  # fmt: skip
         charges = []
         for _ in range(ROUNDS):

@@ -102,12 +102,9 @@ class Play:
             state = state._replace(shared=shared)
             at = jnp.int32(index)
             state, sent, outcome = play(state, interactions, heldout, at, key, self.terms, aside)
-        rest = jax.jit(federation.rest, compiler_options=QUICK)
-        return (
-            state,
-            (sent.released, outcome),
-            rest(state, interactions, heldout, jnp.int32(number)),
-        )
+        rest = jax.jit(partial(federation.served, sent=None), compiler_options=QUICK)
+        last = {"interactions": interactions, "heldout": heldout, "index": jnp.int32(number)}
+        return state, (sent.released, outcome), rest(state, **last, key=key)
 
     def same_in(self, block: int, chunk: int) -> None:
         """Compare a layout with plain sums."""

@@ -34,6 +34,8 @@ from small_federation import (
     N_CLIENTS,
     QUICK,
     WIDTH,
+    flat,
+    nothing,
     some_interactions,
     some_terms,
     some_upload,
@@ -43,29 +45,17 @@ Float = NDArray[np.float64]
 MANY = 4000  # items: enough coordinates to measure a deviation to a percent
 
 
-def nothing(interactions: Interactions) -> Upload:
-    return jax.tree.map(jnp.zeros_like, some_upload(interactions))
-
-
 @cache
 def compiled(protection: Protection) -> Any:
     return jax.jit(protection.release, compiler_options=QUICK)
 
 
 def release(
-    protection: Protection,
-    upload: Upload,
-    interactions: Interactions,
-    terms: RoundParameters,
+    protection: Protection, upload: Upload, interactions: Interactions, terms: RoundParameters,
     seed: int = 0,
-) -> Released:
+) -> Released:  # fmt: skip
     released: Released = compiled(protection)(jax.random.key(seed), upload, interactions, terms)
     return released
-
-
-def flat(released: Released) -> Float:
-    gradient = released.aggregate.gradient
-    return np.concatenate([np.asarray(part, float).ravel() for part in gradient])
 
 
 def whole_uploads(upload: Upload, interactions: Interactions) -> Float:
@@ -301,6 +291,7 @@ class TestTerms:
         [
             ("gaussian/gdp", [1.0, 2.0, 4.0]),
             ("gaussian/rdp", [2**-0.5, 2**0.5, 8**0.5]),
+            ("gaussian/authors", [1.0, 2.0, 4.0]),
             ("laplace/basic", [1.0, 4.0, 16.0]),
             ("laplace/either", [1.0, 4.0, 16.0]),
             ("laplace/filter", [1.0, 2.0, 4.0]),

@@ -86,12 +86,9 @@ class Runner:
         self.key = jax.random.key(seed + 100)
 
     def __call__(
-        self,
-        index: int = 0,
-        *,
-        state: State | None = None,
+        self, index: int = 0, *, state: State | None = None,
         interactions: Interactions | None = None,
-    ) -> tuple[State, Outcome]:
+    ) -> tuple[State, Outcome]:  # fmt: skip
         state = self.start if state is None else state
         interactions = self.interactions if interactions is None else interactions
         after, _, outcome = compiled(self.federation)(

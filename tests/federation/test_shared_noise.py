@@ -22,7 +22,7 @@ from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.randomness import ExactNoise
 from bgtplanner.privacy.shares import Shares, Tolerance
 from privacy.sums import sum_of_shares
-from small_federation import N_CLIENTS, QUICK, WIDTH, some_interactions
+from small_federation import N_CLIENTS, QUICK, flat, nothing, some_interactions
 
 Floats = NDArray[np.float64]
 GDP = accountant_named("gaussian/gdp")
@@ -49,17 +49,10 @@ def shares_of_six(tolerance: Tolerance) -> Shares:
                   most_colluders=colluders)  # fmt: skip
 
 
-def nothing(interactions: Interactions) -> Upload:
-    return Upload(
-        jnp.zeros((len(interactions.pair_item), WIDTH)), jnp.zeros((interactions.n_clients, 3))
-    )
-
-
 def released(upload: Upload, interactions: Interactions, given: Any) -> tuple[Floats, Released]:
     program = jax.jit(PROTECTION.release, compiler_options=QUICK)
     found = program(jax.random.key(0), upload, interactions, given)
-    parts = [np.asarray(part, float).ravel() for part in found.aggregate.gradient]
-    return np.concatenate(parts), found
+    return flat(found), found
 
 
 @pytest.mark.parametrize(

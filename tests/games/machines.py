@@ -24,7 +24,7 @@ from bgtplanner.errors import BGTPlannerError, MessageError
 from bgtplanner.federation import ratelimit
 from bgtplanner.federation.aggregation.client import Client as Member
 from bgtplanner.federation.aggregation.client import _State
-from bgtplanner.federation.aggregation.messages import Opened, Opening, Survivors
+from bgtplanner.federation.aggregation.messages import STEPS, Opened, Opening, Survivors
 from bgtplanner.federation.aggregation.server import Server
 from bgtplanner.federation.randomizer import Randomizer
 from bgtplanner.flower import client as client_module
@@ -260,38 +260,36 @@ class Schedule:
 @contextlib.contextmanager
 def disks_that_stop(schedule: Schedule) -> Iterator[None]:
     """All writes of a schedule's clients go to its disks, and the model is a stand-in."""
-    patch, real = pytest.MonkeyPatch(), Journal.writing
+    real = Journal.writing
 
     def disk_of(path: Path) -> Disk:
         return schedule.disks[int(path.relative_to(schedule.home).parts[0])]
 
-    for home in (ratelimit, module):
-        patch.setattr(home, "replace_file", lambda path, of: disk_of(path).replace_file(path, of))
-    patch.setattr(Journal, "writing", lambda self: disk_of(self.path).writing(self, real))
-    try:
-        with stand_in():
-            yield
-    finally:
-        patch.undo()
+    with pytest.MonkeyPatch.context() as patch, stand_in():
+        for of in (ratelimit, module):
+            patch.setattr(
+                of, "replace_file", lambda path, to: disk_of(path).replace_file(path, to)
+            )
+        patch.setattr(Journal, "writing", lambda self: disk_of(self.path).writing(self, real))
+        yield
 
 
 def played(
     template: Path, seed: int, kind: type[Client] = Client, member: type[Member] = Member
 ) -> list[str]:
     """Play a schedule on a copy and check it; how its rounds ended."""
-    home, patch = template.with_name("played"), pytest.MonkeyPatch()
+    home = template.with_name("played")
     shutil.copytree(template, home)
-    patch.setattr(client_module, "Member", member)
+    schedule = Schedule(home, seed, kind)
     try:
-        schedule = Schedule(home, seed, kind)
-        with disks_that_stop(schedule):
+        with pytest.MonkeyPatch.context() as patch, disks_that_stop(schedule):
+            patch.setattr(client_module, "Member", member)
             schedule.play()
         schedule.check()
         return schedule.outcomes
     except AssertionError as error:
         raise AssertionError(f"schedule {seed}: {error}") from error
     finally:
-        patch.undo()
         shutil.rmtree(home)
 
 
@@ -346,13 +344,13 @@ class PaysOnceAddsTwice(Client):
 class DoesStepsAgain(Member):
     """Keeps no answers: a step that was done is done again."""
 
-    def _step(self, step: int, message: bytes, work: Any) -> bytes:
-        state = self._load()
-        if step <= state.step:
-            before = tuple(one for one in state.answers if one.place < step)
-            self._store.save(f"{self._name}-begun", self._session + bytes([step - 1]))
+    def answer(self, step: str, message: bytes, values: Any) -> bytes:
+        state, done = self._load(), STEPS.index(step)
+        if done < state.step:
+            before = tuple(one for one in state.answers if one.place <= done)
+            self._store.save(f"{self._name}-begun", self._session + bytes([done]))
             self._store.save(f"{self._name}-state", replace(state, answers=before).to_bytes())
-        return super()._step(step, message, work)
+        return super().answer(step, message, values)
 
 
 class BeginsStepsAgain(Member):

@@ -72,14 +72,11 @@ def write_summing(
 @contextlib.contextmanager
 def stand_in() -> Iterator[None]:
     """No model: an upload is made of the ratings as they are, and of the round."""
-    patch = pytest.MonkeyPatch()
-    patch.setattr(Client, "_model_of", lambda *_: SimpleNamespace(coordinates=SIZE))
-    patch.setattr(Client, "lacks", lambda *_: False)
-    patch.setattr(Client, "_train", _trained)
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Client, "_model_of", lambda *_: SimpleNamespace(coordinates=SIZE))
+        patch.setattr(Client, "lacks", lambda *_: False)
+        patch.setattr(Client, "_train", _trained)
         yield
-    finally:
-        patch.undo()
 
 
 def _trained(self: Client, _trainer: Any, request: Request) -> Any:
@@ -214,18 +211,16 @@ class Table:
     @contextlib.contextmanager
     def noting(self, place: int) -> Iterator[None]:
         """Note what a client puts into a sum meanwhile."""
-        patch, real = pytest.MonkeyPatch(), Randomizer.share
+        real = Randomizer.share
 
         def share(guard: Randomizer, *args: Any, **options: Any) -> Release:
             made = real(guard, *args, **options)
             self.put[place, made.reservation.number] = made.values
             return made
 
-        patch.setattr(Randomizer, "share", share)
-        try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Randomizer, "share", share)
             yield
-        finally:
-            patch.undo()
 
     def refuses(self, place: int, asked: SumStep) -> bool:
         """Whether a client refuses, having paid nothing for it."""
@@ -238,14 +233,11 @@ class Table:
         return False
 
     def play(
-        self,
-        asked: Asked,
-        *,
-        until: str | None = None,
+        self, asked: Asked, *, until: str | None = None,
         drops: Mapping[str, Collection[int]] | None = None,
         tell: Mapping[int, Asked] | None = None,
         change: Callable[[str, int, bytes], bytes | None] = lambda step, place, answer: answer,
-    ) -> Server:
+    ) -> Server:  # fmt: skip
         """Play the steps of a round; `tell` says which client is told of another one.
 
         `change` says what becomes of an answer on its way; None: nothing arrives.
@@ -286,9 +278,16 @@ class Table:
     def state(self, place: int) -> Path:
         return self.home / str(place) / "state"
 
-    def sums(self, place: int) -> Path:
-        """Where a client keeps its rounds."""
-        return self.state(place) / "sums"
+    def stored(self, place: int, of: str = "sums*") -> dict[Path, bytes]:
+        """What a client keeps of its rounds, in both of its folders or in one of them."""
+        return {path: path.read_bytes() for path in self.state(place).glob(f"{of}/*")}
+
+    def set_back(self, place: int, stored: Mapping[Path, bytes], of: str = "sums*") -> None:
+        """Bring back what a client has kept, instead of what it keeps now."""
+        for path in self.stored(place, of):
+            path.unlink()
+        for path, content in stored.items():
+            path.write_bytes(content)
 
     def paid(self, place: int) -> list[tuple[str, int]]:
         """The rounds that a client has paid for, and whose charge can never come back."""

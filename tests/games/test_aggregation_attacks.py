@@ -351,9 +351,9 @@ def test_too_many_wrong_shares_give_no_sum() -> None:
 class DealsAnotherSeed(Client):
     """Deals shares of secrets that are not those it has published."""
 
-    def _make_shares(self, state: _State, message: bytes) -> Any:
+    def _do_shares(self, state: _State, message: bytes) -> Any:
         lied = replace(state, self_seed=bytes(16), masking_seed=bytes(16))
-        kept, answer = super()._make_shares(lied, message)
+        kept, answer = super()._do_shares(lied, message)
         kept = replace(kept, self_seed=state.self_seed, masking_seed=state.masking_seed)
         return kept, answer
 
@@ -438,13 +438,9 @@ def test_with_half_of_the_neighbours_as_threshold_the_ring_is_cut(
 
 
 def combinations(
-    ring: Ring,
-    honest: set[int],
-    survivors: set[int],
-    partners: Mapping[int, set[int]],
-    *,
+    ring: Ring, honest: set[int], survivors: set[int], partners: Mapping[int, set[int]], *,
     symmetric: bool = True,
-) -> np.ndarray[Any, Any]:
+) -> np.ndarray[Any, Any]:  # fmt: skip
     """The linear combinations of honest uploads in which every mask cancels that nobody knows.
 
     Rows of a basis. By the rules of the clients: who reveals what follows from the survivors and
@@ -502,20 +498,31 @@ def worst_arc(ring: Ring, honest: set[int]) -> int:
     return max(sum(place not in honest for place in arc) for arc in arcs)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(20))
 def test_a_server_with_colluders_learns_the_sum_of_the_honest_or_nothing(seed: int) -> None:
-    """Whatever arcs it declares to be gone, and whichever edges it has hidden before."""
-    rng = np.random.default_rng(seed)
-    ring = bare_ring(30, 8, 6, seed)
-    honest = set(range(30)) - set(rng.choice(30, int(rng.integers(4)), replace=False).tolist())
-    if ring.threshold <= ring.degree // 2 + worst_arc(ring, honest):
-        return  # this order of the ring is one of the few that the threshold does not cover
-    survivors, partners = adversary(rng, ring, honest)
-    basis = combinations(ring, honest, survivors, partners)
-    inside = np.array([place in survivors for place in sorted(honest)], float)
-    assert len(basis) <= 1
-    if len(basis):
-        assert np.allclose(basis[0] / basis[0][np.argmax(inside)], inside)
+    """Whatever arcs it declares to be gone, and whichever edges it has hidden before.
+
+    Most attempts open nothing at all, which says little: each seed tries until three have opened
+    a sum from which somebody was missing, or to somebody of whom an edge was hidden.
+    """
+    rng, opened = np.random.default_rng(seed), 0
+    for turn in range(2000):
+        ring = bare_ring(30, 8, 6, 2000 * seed + turn)
+        colluders = rng.choice(30, int(rng.integers(4)), replace=False).tolist()
+        honest = set(range(30)) - set(colluders)
+        if ring.threshold <= ring.degree // 2 + worst_arc(ring, honest):
+            continue  # this order of the ring is one of the few that the threshold does not cover
+        survivors, partners = adversary(rng, ring, honest)
+        basis = combinations(ring, honest, survivors, partners)
+        inside = np.array([place in survivors for place in sorted(honest)], float)
+        assert len(basis) <= 1
+        if len(basis):
+            assert np.allclose(basis[0] / basis[0][np.argmax(inside)], inside)
+            hidden = any(len(of) < ring.degree for of in partners.values())
+            opened += len(survivors) < 30 or hidden
+        if opened == 3:
+            return
+    pytest.fail("no attack of this seed has opened a sum")
 
 
 def adversary(

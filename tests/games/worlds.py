@@ -157,11 +157,12 @@ class World:
                 for path in sorted((self.folder / "state" / folder).glob("*"))[-1:]:
                     path.unlink()
         elif move.kind in ("copy", "restore"):
-            own, copy = (self.folder / "state" / name for name in ("sums", "copy of sums"))
-            one, other = (own, copy) if move.kind == "copy" else (copy, own)
-            if one.exists():
-                shutil.rmtree(other, ignore_errors=True)
-                shutil.copytree(one, other)
+            for name in ("sums", "sums-begun"):
+                own, copy = self.folder / "state" / name, self.folder / f"copy of {name}"
+                one, other = (own, copy) if move.kind == "copy" else (copy, own)
+                if one.exists():
+                    shutil.rmtree(other, ignore_errors=True)
+                    shutil.copytree(one, other)
         elif move.kind == "forget":
             for path in (self.folder / "state").glob("catalogue-*"):
                 path.unlink()
@@ -304,12 +305,9 @@ def both(
 
 
 def some_moves(
-    rng: Generator,
-    honest: Request,
-    number: int,
-    catalogues: Sequence[SentCatalogue] = (),
+    rng: Generator, honest: Request, number: int, catalogues: Sequence[SentCatalogue] = (),
     sums: Sums | None = None,
-) -> list[Move]:
+) -> list[Move]:  # fmt: skip
     """Messages in any order, repeated, renamed, altered, with crashes and a jumping clock.
 
     Requests are about any of the catalogues, which come now and then, and are lost now and then.

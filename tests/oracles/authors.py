@@ -171,12 +171,8 @@ def gradient(parameters: Parameters, user: int, known: list[Rating]) -> Paramete
 
 
 def upload(
-    slope: Parameters,
-    user: int,
-    known: list[Rating],
-    terms: RoundParameters,
-    draws: Draws,
-) -> Upload:
+    slope: Parameters, user: int, known: list[Rating], terms: RoundParameters, draws: Draws,
+) -> Upload:  # fmt: skip
     """What leaves a client: protected blocks, and rows for items that it only pretends to have.
 
     A pseudo row is made of the entries of the real rows as they are before the clip, and is not
@@ -195,12 +191,8 @@ def upload(
 
 
 def one_round(
-    world: World,
-    old: Parameters,
-    index: int,
-    terms: RoundParameters,
-    draws: Draws,
-) -> After:
+    world: World, old: Parameters, index: int, terms: RoundParameters, draws: Draws,
+) -> After:  # fmt: skip
     """Train, protect, aggregate, step and predict."""
     total = Parameters(*(np.zeros_like(tensor) for tensor in old))
     number, losses, idle = 0, [], []

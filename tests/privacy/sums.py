@@ -14,12 +14,9 @@ from bgtplanner.privacy.shares import Shares
 
 
 def sum_of_shares(
-    shares: Shares,
-    uploads: ArrayLike,
-    sources: Sequence[ExactNoise],
-    *,
+    shares: Shares, uploads: ArrayLike, sources: Sequence[ExactNoise], *,
     clips: ArrayLike | None = None,
-) -> NDArray[np.uint64]:
+) -> NDArray[np.uint64]:  # fmt: skip
     """Return the sum, modulo 2^bits, of what clients send: the reference for every transport.
 
     Args:
@@ -31,12 +28,13 @@ def sum_of_shares(
     rows = np.asarray(uploads, dtype=np.float64)
     fits = rows.ndim == 2 and len(rows) == len(sources)
     ConfigError.unless(fits, "uploads", rows.shape, f"{len(sources)} rows, one per source")
-    shares.check_answers(len(rows))
     bounds = np.broadcast_to(shares.clip if clips is None else np.asarray(clips), len(rows))
     total = np.zeros(rows.shape[1], dtype=np.uint64)
     for row, source, bound in zip(rows, sources, bounds, strict=True):
         total += shares.encode(row, source, clip=float(bound))  # modulo 2^64, a multiple
-    return np.asarray(total & shares.mask(rows.shape[1]))
+    found = np.asarray(total & shares.mask(rows.shape[1]))
+    shares.decode(found, len(rows))  # refuses a sum of too few
+    return found
 
 
 def distance_from_gaussian(share: int | float, number: int, size: int = 1) -> float:

@@ -14,8 +14,8 @@ BOTH = ("gaussian", "laplace")
 
 
 def test_the_units_are_these() -> None:
-    found = {name: (unit.name, unit.sound, unit.axes) for name, unit in UNITS.items()}
-    assert found == {"client": ("client", True, 1), "row": ("row", False, 2)}  # the paper's
+    found = {name: (unit.name, unit.sound, unit.own_clips) for name, unit in UNITS.items()}
+    assert found == {"client": ("client", True, False), "row": ("row", False, True)}  # the paper's
 
 
 @pytest.mark.parametrize(

@@ -263,16 +263,6 @@ def test_a_second_writer_waits_and_then_says_why(
     two.close()
 
 
-SECOND = Row.after(Head(0, FIRST.hash), "reserve", "run", 0, PAYLOAD)
-
-
-def made(path: Path) -> Journal:
-    kept = Journal.create(path, KEY, FIRST)
-    with kept.writing():
-        kept.append(SECOND)
-    return kept
-
-
 def edit(path: Path, script: str) -> None:
     connection = sqlite3.connect(path)
     connection.executescript(script)
@@ -295,7 +285,7 @@ def test_a_reservation_that_cannot_be_read_again_is_not_taken_in() -> None:
 
 
 def test_a_file_without_its_last_byte_is_refused(path: Path) -> None:
-    made(path).close()
+    filled(path, 1).close()
     with path.open("r+b") as file:
         file.truncate(path.stat().st_size - 1)
     with pytest.raises(LedgerError, match="its last 1 bytes are missing"):
@@ -303,21 +293,22 @@ def test_a_file_without_its_last_byte_is_refused(path: Path) -> None:
 
 
 def test_a_row_of_other_types_is_refused(path: Path) -> None:
-    made(path).close()
+    filled(path, 1).close()
     edit(
         path,
         "CREATE TABLE other AS SELECT * FROM rows; DROP TABLE rows;"
         "ALTER TABLE other RENAME TO rows; UPDATE rows SET payload = NULL WHERE number = 1",
     )
     kept = Journal.open(path)
-    assert kept.row(0) == FIRST
+    rows = kept.rows()
+    assert next(rows) == FIRST
     with pytest.raises(LedgerTamperedError, match="a row cannot be read: edited or damaged"):
-        kept.row(1)
+        next(rows)
     kept.close()
 
 
 def test_what_sqlite_finds_damaged_is_refused(path: Path) -> None:
-    kept = made(path)
+    kept = filled(path, 1)
     kept.check()
     edit(path, "PRAGMA ignore_check_constraints = ON; UPDATE newest SET one = 2")
     with pytest.raises(LedgerTamperedError, match="SQLite finds it damaged: CHECK"):

@@ -112,91 +112,20 @@ def test_senseless_charges_are_refused(make: Make, charge: float) -> None:
     assert not ledger.spent().any()
 
 
-def test_settling_is_noted_once(make: Make) -> None:
-    ledger = make(budgets_of(1.0))
-    first = ledger.reserve(0.25, run="a", round=0)
-    second = ledger.reserve(0.25, run="a", round=0)
-    assert ledger.unsettled == 2
-    ledger.settle(first)
-    ledger.settle(first)
-    assert ledger.unsettled == 1
-    assert ledger.head.number == 3
-    ledger.settle(second)
-    assert ledger.unsettled == 0
-    assert charges(ledger) == [0.5]
-
-
 def test_settling_what_was_never_reserved_here_is_refused(make: Make) -> None:
     ledger = make(budgets_of(1.0))
     reservation = ledger.reserve(0.25, run="a", round=0)
     for other in (
         replace(reservation, number=99),
+        replace(reservation, number=0),
         replace(reservation, run="b"),
         replace(reservation, round=1),
     ):
         with says(LedgerError, f"settle: this ledger has no reservation {other.number}"):
             ledger.settle(other)
+    ledger.settle(replace(reservation, number=-1))  # nobody was asked
     assert ledger.unsettled == 1
     ledger.settle(reservation)
-
-
-# ---- asking again
-
-
-def test_the_same_again_is_the_same_reservation(make: Make) -> None:
-    ledger = make(budgets_of(1.0, 1.0))
-    first = ledger.reserve(0.5, run="a", round=3, fingerprint=MARK)
-    again = ledger.reserve(0.5, run="a", round=3, fingerprint=MARK)
-    assert again.replayed.tolist() == again.granted.tolist() == [True, True]
-    assert not again.refused.any()
-    assert (again.number, again.attempt) == (first.number, 0)
-    assert charges(ledger) == [0.5, 0.5]
-    assert ledger.head.number == 1
-    ledger.settle(again)
-    ledger.reserve(0.5, run="a", round=3, fingerprint=MARK)  # after it was settled, too
-    assert (charges(ledger), ledger.unsettled) == ([0.5, 0.5], 0)
-
-
-@pytest.mark.parametrize(
-    "change", [{"fingerprint": b"other"}, {"fingerprint": None}, {"fingerprint": b""},
-               {"charge": 0.125}, {"charge": [0.25, 0.125]}]
-)  # fmt: skip
-def test_other_inputs_or_another_charge_are_a_new_attempt(
-    make: Make, change: dict[str, Any]
-) -> None:
-    ledger = make(budgets_of(1.0, 1.0))
-    arguments: dict[str, Any] = {"charge": 0.25, "run": "a", "round": 0, "fingerprint": MARK}
-    ledger.reserve(**arguments)
-    second = ledger.reserve(**arguments | change)
-    assert not second.replayed.any()
-    assert second.granted.all()
-    assert (second.attempt, second.number) == (1, 2)
-    assert (ledger.spent()[0] > ONE // 4).all()
-    third = ledger.reserve(0.0625, run="a", round=0)
-    assert third.attempt == 2
-
-
-# ---- rounds that only go up
-
-
-def test_a_round_that_is_not_above_every_earlier_one_is_refused_where_rounds_rise(
-    make: Make,
-) -> None:
-    ledger = make(budgets_of(9.0))
-    assert ledger.newest_round("a") is None
-    ledger.reserve(0.25, run="a", round=5, rising=True, fingerprint=MARK)
-    ledger.reserve(0.25, run="a", round=2)  # whoever does not ask for it may go back
-    assert ledger.newest_round("a") == 5
-    head = ledger.head
-    for number in (0, 2, 4, 5):
-        message = f"round = {number}: the run has already had round 5; rounds must rise"
-        for mark in (None, MARK):  # what would be repeated is refused like anything else
-            with says(StaleRoundError, message):
-                ledger.reserve(0.25, run="a", round=number, rising=True, fingerprint=mark)
-    assert (ledger.head, charges(ledger)) == (head, [0.5])
-    assert ledger.reserve(0.25, run="a", round=6, rising=True).granted.all()
-    assert ledger.reserve(0.25, run="b", round=0, rising=True).granted.all()
-    assert (ledger.newest_round("a"), ledger.newest_round("b")) == (6, 0)
 
 
 # ---- fingerprints
@@ -279,14 +208,9 @@ class Model:
         )
 
     def reserve(
-        self,
-        ticks: dict[int, int],
-        asked: set[int],
-        key: tuple[str, int],
-        mark: bytes,
-        strict: bool,
-    ) -> tuple[set[int], set[int], set[int]] | None:
-        """Who is granted, refused, repeated; None if it must be refused as a whole."""
+        self, ticks: dict[int, int], asked: set[int], key: tuple[str, int], mark: bytes,
+    ) -> tuple[set[int], set[int], set[int], int] | None:  # fmt: skip
+        """Who is granted, refused, repeated, in which attempt; None: it is refused as a whole."""
         attempt, repeated = None, set()
         same = [
             entry for entry in self.made if mark and (entry["key"], entry["mark"]) == (key, mark)
@@ -303,7 +227,7 @@ class Model:
         new = asked - repeated
         pays = {client for client in new if self.fits(client, ticks[client])}
         refused = new - pays
-        if refused and (strict or not pays | repeated):
+        if refused and not pays | repeated:
             return None
         if attempt is None:
             attempt = len({entry["attempt"] for entry in self.made if entry["key"] == key})
@@ -313,7 +237,7 @@ class Model:
         for client in pays:
             for row, add in enumerate(self.adds(ticks[client])):
                 self.spent[row][client] += add
-        return pays | repeated, refused, repeated
+        return pays | repeated, refused, repeated, attempt
 
 
 CLIENTS = 4
@@ -343,19 +267,21 @@ class Machine(RuleBasedStateMachine):
         self.model = Model([list(row) for row in zip(*each, strict=True)], rule_.powers)
         self.epsilons = np.array(epsilons)
         self.leaves: list[Any] = []
+        self.settled: set[int] = set()
 
     @rule(
         charge=st.one_of(units, st.lists(st.just(0) | units, min_size=CLIENTS, max_size=CLIENTS)),
         asked=st.one_of(st.none(), st.sets(st.integers(0, CLIENTS - 1))),
         number=st.integers(0, 2),
         mark=st.sampled_from([b"", b"one", b"two"]),
-        strict=st.booleans(),
+        rising=st.booleans(),
     )
     def reserve(
-        self, charge: Any, asked: set[int] | None, number: int, mark: bytes, strict: bool
-    ) -> None:
+        self, charge: Any, asked: set[int] | None, number: int, mark: bytes,
+        rising: bool,
+    ) -> None:  # fmt: skip
         each = [charge] * CLIENTS if isinstance(charge, int) else charge
-        self.play(each, charge, asked, number, mark, strict)
+        self.play(each, charge, asked, number, mark, rising)
 
     @rule(
         charge=st.lists(st.just(0) | units, min_size=CLIENTS, max_size=CLIENTS),
@@ -365,45 +291,54 @@ class Machine(RuleBasedStateMachine):
     def reserve_by_class(self, charge: list[int], number: int, mark: bytes) -> None:
         """As the coordinator does, whose rows name classes."""
         each = [charge[index] for index in self.classes]
-        self.play(each, each, None, number, mark, strict=False)
+        self.play(each, each, None, number, mark)
 
     def play(
-        self,
-        each: list[int],
-        charge: Any,
-        asked: set[int] | None,
-        number: int,
-        mark: bytes,
-        strict: bool,
-    ) -> None:
+        self, each: list[int], charge: Any, asked: set[int] | None, number: int, mark: bytes,
+        rising: bool = False,
+    ) -> None:  # fmt: skip
         ticks = {client: unit * ONE // 128 for client, unit in enumerate(each)}
         clients = None if asked is None else sorted(asked)
         who = set(range(CLIENTS)) if asked is None else asked
         who = {client for client in who if ticks[client]}
-        expected = self.model.reserve(ticks, who, ("run", number), mark, strict)
+        newest = max((made["key"][1] for made in self.model.made), default=None)
+        head, unsettled = self.ledger.head, self.ledger.unsettled
+        assert self.ledger.newest_round("run") == newest
         arguments: dict[str, Any] = {
             "charge": np.asarray(charge) / 128, "run": "run", "round": number, "clients": clients,
-            "fingerprint": mark or None, "strict": strict,
+            "fingerprint": mark or None, "rising": rising,
         }  # fmt: skip
+        late = rising and newest is not None and number <= newest
+        expected = None
+        if not late:
+            expected = self.model.reserve(ticks, who, ("run", number), mark)
         if expected is None:
-            with pytest.raises(BudgetExceeded):
+            with pytest.raises(StaleRoundError if late else BudgetExceeded):
                 self.ledger.reserve(**arguments)
+            assert (self.ledger.head, self.ledger.unsettled) == (head, unsettled)
             return
         reservation = self.ledger.reserve(**arguments)
         found = tuple(
             set(np.flatnonzero(part).tolist())
             for part in (reservation.granted, reservation.refused, reservation.replayed)
         )
-        assert found == expected
+        assert (*found, reservation.attempt) == expected
         assert reservation.charge.tolist() == [unit / 128 for unit in each]
+        booked = self.ledger.head.number - head.number  # what is repeated is not booked again
+        assert booked == bool(expected[0] - expected[2])
+        assert not booked or reservation.number == self.ledger.head.number
         self.leaves.append(reservation)
 
     @precondition(lambda self: self.leaves)
     @rule(data=st.data())
     def settle(self, data: st.DataObject) -> None:
-        before = self.ledger.spent()
-        self.ledger.settle(data.draw(st.sampled_from(self.leaves)))
+        before, unsettled = self.ledger.spent(), self.ledger.unsettled
+        chosen = data.draw(st.sampled_from(self.leaves))
+        self.ledger.settle(chosen)
         assert (self.ledger.spent() == before).all()
+        new = chosen.number >= 0 and chosen.number not in self.settled
+        assert self.ledger.unsettled == unsettled - new  # settling twice does no harm
+        self.settled.add(chosen.number)
 
     @precondition(lambda self: self.in_file)
     @rule()
@@ -706,15 +641,3 @@ def test_only_who_paid_how_much_is_stored(path: Path) -> None:
     }  # fmt: skip
     assert head == Head(4, rows[4].hash)
     assert b"the inputs themselves" not in path.read_bytes()
-
-
-# ---- edges
-
-
-def test_the_first_row_is_no_reservation_that_could_be_settled(make: Make) -> None:
-    ledger = make(THREE)
-    reservation = ledger.reserve(0.25, run="a", round=0)
-    with pytest.raises(LedgerError, match="this ledger has no reservation 0"):
-        ledger.settle(replace(reservation, number=0))
-    ledger.settle(replace(reservation, number=-1))  # nobody was asked
-    assert ledger.unsettled == 1

@@ -32,26 +32,11 @@ GAUSSIAN: Additive = MECHANISMS["gaussian"]  # type: ignore[assignment]
 LAPLACE: Additive = MECHANISMS["laplace"]  # type: ignore[assignment]
 BOTH = [GAUSSIAN, LAPLACE]
 RANGE = "a number from 1e-100 to 1e100"
-LIMIT = 1e-3
+RARE, LIMIT = 1e-6, 1e-3  # chances of a p-value of what is right, and of what is wrong
 quick = settings(deadline=None, derandomize=True, max_examples=80)
 
-interactions = [
-    0.0,
-    -0.0,
-    5e-324,
-    -5e-324,
-    1e-310,
-    2.2e-308,
-    1e-160,
-    1.0,
-    1e154,
-    1e200,
-    1.7e308,
-    -1.7e308,
-]
-entries = st.one_of(
-    st.sampled_from(interactions), st.floats(allow_nan=False, allow_infinity=False)
-)
+extremes = [0.0, -0.0, 5e-324, -5e-324, 1e-310, 2.2e-308, 1e-160, 1.0, 1e154, 1e200, 1.7e308]
+entries = st.sampled_from([*extremes, -1.7e308]) | st.floats(allow_nan=False, allow_infinity=False)
 uploads = arrays(np.float64, st.tuples(st.integers(1, 4), st.integers(1, 6)), elements=entries)
 bounds = st.floats(-20, 20).map(lambda power: 10.0**power)
 
@@ -176,11 +161,11 @@ def test_added_noise_has_the_claimed_variance_and_law(mechanism: Additive, sd: f
     clipped = np.tile([0.6, -0.8], (n // 2, 1))
     released = mechanism.randomise(clipped, SeededNoise(11), scale=scale)
     noise = (released - clipped).ravel()
-    assert noise.mean() == pytest.approx(0.0, abs=4 * scale * sd / math.sqrt(n))
+    assert noise.mean() == pytest.approx(0.0, abs=5 * scale * sd / math.sqrt(n))
     assert noise.std() == pytest.approx(scale * sd, rel=0.02)
     law = scipy.stats.norm if mechanism is GAUSSIAN else scipy.stats.laplace
-    assert scipy.stats.kstest(noise, law(scale=scale).cdf).pvalue > LIMIT
-    for wrong in (0.95, 1.05):
+    assert scipy.stats.kstest(noise, law(scale=scale).cdf).pvalue > RARE
+    for wrong in (0.9, 1.1):  # 5% would be missed by one seed in five
         assert scipy.stats.kstest(noise * wrong, law(scale=scale).cdf).pvalue < LIMIT
 
 

@@ -90,7 +90,7 @@ def test_every_reservation_is_witnessed_before_it_is_granted(path: Path, witness
         reservation = ledger.reserve(0.25, run="a", round=0)
         assert witness.newest() == ledger.head
         ledger.settle(reservation)
-        assert witness.newest() == Head(1, ledger._journal.row(1).hash)  # type: ignore[union-attr]
+        assert [one.number for one in witness.heads()] == [0, 1]  # a settlement charges no one
     with Ledger.open(path, witness=witness) as ledger:
         ledger.reserve(0.25, run="a", round=1)
     assert [one.number for one in witness.heads()] == [0, 1, 3]

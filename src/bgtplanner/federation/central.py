@@ -20,9 +20,9 @@ from jax import Array
 from numpy.typing import NDArray
 
 from bgtplanner.federation.parameters import RoundParameters
-from bgtplanner.federation.result import RoundResult
+from bgtplanner.federation.result import RoundResult, Seen
 from bgtplanner.federation.rounds import Federation, State
-from bgtplanner.federation.simulation import Seen, Simulation
+from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.interactions import Interactions
 from bgtplanner.models.metrics import Metrics
 from bgtplanner.planning.plan import Plan
@@ -58,13 +58,12 @@ class CentralTraining(Simulation):
         state = State(self.state.shared, local, self.state.memory)
         heard = jnp.asarray(noisy, jnp.float32)
         self.state, released = self._run(Federation.received, state, heard, parameters)
-        flat = np.concatenate([np.asarray(of).ravel() for of in released.aggregate.gradient])
-        self.seen = Seen(flat, float(released.noise_std), None)
+        self.seen = Seen.of(released)
         return self._over(int(parameters.granted.sum()), dropped)
 
     def rest(self) -> RoundResult:
         """Let a round pass in which nothing is released: nothing changes."""
-        self.seen = Seen(np.zeros(0, dtype=np.float32), 0.0, None)
+        self.seen = Seen()
         return self._over(0, 0)
 
     def _over(self, clients: int, dropped: int) -> RoundResult:

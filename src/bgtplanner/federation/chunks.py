@@ -50,14 +50,9 @@ with an entry per client, and pairs to predict."""
 
 
 def by_chunk(
-    compute: Compute,
-    interactions: Interactions,
-    local: Local,
-    given: Any,
-    *,
-    clients: tuple[Array, ...] = (),
-    asked: Sequence[Heldout] = (),
-) -> Computed:
+    compute: Compute, interactions: Interactions, local: Local, given: Any, *,
+    clients: tuple[Array, ...] = (), asked: Sequence[Heldout] = (),
+) -> Computed:  # fmt: skip
     """Return what is computed for all clients, chunk by chunk, so that memory is bounded.
 
     What is computed must not depend on anything random: noise is drawn once, for the sum of all.

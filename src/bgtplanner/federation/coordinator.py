@@ -17,9 +17,8 @@ from scipy.special import ndtri
 
 from bgtplanner.errors import ConfigError, SchemaError
 from bgtplanner.federation.parameters import RoundParameters, noise_of_mean, round_parameters
-from bgtplanner.federation.result import RoundResult
+from bgtplanner.federation.result import RoundResult, Seen
 from bgtplanner.federation.rounds import Federation, State
-from bgtplanner.federation.simulation import Seen
 from bgtplanner.federation.validation import Validation, rmse_of
 from bgtplanner.models.learner import Learner
 from bgtplanner.models.metrics import Metrics
@@ -34,8 +33,6 @@ from bgtplanner.privacy.shares import Tolerance
 
 STATE_VERSION = 3
 """Version of :meth:`Coordinator.state_dict`."""
-
-_PARTS = ("policy", "context", "validation")
 
 _LONG_ENOUGH = 5  # rounds, after which it can be told how fast clients join
 
@@ -109,7 +106,9 @@ class Coordinator:
     stops: bool = False
     seed: int = 0
 
-    remembers: ClassVar = ("_last", "_first_signal", "joined_first", "over")
+    remembers: ClassVar = (
+        *("context", "validation", "_last", "_first_signal", "joined_first", "over"),
+    )
 
     def __post_init__(self) -> None:
         learns = self.policy.learns
@@ -154,7 +153,7 @@ class Coordinator:
             self.over = True
             return None if self.stops else engine.rest().planned(None, engine.seen)
         plan = reserved(plan, self.ledger, self.run, self._inputs(index, invited))
-        record, late = self._played(plan, index, forecast)
+        record = self._played(plan, index, forecast)
         paid = plan.reservation is not None
         if plan.reservation is not None:
             self.ledger.settle(plan.reservation)
@@ -171,7 +170,7 @@ class Coordinator:
         self.policy.learn(plan, reward)
         return record.planned(
             plan, seen, reward=reward, paid=int(plan.participants.sum()) if paid else 0,
-            late=record.late + late, validated=self.validation.estimate,
+            validated=self.validation.estimate,
         )  # fmt: skip
 
     def _inputs(self, index: int, invited: Mask) -> bytes:
@@ -183,7 +182,7 @@ class Coordinator:
         """Return what the policy proposes for the invited clients; None: it has stopped."""
         policy = self.policy
         policy.present = None if self.present.all() else self.present
-        if policy.forecasts and (policy.forecast is not None or forecast.known):
+        if policy.forecasts and (policy.forecast is not None or forecast.gain(np.zeros(1))):
             policy.forecast = forecast
         context = context_of(self.context.of(self))
         plan = policy.plan(context, None if invited.all() else invited)
@@ -193,10 +192,10 @@ class Coordinator:
         ConfigError.unless(fits, "own_clip", "one per client", "none, unless privacy.unit = row")
         return replace(plan, participants=plan.participants & invited, reservation=None)
 
-    def _played(self, plan: Plan, index: int, forecast: _Forecast) -> tuple[RoundResult, int]:
-        """Play a round; return its result, and how many clients have paid and answer too late."""
+    def _played(self, plan: Plan, index: int, forecast: _Forecast) -> RoundResult:
+        """Play a round, if it is paid for and enough clients answer; return its result."""
         if plan.reservation is None:
-            return self.engine.rest(), 0
+            return self.engine.rest()
         late = plan.participants & self._late(index)
         fails = self._drawn(0xD407, index).random(len(self.ledger)) < self.dropout
         answers = plan.participants & ~fails & ~late
@@ -214,20 +213,16 @@ class Coordinator:
         )  # fmt: skip
         split = forecast.split()
         self.engine.divide(split)
-        return replace(self._with_enough(terms, plan), split=split or None), int(late.sum())
-
-    def _with_enough(self, terms: RoundParameters, plan: Plan) -> RoundResult:
-        """Play a round, unless too few clients answer for their shares to be the full noise."""
-        if terms.share is None:
-            return self.engine.step(terms, plan)
         invited, answered = int(plan.participants.sum()), int(terms.granted.sum())
-        if answered < invited - self.tolerance.of(invited)[0]:
-            return replace(self.engine.rest(), aborted=True)
-        record = self.engine.step(terms, plan)
-        if record.aborted:
-            return record
-        together = float(terms.share) * max(record.clients, 1) ** 0.5
-        return replace(record, surplus=max(0.0, together / float(terms.scale.max()) - 1))
+        if terms.share is not None and answered < invited - self.tolerance.of(invited)[0]:
+            record = replace(self.engine.rest(), aborted=True)  # too few shares of the noise
+        else:
+            record = self.engine.step(terms, plan)
+            if terms.share is not None and not record.aborted:
+                together = float(terms.share) * max(record.clients, 1) ** 0.5
+                surplus = max(0.0, together / float(terms.scale.max()) - 1)
+                record = replace(record, surplus=surplus)
+        return replace(record, split=split or None, late=record.late + int(late.sum()))
 
     def _invited(self, index: int) -> Mask:
         """Return the invited clients, out of those that can be reached."""
@@ -276,8 +271,8 @@ class Coordinator:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that rounds pass on, as plain data, without the ledger."""
-        parts = {name: getattr(self, name).state_dict() for name in _PARTS}
-        return {"version": STATE_VERSION, **parts, **remembered(self)}
+        policy = self.policy.state_dict()
+        return {"version": STATE_VERSION, "policy": policy, **remembered(self)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from what :meth:`state_dict` returned; refuse that of an earlier release."""
@@ -287,8 +282,6 @@ class Coordinator:
                 "start a new one"
             )
         self.policy = self._told(type(self.policy).from_state(state["policy"], ledger=self.ledger))
-        self.context.load_state_dict(state["context"])
-        self.validation.load_state_dict(state["validation"])
         recall(self, state)
 
 
@@ -371,11 +364,6 @@ class _Forecast:
         """Return what the learner expects of some precisions, by measure; empty: not known."""
         memory, clip, norm = self._known
         return self._learner.forecast(memory, precision, clip, norm)
-
-    @property
-    def known(self) -> bool:
-        """Whether the learner makes forecasts."""
-        return bool(self.gain(np.zeros(1)))
 
     def split(self) -> dict[str, float]:
         """Return how what was left is best divided between the parts of an upload."""

@@ -53,18 +53,11 @@ class RoundParameters(NamedTuple):
 
 
 def round_parameters(
-    accountant: Accountant,
-    trust: str,
-    clip: float,
-    charges: Floats,
-    granted: NDArray[np.bool_],
-    class_of_client: NDArray[np.int32],
-    own: Floats | None = None,
-    neighbours: Neighbours = "replace-one",
-    *,
-    invited: NDArray[np.bool_] | None = None,
+    accountant: Accountant, trust: str, clip: float, charges: Floats, granted: NDArray[np.bool_],
+    class_of_client: NDArray[np.int32], own: Floats | None = None,
+    neighbours: Neighbours = "replace-one", *, invited: NDArray[np.bool_] | None = None,
     tolerance: Tolerance | None = None,
-) -> RoundParameters:
+) -> RoundParameters:  # fmt: skip
     """Return the parameters under which a round costs each class its charge.
 
     Under ``secagg`` all clients share the noise in the sum. A class with a smaller charge
@@ -105,16 +98,10 @@ def _divides(accountant: Accountant, trust: str) -> bool:
 
 
 def noise_of_mean(
-    accountant: Accountant,
-    trust: str,
-    clip: float,
-    charges: Floats,
-    clients: NDArray[Any],
-    neighbours: Neighbours = "replace-one",
-    *,
-    tolerance: Tolerance | None = None,
+    accountant: Accountant, trust: str, clip: float, charges: Floats, clients: NDArray[Any],
+    neighbours: Neighbours = "replace-one", *, tolerance: Tolerance | None = None,
     answering: float = 1.0,
-) -> float:
+) -> float:  # fmt: skip
     """Return the standard deviation of the noise on the mean upload for these charges.
 
     It is a mean by weight: see :meth:`bgtplanner.federation.protection.Protection.mean`. Where

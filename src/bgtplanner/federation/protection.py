@@ -17,7 +17,7 @@ describes what a client within the limits can still do.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, cast
 
@@ -127,6 +127,14 @@ class Uploads(NamedTuple):
         return of_items[:, None], weight.sum()
 
 
+class Clipped(NamedTuple):
+    """What clients have clipped; the sums of parts of the clients may be added up."""
+
+    uploads: Uploads | Shared  # the sum, if noise is only added to it
+    dropped: Array  # how many of them were not finite
+    own: Array | None = None  # the users' embeddings, clipped with them
+
+
 @dataclass(frozen=True, kw_only=True)
 class Protection:
     """How uploads are protected, as far as it is constant over a run.
@@ -167,8 +175,7 @@ class Protection:
     @property
     def adds_up(self) -> bool:
         """Whether it needs only the sum of clipped uploads, which is made in any order."""
-        whole = self.of.release == "bgtplanner.federation.protection:release_whole"
-        return whole and isinstance(self.kind, Additive)
+        return self.unit == "client" and isinstance(self.kind, Additive)
 
     @property
     def norm(self) -> Literal["l1", "l2"]:
@@ -181,26 +188,57 @@ class Protection:
         return self.trust == "secagg"
 
     def release(
-        self,
-        key: Array,
-        upload: Upload,
-        interactions: Interactions,
-        parameters: RoundParameters,
-        own: Array | None = None,
-        *,
-        blocks: tuple[int, ...] = (),
-        combine: Callable[[Upload], Aggregate] | None = None,
-    ) -> Released:
+        self, key: Array, upload: Upload, interactions: Interactions, parameters: RoundParameters,
+        own: Array | None = None, **more: Any,
+    ) -> Released:  # fmt: skip
         """Clip and noise all uploads, unit by unit, and return their mean.
 
-        `own` are the users' embeddings, if they leave the clients, too, `blocks` the sizes of the
-        tensors in the dense part, and `combine` is how single uploads are averaged.
+        `own` are the users' embeddings, if they leave the clients, too. `more` is for units that
+        do not protect whole uploads: the `blocks` of the dense part, and how to `combine` uploads.
         """
         module, _, name = self.of.release.partition(":")
         released: Released = getattr(importlib.import_module(module), name)(
-            self, key, upload, interactions, parameters, own, blocks=blocks, combine=combine
+            self, key, upload, interactions, parameters, own, **more
         )
         return released
+
+    def clipped(
+        self, upload: Upload, interactions: Interactions, parameters: RoundParameters,
+        own: Array | None = None,
+    ) -> Clipped:  # fmt: skip
+        """Return the uploads clipped on their grid and multiplied by their weights, or their sum.
+
+        A sum of sizes shows at once how long an upload is and whether all of it are numbers.
+        """
+        total = Uploads(upload.rows, upload.dense, interactions).size(self.kind, own)
+        finite = jnp.isfinite(total)
+        bound = parameters.clip[parameters.class_of_client]
+        if self.validation:
+            bound = bound * self.kind.bound_share(1.0 - self.validation)
+        norm = self.kind.root(jnp.where(finite, total, 0.0))
+        factor = parameters.granted * finite * clip_factor(norm, bound)
+        kept = interactions.of_clients(factor)[:, None]
+        rows = jnp.where(kept > 0, kept * upload.rows, 0.0)
+        dense = jnp.where(finite[:, None], factor[:, None] * upload.dense, 0.0)
+        if own is not None:
+            of_users = interactions.client_of_user
+            own = jnp.where(finite[of_users, None], own, 0.0) * factor[of_users, None]
+        uploads: Uploads | Shared
+        uploads = Uploads(parameters.cut(rows), parameters.cut(dense), interactions)
+        uploads = uploads.times(self.weights(parameters)[parameters.class_of_client])
+        if isinstance(self.kind, Additive):  # which needs no more than that
+            uploads = Shared(*uploads.total())
+        return Clipped(uploads, ((~finite) * parameters.granted).sum(), own)
+
+    def noised(self, key: Array, clipped: Clipped, parameters: RoundParameters) -> Released:
+        """Return the mean of clipped uploads of all clients, with its noise."""
+        parts = self.kind.released_sum(
+            KeyedNoise(key), clipped.uploads, self.weighed(parameters).as_answered(),
+            counts=_counts(parameters), common=self.common,
+        )  # fmt: skip
+        total = Shared(*map(parameters.rounded, parts))
+        released = self.mean(total, parameters.granted.sum(), parameters)
+        return released._replace(dropped=clipped.dropped)
 
     def mean(self, total: Shared, number: Array, parameters: RoundParameters) -> Released:
         """Return the mean upload from the sum of the noised uploads, as weighed, and their number.
@@ -296,98 +334,19 @@ class Protection:
 
 
 def release_whole(
-    protection: Protection,
-    key: Array,
-    upload: Upload,
-    interactions: Interactions,
-    parameters: RoundParameters,
-    own: Array | None = None,
-    **_: Any,
-) -> Released:
+    protection: Protection, key: Array, upload: Upload, interactions: Interactions,
+    parameters: RoundParameters, own: Array | None = None, **_: Any,
+) -> Released:  # fmt: skip
     """Release for unit ``client``: clip each whole upload, noise every coordinate, average.
 
     The denominator is the number of clients that answered, which is public; it does not depend on
     whether a client rated an item, or anything at all. The users' embeddings are part of the
     upload: there is one clip over all of it, and one charge.
     """
-    uploads, dropped, own = _clipped(protection, upload, interactions, parameters, own)
-    uploads = uploads.times(protection.weights(parameters)[parameters.class_of_client])
-    total = _noised(protection, key, uploads, parameters)
-    if own is not None:
+    clipped = protection.clipped(upload, interactions, parameters, own)
+    if (own := clipped.own) is not None:
         own = own + protection.noise_of_users(key, own, interactions, parameters)
-    released = protection.mean(total, parameters.granted.sum(), parameters)
-    return released._replace(dropped=dropped, own=own)
-
-
-def clipped_sum(
-    protection: Protection,
-    upload: Upload,
-    interactions: Interactions,
-    parameters: RoundParameters,
-) -> tuple[Shared, Array]:
-    """Return the sum of some clients' clipped uploads, and how many of them were not finite.
-
-    It does not leave the simulation: :func:`release_sum` adds up those of all clients, and noises.
-    """
-    uploads, dropped, _ = _clipped(protection, upload, interactions, parameters, None)
-    weights = protection.weights(parameters)[parameters.class_of_client]
-    return Shared(*uploads.times(weights).total()), dropped
-
-
-def release_sum(
-    protection: Protection, key: Array, clipped: tuple[Shared, Array], parameters: RoundParameters
-) -> Released:
-    """Release what :func:`release_whole` does, from the clipped sum of all clients."""
-    total = _noised(protection, key, clipped[0], parameters)
-    released = protection.mean(total, parameters.granted.sum(), parameters)
-    return released._replace(dropped=clipped[1])
-
-
-def _clipped(
-    protection: Protection,
-    upload: Upload,
-    interactions: Interactions,
-    parameters: RoundParameters,
-    own: Array | None,
-) -> tuple[Uploads, Array, Array | None]:
-    """Return clipped uploads on their grid, how many were not finite, and `own` clipped with them.
-
-    A sum of sizes shows at once how long an upload is and whether all of it are numbers.
-    """
-    total = Uploads(upload.rows, upload.dense, interactions).size(protection.kind, own)
-    finite = jnp.isfinite(total)
-    bound = parameters.clip[parameters.class_of_client]
-    if protection.validation:
-        bound = bound * protection.kind.bound_share(1.0 - protection.validation)
-    norm = protection.kind.root(jnp.where(finite, total, 0.0))
-    factor = parameters.granted * finite * clip_factor(norm, bound)
-    kept = interactions.of_clients(factor)[:, None]
-    rows = jnp.where(kept > 0, kept * upload.rows, 0.0)
-    dense = jnp.where(finite[:, None], factor[:, None] * upload.dense, 0.0)
-    if own is not None:
-        of_users = interactions.client_of_user
-        own = jnp.where(finite[of_users, None], own, 0.0) * factor[of_users, None]
-    uploads = Uploads(parameters.cut(rows), parameters.cut(dense), interactions)
-    return uploads, ((~finite) * parameters.granted).sum(), own
-
-
-def _noised(
-    protection: Protection,
-    key: Array,
-    uploads: Uploads | Shared,
-    parameters: RoundParameters,
-) -> Shared:
-    """Return the sum of weighed uploads with its noise; only added noise needs no more than it."""
-    if isinstance(protection.kind, Additive) and isinstance(uploads, Uploads):
-        uploads = Shared(*uploads.total())
-    parts = protection.kind.released_sum(
-        KeyedNoise(key),
-        uploads,
-        protection.weighed(parameters).as_answered(),
-        counts=_counts(parameters),
-        common=protection.common,
-    )
-    return Shared(*map(parameters.rounded, parts))
+    return protection.noised(key, clipped, parameters)._replace(own=own)
 
 
 def _counts(parameters: RoundParameters) -> Array:

@@ -8,21 +8,35 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bgtplanner.models.metrics import Metrics, of_ratings
 from bgtplanner.planning.plan import Plan
-
-if TYPE_CHECKING:
-    from bgtplanner.federation.simulation import Seen
 
 _ALWAYS = ("loss", "clients", "ratings", "seconds")
 _IF_KNOWN = (
     *("rmse_arriving", "validation_rmse", "validation_upper", "why", "spent", "split"),
     *("asked", "refused", "dropped_by_kind", "aborted", "surplus"),
 )
+
+
+class Seen(NamedTuple):
+    """What the server saw in a round."""
+
+    aggregate: NDArray[np.float32] = np.zeros(0, dtype=np.float32)  # the released mean, flat
+    noise_std: float = 0.0  # of the noise on each of its coordinates; NaN if it differs
+    validation: tuple[float, float] | None = None  # the released error, and its noise's deviation
+    norms: NDArray[np.float32] | None = None  # of each client's own gradient, with its own clip
+
+    @classmethod
+    def of(cls, released: Any, validation: tuple[Any, Any] | None = None) -> Self:
+        """Return what a round released, in plain numbers."""
+        flat = np.concatenate([np.asarray(of).ravel() for of in released.aggregate.gradient])
+        error = None if validation is None else (float(validation[0]), float(validation[1]))
+        return cls(flat, float(released.noise_std), error, released.norms)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,15 +76,9 @@ class RoundResult:
     seen: Seen | None = field(default=None, compare=False, repr=False)
 
     def planned(
-        self,
-        plan: Plan | None,
-        seen: Seen,
-        *,
-        reward: float | None = None,
-        paid: int = 0,
-        late: int = 0,
+        self, plan: Plan | None, seen: Seen, *, reward: float | None = None, paid: int = 0,
         validated: tuple[float, float] | None = None,
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         """Return the result with what was planned, paid and released."""
         norm = noise = None
         if len(seen.aggregate) and math.isfinite(seen.noise_std):
@@ -80,20 +88,15 @@ class RoundResult:
         of_plan: dict[str, Any] = {"charge": 0.0, "charges": []}
         if plan is not None:
             least = None if plan.skip else float(plan.noise_by_class.multiplier.min())
+            why = plan.why._asdict().items()
             of_plan = {
                 "charge": float(plan.charge_by_class.max()) if paid else 0.0,
-                "charges": plan.charge_by_class.tolist(),
-                "level": plan.level,
-                "clip": plan.largest_clip,
-                "noise_multiplier": least,
-                "why": {  # lists, as the file has them
-                    name: value if isinstance(value, str) else list(value)
-                    for name, value in plan.why._asdict().items()
-                    if value
-                },
-            }
+                "charges": plan.charge_by_class.tolist(), "level": plan.level,
+                "clip": plan.largest_clip, "noise_multiplier": least,
+                "why": {of: it if isinstance(it, str) else list(it) for of, it in why if it},
+            }  # fmt: skip
         return replace(
-            self, paid=paid, late=late, released_norm=norm, noise_norm=noise, reward=reward,
+            self, paid=paid, released_norm=norm, noise_norm=noise, reward=reward,
             validation_rmse=rmse, validation_upper=upper, plan=plan, seen=seen, **of_plan,
         )  # fmt: skip
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,15 +21,9 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.federation.chunks import Computed, Heldout, Pairs, by_chunk
 from bgtplanner.federation.client import as_shared, first_parameters
 from bgtplanner.federation.parameters import RoundParameters
-from bgtplanner.federation.protection import Protection, Released, clipped_sum, release_sum
-from bgtplanner.federation.server import How, sums_of
+from bgtplanner.federation.protection import Protection, Released
 from bgtplanner.federation.validation import errors_of_clients
-from bgtplanner.models.interactions import (
-    Interactions,
-    Shared,
-    Upload,
-    where_users,
-)
+from bgtplanner.models.interactions import Interactions, Shared, Upload, where_users
 from bgtplanner.models.learner import Learner, Local
 from bgtplanner.models.metrics import tally
 from bgtplanner.models.optimizers import Aggregate, Memory, Noise, Server
@@ -47,6 +41,61 @@ class Draw(IntEnum):
     PSEUDO_ROWS = 2
     NOISE = 3
     VALIDATION = 4
+
+
+class ExtraRows(NamedTuple):
+    """Rows that clients upload for items they did not rate; item -1 means no row."""
+
+    item: Array  # [n_clients, number]
+    rows: Array  # [n_clients, number, width]
+
+
+How = Literal["item-usage", "ratings", "clients"]
+"""How uploads are weighed. ``clients``: all clients the same. ``ratings``: by the number of a
+client's ratings and further rows (the authors' rule). ``item-usage``: the same for the dense part,
+while each item row is averaged over the ratings of that item (the paper's step 5, FedGNN)."""
+
+
+class Sums(NamedTuple):
+    """Weighted sums of uploads: those of several groups of clients can be added up."""
+
+    total: Shared
+    usage: Array  # how many uploaded ratings each item row is made from
+    weight: Array
+
+    def mean(self, how: How) -> Aggregate:
+        """Return the mean; an item that nobody rated has a mean of zero."""
+        total = jnp.maximum(self.weight, 1.0)
+        per_row = jnp.maximum(self.usage, 1.0)[:, None] if how == "item-usage" else total
+        gradient = Shared(self.total.items / per_row, self.total.dense / total)
+        return Aggregate(gradient, self.usage)
+
+
+def sums_of(
+    upload: Upload, interactions: Interactions, takes_part: Array, how: How,
+    extra: ExtraRows | None = None,
+) -> Sums:  # fmt: skip
+    """Return the weighted sums of the uploads, and further rows, of those who take part."""
+    uploaded = interactions.ratings_of_clients
+    active = takes_part * (uploaded > 0)
+    if extra is not None:
+        uploaded = uploaded + (extra.item >= 0).sum(1)
+    weight = active if how == "clients" else active * uploaded
+
+    rows = upload.rows * interactions.of_clients(weight)[:, None]
+    items = interactions.sum_by_item(rows)
+    usage = jax.ops.segment_sum(
+        interactions.present * interactions.of_users(active[interactions.client_of_user]),
+        interactions.item,
+        interactions.n_items,
+    )
+    if extra is not None:
+        # Rows out of range are dropped.
+        target = jnp.where(extra.item < 0, interactions.n_items, extra.item)
+        items = items.at[target].add(extra.rows * weight[:, None, None], mode="drop")
+        usage = usage.at[target].add(active[:, None], mode="drop")
+    dense = (upload.dense * weight[:, None]).sum(0)
+    return Sums(Shared(items, dense), usage, weight.sum())
 
 
 class State(NamedTuple):
@@ -127,14 +176,9 @@ class Federation:
         return State(shared, local, self.model.server_initial(shared, self.server))
 
     def uploaded(
-        self,
-        state: State,
-        interactions: Interactions,
-        index: Array,
-        key: Array,
-        parameters: RoundParameters | None = None,
-        shows: bool = False,
-    ) -> Uploaded:
+        self, state: State, interactions: Interactions, index: Array, key: Array,
+        parameters: RoundParameters | None = None, shows: bool = False,
+    ) -> Uploaded:  # fmt: skip
         """Compute the first part of a round: clients fit, train, protect and upload.
 
         `shows` says whether a third party also sees part of the upload.
@@ -143,39 +187,34 @@ class Federation:
         drawn = self._takes_part(jax.random.fold_in(keys, Draw.WHO), interactions.n_clients)
         takes_part = drawn if parameters is None else parameters.granted
         local, losses, collected = self._collected(state, interactions, takes_part, parameters)
-        noise_key = jax.random.fold_in(keys, Draw.NOISE)
-        none, protection = jnp.zeros(()), None if parameters is None else self.protection
-        if self.adds_up:
-            if protection is None or parameters is None:
-                released = Released(collected.mean(self._how), none, none)
-            else:
-                released = release_sum(protection, noise_key, collected, parameters)
-            return Uploaded(local, losses, takes_part, released)
-        (upload, fitted), extra, own = collected, None, None
-        if self.extras is not None:
-            extra = self.extras.rows(key, index, upload, interactions)
-            own = self.extras.own(fitted) if shows else None
+        protection, extra, own = None if parameters is None else self.protection, None, None
+        if not self.adds_up:
+            collected, fitted = collected
+            if self.extras is not None:
+                extra = self.extras.rows(key, index, collected, interactions)
+                own = self.extras.own(fitted) if shows else None
 
         def combine(upload: Upload) -> Aggregate:
             sums = sums_of(upload, interactions, takes_part, self._how, extra)
             return sums.mean(self._how)
 
+        noise_key, none = jax.random.fold_in(keys, Draw.NOISE), jnp.zeros(())
         if protection is None or parameters is None:
-            released = Released(combine(upload), none, none, own)
+            mean = collected.mean(self._how) if self.adds_up else combine(collected)
+            released = Released(mean, none, none, own)
+        elif self.adds_up:
+            released = protection.noised(noise_key, collected, parameters)
         else:
-            blocks = self.model.dense_blocks
             released = protection.release(
-                noise_key, upload, interactions, parameters, own, blocks=blocks, combine=combine
-            )
+                noise_key, collected, interactions, parameters, own,
+                blocks=self.model.dense_blocks, combine=combine,
+            )  # fmt: skip
         return Uploaded(local, losses, takes_part, released)
 
     def _collected(
-        self,
-        state: State,
-        interactions: Interactions,
-        takes_part: Array,
+        self, state: State, interactions: Interactions, takes_part: Array,
         parameters: RoundParameters | None,
-    ) -> tuple[Local, Array, Any]:
+    ) -> tuple[Local, Array, Any]:  # fmt: skip
         """Return what clients keep, their losses, and their uploads, or the sums of these."""
         model, protection = self.model, self.protection
 
@@ -192,7 +231,7 @@ class Federation:
                 collected = sums_of(found.upload, known, here, self._how)
             else:
                 own = parameters._replace(granted=here, class_of_client=of_class)
-                collected = clipped_sum(protection, found.upload, known, own)
+                collected = protection.clipped(found.upload, known, own)
             kept = where_users(here[known.client_of_user] > 0, found.local, local)
             return kept, found.loss, [], collected
 
@@ -205,12 +244,9 @@ class Federation:
         return local, losses, collected
 
     def stepped(
-        self,
-        state: State,
-        released: Released,
-        answered: Array,
+        self, state: State, released: Released, answered: Array,
         parameters: RoundParameters | None = None,
-    ) -> State:
+    ) -> State:  # fmt: skip
         """Compute the second part of a round: the server steps, by what is known of the noise."""
         noise = Noise(
             std=jnp.where(answered > 0, released.noise_std, jnp.inf),  # without answers: all noise
@@ -229,56 +265,43 @@ class Federation:
         return State(shared, state.local, memory)
 
     def served(
-        self,
-        state: State,
-        sent: Uploaded,
-        interactions: Interactions,
-        heldout: Heldout,
-        index: Array,
-        key: Array,
-        parameters: RoundParameters | None = None,
+        self, state: State, sent: Uploaded | None, interactions: Interactions, heldout: Heldout,
+        index: Array, key: Array, parameters: RoundParameters | None = None,
         validation: Heldout | None = None,
-    ) -> tuple[State, Outcome]:
-        """Compute the last part: all clients receive the new parameters, and predict with them."""
-        interactions, keys = interactions.at(index), jax.random.fold_in(key, index)
+    ) -> tuple[State, Outcome]:  # fmt: skip
+        """Compute the last part: all clients receive the new parameters, and predict with them.
+
+        If nothing was sent, nothing leaves any client, and only local state is updated.
+        """
+        interactions, model = interactions.at(index), self.model
         asked = [heldout] if validation is None else [heldout, validation]
-        model = self.model
 
         def fitted(known: Interactions, local: Local, shared: Any, _: Any, pairs: Pairs) -> Any:
-            local = model.personalise(shared, local, known)
-            return local, (), [model.predict(shared, local, known, *pair) for pair in pairs], ()
+            local, loss = model.personalise(shared, local, known), None
+            if sent is None:
+                _, loss, local = model.train(shared, local, known)
+            return local, loss, [model.predict(shared, local, known, *of) for of in pairs], ()
 
-        local, _, answers, _ = by_chunk(
+        local, losses, answers, _ = by_chunk(
             fitted, interactions, state.local, state.shared, asked=asked
         )
-        outcome = _outcome(answers[0], interactions, heldout, sent.losses, sent.takes_part)
-        if self._sound is not None:  # a client without a rating uploads as well: noise, or zeros
+        there = interactions.ratings_of_clients > 0
+        active = there * (jnp.ones(interactions.n_clients) if sent is None else sent.takes_part)
+        losses = losses if sent is None else sent.losses
+        outcome = Outcome(
+            scores=tally(answers[0], heldout.value),
+            loss=(losses * active).sum() / jnp.maximum(active.sum(), 1.0),
+            clients=jnp.zeros(()) if sent is None else active.sum(),
+        )
+        if self._sound is not None and sent is not None:
+            # A client without a rating uploads as well: noise, or zeros.
             outcome = outcome._replace(clients=sent.takes_part.sum())
             if parameters is not None and validation is not None:
                 errors = errors_of_clients(answers[1], validation, interactions, index)
-                draw = jax.random.fold_in(keys, Draw.VALIDATION)
+                draw = jax.random.fold_in(jax.random.fold_in(key, index), Draw.VALIDATION)
                 found = self._sound.validate(draw, errors, parameters)
                 outcome = outcome._replace(validation=found)
         return state._replace(local=local), outcome
-
-    def rest(
-        self, state: State, interactions: Interactions, heldout: Heldout, index: Array
-    ) -> tuple[State, Outcome]:
-        """Compute a round in which nothing leaves any client: only local state is updated."""
-        interactions, model = interactions.at(index), self.model
-
-        def alone(known: Interactions, local: Local, shared: Any, _: Any, pairs: Pairs) -> Any:
-            local = model.personalise(shared, local, known)
-            trained = model.train(shared, local, known)
-            predicted = [model.predict(shared, trained.local, known, *pair) for pair in pairs]
-            return trained.local, trained.loss, predicted, ()
-
-        local, losses, answers, _ = by_chunk(
-            alone, interactions, state.local, state.shared, asked=[heldout]
-        )
-        everyone = jnp.ones(interactions.n_clients)
-        outcome = _outcome(answers[0], interactions, heldout, losses, everyone)
-        return state._replace(local=local), outcome._replace(clients=jnp.zeros(()))
 
     def received(
         self, state: State, total: Array, parameters: RoundParameters
@@ -301,19 +324,3 @@ class Federation:
             return jnp.ones(n_clients)
         wanted = max(1, round(self.participation * n_clients))
         return (jax.random.permutation(key, n_clients) < wanted).astype(jnp.float32)
-
-
-def _outcome(
-    predicted: Array,
-    interactions: Interactions,
-    heldout: Heldout,
-    losses: Array,
-    takes_part: Array,
-) -> Outcome:
-    """Return how well a round went for the clients that took part and have a rating."""
-    active = takes_part * (interactions.ratings_of_clients > 0)
-    return Outcome(
-        scores=tally(predicted, heldout.value),
-        loss=(losses * active).sum() / jnp.maximum(active.sum(), 1.0),
-        clients=active.sum(),
-    )

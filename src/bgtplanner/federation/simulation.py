@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property, partial
-from typing import Any, ClassVar, NamedTuple
+from functools import cached_property
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -19,24 +19,12 @@ from bgtplanner.federation.chunks import Heldout, Pairs, by_chunk
 from bgtplanner.federation.compilation import FEW_RATINGS, compiled, padding_of
 from bgtplanner.federation.parameters import RoundParameters
 from bgtplanner.federation.protection import Released
-from bgtplanner.federation.result import RoundResult
+from bgtplanner.federation.result import RoundResult, Seen
 from bgtplanner.federation.rounds import Federation, Outcome, State
 from bgtplanner.models.interactions import Interactions, Shared, laid_out
 from bgtplanner.models.learner import Learner, Local
 from bgtplanner.models.metrics import Metrics, tally
 from bgtplanner.planning.plan import Plan
-
-
-class Seen(NamedTuple):
-    """What the server saw in a round."""
-
-    aggregate: NDArray[np.float32]  # the released mean, flat; empty if there was none
-    noise_std: float  # of the noise on each of its coordinates; NaN if it differs
-    validation: tuple[float, float] | None  # the released error, and the deviation of its noise
-    norms: NDArray[np.float32] | None = None  # of each client's own gradient, with its own clip
-
-
-_NOTHING_SEEN = Seen(np.zeros(0, dtype=np.float32), 0.0, None)
 
 
 def pick_device(name: str) -> jax.Device:
@@ -69,22 +57,16 @@ class Simulation:
     everyone_joins: ClassVar[bool] = True
 
     def __init__(
-        self,
-        federation: Federation,
-        split: Split,
-        *,
-        seed: int,
-        device: str = "auto",
+        self, federation: Federation, split: Split, *, seed: int, device: str = "auto",
         validation: float = 0.0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._made_with = federation, split, seed, device, validation
         aside = None
         if validation:
             split, aside = split.set_aside(validation, seed=seed)
         self.federation, self._split = federation, split
         self.n_clients, self.n_items = split.train.n_clients, split.train.n_items
-        self.next_round = 0
-        self.seen = _NOTHING_SEEN
+        self.next_round, self.seen = 0, Seen()
         self._arrivals = np.sort(split.arrival)
         self._device, self._small = pick_device(device), len(split.train) <= FEW_RATINGS
         with jax.default_device(self._device):
@@ -113,10 +95,10 @@ class Simulation:
             return found(*arrays)
 
     @cached_property
-    def _first_round(self) -> NDArray[np.int64] | None:
-        """The round in which each client has its first rating; None if all are there at once."""
+    def _first_round(self) -> NDArray[np.int64]:
+        """The round in which each client has its first rating, or 0 if they come in no order."""
         if not self._split.in_order:
-            return None
+            return np.zeros(self.n_clients, dtype=np.int64)
         first = np.full(self.n_clients, np.iinfo(np.int64).max)
         np.minimum.at(first, self._split.train.client, self._split.arrival)
         return first
@@ -126,8 +108,6 @@ class Simulation:
 
         Where ratings arrive in no real order, all are there from the start.
         """
-        if self._first_round is None:
-            return np.ones(self.n_clients, dtype=bool)
         return np.asarray(self._first_round <= self.next_round)
 
     def evaluate(self) -> Metrics:
@@ -170,7 +150,7 @@ class Simulation:
         """Run a round in which nothing leaves any client; ratings still arrive."""
         before, index = self._error_before(), np.int32(self.next_round)
         self.state, outcome = self._run(
-            Federation.rest, self.state, self._known, self._heldout, index
+            Federation.served, self.state, None, self._known, self._heldout, index, self._key
         )
         return self._record(outcome, before)
 
@@ -193,22 +173,14 @@ class Simulation:
         """Return the result of a round that was played, and note what the server saw of it."""
         outcome: Any
         outcome, released = jax.device_get((played, seen))
-        index, self.seen = self.next_round, _NOTHING_SEEN
-        self.next_round += 1
-        if released is not None:
-            said = outcome.validation
-            validation = None if said is None else (float(said[0]), float(said[1]))
-            flat = np.concatenate([part.ravel() for part in released.aggregate.gradient])
-            self.seen = Seen(flat, float(released.noise_std), validation, released.norms)
+        index, self.next_round = self.next_round, self.next_round + 1
+        self.seen = Seen() if released is None else Seen.of(released, outcome.validation)
         return RoundResult(
-            round=index,
-            rmse_arriving=before,
-            metrics=Metrics.of(outcome.scores),
-            loss=float(outcome.loss),
-            clients=int(outcome.clients),
+            round=index, rmse_arriving=before, metrics=Metrics.of(outcome.scores),
+            loss=float(outcome.loss), clients=int(outcome.clients),
             ratings=int(np.searchsorted(self._arrivals, np.int32(index), side="right")),
             dropped=0 if released is None else int(released.dropped),
-        )
+        )  # fmt: skip
 
     def divide(self, split: Mapping[str, float]) -> None:
         """Ask clients to divide their next uploads so; it is sent out with the parameters."""
@@ -228,9 +200,9 @@ class Simulation:
         These are the items they train on, and those they only pretend to have rated. A client
         without a rating uploads nothing, and so names no item either.
         """
-        pairs = self._pairs
+        pairs, further = self._pairs, None
         known = pairs.first <= self.next_round
-        client, item, further = pairs.client[known], pairs.item[known], None
+        client, item = pairs.client[known], pairs.item[known]
         if self.federation.extras is not None:
             index = np.int32(self.next_round)
             further = self._run(_extra_items, self._known, index, self._key)
@@ -243,25 +215,25 @@ class Simulation:
         return np.r_[client, who], np.r_[item, pretended[who, place]]
 
     def predict(self, user: ArrayLike, item: ArrayLike) -> NDArray[np.float32]:
-        """Return predicted ratings in [0, 1] of user-item index pairs, as of the last round.
-
-        The pairs are padded to a power of two, so that few programs are needed.
-        """
-        users, items = (np.asarray(index, dtype=np.int32) for index in (user, item))
-        filled = (np.pad(index, (0, padding_of(len(users)))) for index in (users, items))
-        predicted = self._run(_of_model, *self._as_known(), *filled, method="predict")
-        return np.asarray(predicted)[: len(users)]
+        """Return predicted ratings in [0, 1] of user-item index pairs, as of the last round."""
+        return self._of_known("predict", user, item)
 
     def rank(self, users: ArrayLike) -> NDArray[np.float32]:
         """Return the model's ranking of all items for some users, ``[users, n_items]``.
 
         A higher number ranks higher. It ranks what a user has rated as well.
         """
-        which = np.asarray(users, dtype=np.int32)
-        padded = np.pad(which, (0, padding_of(len(which))))
-        return np.asarray(self._run(_of_model, *self._as_known(), padded, method="rank"))[
-            : len(which)
-        ]
+        return self._of_known("rank", users)
+
+    def _of_known(self, method: str, *indices: ArrayLike) -> NDArray[np.float32]:
+        """Return what a method of the model says of some indices.
+
+        They are padded to a power of two, so that few programs are needed.
+        """
+        whole = [np.asarray(index, dtype=np.int32) for index in indices]
+        padded = [np.pad(index, (0, padding_of(len(index)))) for index in whole]
+        found = self._run(_of_model, *self._as_known(), *padded, method=method)
+        return np.asarray(found)[: len(whole[0])]
 
     def _as_known(self) -> tuple[Shared, Local, Interactions]:
         """Return the parameters, what clients keep, and their ratings as of the last round.
@@ -283,9 +255,8 @@ class Simulation:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what it was made with, the ratings among it, and its state as plain arrays."""
-        federation, split, seed, device, validation = self._made_with
-        make = partial(Simulation, seed=seed, device=device, validation=validation)
-        return _restored, (make, federation, split, self.arrays())
+        names = ("federation", "split", "seed", "device", "validation")
+        return _restored, (dict(zip(names, self._made_with, strict=True)), self.arrays())
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the whole state as named plain arrays, enough to go on bit for bit."""
@@ -296,10 +267,9 @@ class Simulation:
         self.state, self.next_round = restored_state(arrays, self.state, self._device)
 
 
-def _restored(make: Callable[..., Simulation], *made_with: Any) -> Simulation:
+def _restored(made_with: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Simulation:
     """Return the simulation that :meth:`Simulation.__reduce__` describes."""
-    *of, arrays = made_with
-    made = make(*of)
+    made = Simulation(**made_with)
     made.restore(arrays)
     return made
 

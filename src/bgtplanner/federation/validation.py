@@ -7,8 +7,7 @@ round's charge (:meth:`bgtplanner.federation.protection.Protection.validate`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +15,7 @@ from jax import Array
 
 from bgtplanner.federation.chunks import Heldout
 from bgtplanner.models.interactions import Interactions
+from bgtplanner.planning.states import Remembers
 
 WORST = 0.16
 """Bound on a client's mean squared error (an RMSE of 0.4); larger errors are clipped to it."""
@@ -52,11 +52,13 @@ class Validated(NamedTuple):
     upper: float
 
 
-class Validation:
+class Validation(Remembers):
     """The server's moving average over rounds, because one round alone is mostly noise.
 
     It lags behind a model that improves, and so errs on the safe side.
     """
+
+    remembers = ("_weight", "_square", "_total")
 
     def __init__(self) -> None:
         self._weight = self._square = self._total = 0.0
@@ -75,12 +77,3 @@ class Validation:
             return None
         mean, deviation = self._total / self._weight, self._square**0.5 / self._weight
         return Validated(rmse_of(mean), rmse_of(mean + _SURE * deviation))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state as plain data."""
-        return {"weight": self._weight, "square": self._square, "total": self._total}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from the result of :meth:`state_dict`."""
-        self._weight, self._square = float(state["weight"]), float(state["square"])
-        self._total = float(state["total"])

@@ -29,9 +29,9 @@ from bgtplanner.federation.aggregation.server import Server as SumServer
 from bgtplanner.federation.client import coordinates_of, first_parameters, without_features
 from bgtplanner.federation.parameters import RoundParameters
 from bgtplanner.federation.protection import Protection
-from bgtplanner.federation.result import RoundResult
+from bgtplanner.federation.result import RoundResult, Seen
 from bgtplanner.federation.rounds import Federation, State
-from bgtplanner.federation.simulation import Seen, restored_state, state_arrays
+from bgtplanner.federation.simulation import restored_state, state_arrays
 from bgtplanner.flower import messages
 from bgtplanner.flower.machines import Machines
 from bgtplanner.flower.messages import Request, Sent, SentCatalogue, SentModel, SumStep, read_word
@@ -118,8 +118,7 @@ class Deployment:
 
     def _nothing_yet(self, asked: int) -> None:
         """Begin a round, in which nothing has been seen and nobody has answered."""
-        self.seen = Seen(np.zeros(0, dtype=np.float32), 0.0, None)
-        self.useless = Counter[str]()
+        self.seen, self.useless = Seen(), Counter[str]()
         self.asked, self.refused = asked, 0
 
     def step(self, terms: RoundParameters, plan: Plan) -> RoundResult:
@@ -137,9 +136,7 @@ class Deployment:
         self.state, released = _received(
             self.federation, self.state, jnp.asarray(total, dtype=jnp.float32), used
         )
-        gradient = jax.device_get(released.aggregate.gradient)
-        aggregate = np.concatenate([np.asarray(part).ravel() for part in gradient])
-        self.seen = Seen(aggregate, float(released.noise_std), None)
+        self.seen = Seen.of(jax.device_get(released))
         return self._record(int(accepted.sum()))
 
     def _requests(

@@ -191,25 +191,28 @@ class RoundStore:
 
     The part of a key before the dash names a round, or a request. Only the newest of them are
     kept. A server that makes a client forget one gains nothing: keys and masks of a round that is
-    begun again are fresh, and the ledger pays for a round once.
+    begun again are fresh, and the ledger pays for a round once. Which step was begun is in a
+    folder of its own, so that neither can be set back unnoticed.
     """
 
     def __init__(self, folder: Path, most: int = _ROUNDS_KEPT) -> None:
         self._folder, self._most = folder, most
 
+    def _path(self, key: str) -> Path:
+        begun = "-begun" if key.endswith("-begun") else ""
+        return self._folder.with_name(self._folder.name + begun) / key
+
     def load(self, key: str) -> bytes | None:
         """Return what was saved last under this key, if anything was."""
-        try:
-            return (self._folder / key).read_bytes()
-        except FileNotFoundError:
-            return None
+        path = self._path(key)
+        return path.read_bytes() if path.exists() else None
 
     def save(self, key: str, content: bytes) -> None:
         """Replace what is under this key, as a whole or not at all, and forget the oldest."""
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        replace_file(self._folder / key, content)
+        self._path(key).parent.mkdir(mode=0o700, exist_ok=True)
+        replace_file(self._path(key), content)
         ages: dict[str, int] = {}
-        for path in list(self._folder.iterdir()):
+        for path in list(self._folder.parent.glob(f"{self._folder.name}*/*")):
             if path.name.startswith("."):
                 path.unlink()  # a killed process has left it, and it is secret
             else:
@@ -218,5 +221,5 @@ class RoundStore:
         ages.pop(key.partition("-")[0], None)
         oldest_first = sorted(ages, key=lambda name: ages[name])
         for name in oldest_first[: max(0, len(ages) + 1 - self._most)]:
-            for path in sorted(self._folder.glob(f"{name}-*"), reverse=True):
+            for path in sorted(self._folder.parent.glob(f"{self._folder.name}*/{name}-*")):
                 path.unlink(missing_ok=True)  # one of two without the other is refused, too

@@ -76,12 +76,9 @@ def item_tokens(key: bytes, items: Iterable[object]) -> NDArray[np.void]:
 
 
 def match(
-    tokens: NDArray[np.void],
-    sender: NDArray[np.integer],
-    embeddings: NDArray[np.float32],
-    *,
+    tokens: NDArray[np.void], sender: NDArray[np.integer], embeddings: NDArray[np.float32], *,
     most: int,
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:  # fmt: skip
     """Return the embeddings of those who sent equal tokens, per sender: the third party's part.
 
     Those with the most tokens in common come first; of equals, the one that comes first.

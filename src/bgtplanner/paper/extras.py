@@ -12,8 +12,7 @@ from jax import Array
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.protection import Protection
-from bgtplanner.federation.rounds import Draw
-from bgtplanner.federation.server import ExtraRows
+from bgtplanner.federation.rounds import Draw, ExtraRows
 from bgtplanner.models.fedgnn import FedGNN, Neighbours
 from bgtplanner.models.interactions import Interactions, Upload, where_users
 from bgtplanner.models.learner import Learner, Local
@@ -82,13 +81,8 @@ class PaperExtras:
         return embedding
 
     def told(
-        self,
-        local: Local,
-        own: Array,
-        sends: Array,
-        known: Ratings,
-        bound: float | None,
-    ) -> Local:
+        self, local: Local, own: Array, sends: Array, known: Ratings, bound: float | None,
+    ) -> Local:  # fmt: skip
         """Return the users with new neighbours; those who sent nothing keep the old ones.
 
         `own` is what the third party was shown, `sends` marks the users whose clients took part,

@@ -20,16 +20,10 @@ from bgtplanner.privacy.mechanisms import clip_factor
 
 
 def release_rows(
-    protection: Protection,
-    key: Array,
-    upload: Upload,
-    interactions: Interactions,
-    terms: RoundParameters,
-    own: Array | None = None,
-    *,
-    blocks: tuple[int, ...],
+    protection: Protection, key: Array, upload: Upload, interactions: Interactions,
+    terms: RoundParameters, own: Array | None = None, *, blocks: tuple[int, ...],
     combine: Callable[[Upload], Aggregate],
-) -> Released:
+) -> Released:  # fmt: skip
     """Noise every block on its own, and aggregate the single uploads."""
     noised = noise_rows(protection, key, upload, interactions, terms, blocks)
     norms = None if terms.own is None else norm_of_average(noised, interactions, blocks)
@@ -39,13 +33,9 @@ def release_rows(
 
 
 def noise_rows(
-    protection: Protection,
-    key: Array,
-    upload: Upload,
-    interactions: Interactions,
-    terms: RoundParameters,
-    blocks: tuple[int, ...],
-) -> Upload:
+    protection: Protection, key: Array, upload: Upload, interactions: Interactions,
+    terms: RoundParameters, blocks: tuple[int, ...],
+) -> Upload:  # fmt: skip
     """Clip and noise each item row and each dense tensor on its own."""
     row_key, dense_key = jax.random.split(key)
     clip, scale = terms.clip[terms.class_of_client], terms.scale[terms.class_of_client]
@@ -68,12 +58,9 @@ def noise_rows(
 
 
 def noise_users(
-    protection: Protection,
-    key: Array,
-    own: Array,
-    interactions: Interactions,
+    protection: Protection, key: Array, own: Array, interactions: Interactions,
     terms: RoundParameters,
-) -> Array:
+) -> Array:  # fmt: skip
     """Clip and noise each user's embedding on its own: one more block per user."""
     bound = terms.clip[terms.class_of_client[interactions.client_of_user]]
     noise = protection.noise_of_users(key, own, interactions, terms)

@@ -82,13 +82,9 @@ class Demand(NamedTuple):
 
     @classmethod
     def checked(
-        cls,
-        size: int,
-        charge: ArrayLike,
-        place: tuple[str, int],
-        clients: ArrayLike | None,
+        cls, size: int, charge: ArrayLike, place: tuple[str, int], clients: ArrayLike | None,
         fingerprint: bytes | None,
-    ) -> Demand:
+    ) -> Demand:  # fmt: skip
         """Check what a caller of a ledger with `size` clients gave."""
         asked = np.ones(size, dtype=bool) if clients is None else _mask(clients, size)
         run, number = place
@@ -149,21 +145,12 @@ class Reservation:
 
 
 class Made(NamedTuple):
-    """A reservation, without who paid: that is in its row."""
+    """A reservation in as few bytes as its row has: who paid is in the payload."""
 
     attempt: int
     number: int
     fingerprint: bytes
-
-
-class Decision(NamedTuple):
-    """Who pays now, who cannot, who has paid already, and for which earlier reservation."""
-
-    pays: Mask
-    refused: Mask
-    replayed: Mask
-    attempt: int
-    number: int  # the row of the earlier reservation, or -1
+    payload: bytes
 
 
 class Book:
@@ -216,27 +203,33 @@ class Book:
             raise LedgerError(f"{path}: {smaller}")
         self.spending, self.budgets = lowered, budgets
 
-    def decide(
-        self, demand: Demand, repeats: list[tuple[Made, Payment]], *, strict: bool
-    ) -> Decision:
-        """Decide who has paid already, who can pay now and who is refused; book nothing.
+    def decide(self, demand: Demand) -> tuple[Reservation, Mask]:
+        """Return what a demand comes to, and who would pay for it now; book nothing.
 
-        `repeats` are the earlier reservations for the same inputs.
+        The reservation has the number of the earlier one that it repeats, or -1.
         """
         asked, sums, limits = demand.asked, self.spending.sums, self.spending.limits
+        earlier = self.made.get(demand[:2], [])
+        repeats = [
+            (made, Payment.unpacked(made.payload, self.first_budgets))
+            for made in earlier
+            if demand.mark and made.fingerprint == demand.mark
+        ]
         made, replayed = _made_before(repeats, demand)
         new = asked & ~replayed
         pays = new & self.accountant.fits(sums, self.spending.adds(demand.ticks, asked), limits)
         refused = new & ~pays
-        if refused.any() and (strict or not (pays | replayed).any()):
+        if refused.any() and not (pays | replayed).any():
             least = float(from_ticks(np.broadcast_to(demand.ticks, asked.shape)[refused].min()))
             left = float(self.spending.left()[refused].max())
             who = f"{refused.sum()} of {asked.sum()} clients"
             said = f"{who} cannot pay {least:.6g}: at most {left:.6g} is left"
             raise BudgetExceeded(said, charge=least, left=left)
-        earlier = self.made.get(demand[:2], [])
-        attempt = made.attempt if made else max((1 + one.attempt for one in earlier), default=0)
-        return Decision(pays, refused, replayed, attempt, made.number if made else -1)
+        return Reservation(
+            run=demand.run, round=demand.round, granted=pays | replayed, refused=refused,
+            replayed=replayed, number=made.number if made else -1, ticks=demand.ticks,
+            attempt=made.attempt if made else max((1 + one.attempt for one in earlier), default=0),
+        ), pays  # fmt: skip
 
     def read(self, row: Row) -> None:
         """Add the next row, whichever process wrote it."""
@@ -251,11 +244,6 @@ class Book:
     def has(self, head: Head) -> bool:
         """Return whether a row with this number and hash was read."""
         return head.number < len(self._hashes) and self._hashes[head.number] == head.hash
-
-    def is_here(self, row: Row) -> bool:
-        """Return whether a row, read once more, is still the one that was read before."""
-        before = Head(row.number - 1, self._hashes[row.number - 1])
-        return self.has(Head(row.number, row.hash)) and row.follows(before)
 
     def payment(self, row: Row) -> Payment:
         """Return what a row charges; a loss, to every client."""
@@ -286,7 +274,7 @@ class Book:
         if row.kind == "reserve":
             payment = self.payment(row)
             self.spending.add(payment)
-            made = Made(payment.attempt, row.number, payment.fingerprint)
+            made = Made(payment.attempt, row.number, payment.fingerprint, row.payload)
             self.made.setdefault((row.run, row.round), []).append(made)
             self.newest_round[row.run] = max(row.round, self.newest_round.get(row.run, 0))
             self.unsettled.add(row.number)

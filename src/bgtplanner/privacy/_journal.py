@@ -28,8 +28,6 @@ SCHEMA = 2
 """Version of the file's layout, kept in SQLite's ``user_version``. Files of version 1, which hold
 only the rows, in write-ahead mode, are migrated when they are opened for writing."""
 
-_OLDEST_SQLITE = (3, 37)  # the first with strict tables
-
 _APPLICATION = 0x42475450  # "BGTP", in SQLite's application_id: marks the file as a ledger
 _SELECT = "SELECT number, kind, run, round, payload, hash FROM rows"
 _ROWS = """
@@ -175,10 +173,6 @@ class Journal:
                 return
             start = found[-1][0] + 1
 
-    def row(self, number: int) -> Row | None:
-        found = self._one(f"{_SELECT} WHERE number = ?", number)
-        return None if found is None else _row(found)
-
     def head_at(self, number: int) -> Head | None:
         found = self._one("SELECT number, hash FROM rows WHERE number = ?", number)
         return None if found is None else Head._make(found)
@@ -281,8 +275,6 @@ def _refuse_cut(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
-        raise StorageError(f"SQLite {sqlite3.sqlite_version} is too old for a ledger: use 3.37")
     with _sqlite_errors(path):
         return sqlite3.connect(
             f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=_WAIT_SECONDS,

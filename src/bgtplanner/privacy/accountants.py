@@ -116,6 +116,7 @@ class Accountant:
     mechanism: str
     sound: bool = True
     sums: tuple[Sum, ...]
+    divisor: float = 1.0  # of the charges that are no epsilons
 
     @property
     def powers(self) -> tuple[int, ...]:
@@ -132,14 +133,14 @@ class Accountant:
         mechanism = MECHANISMS[self.mechanism]
         if self.counts_epsilons and mechanism.pure:
             return mechanism.multiplier_of(charge)
-        return np.asarray(1 / np.sqrt(charge))
+        return np.asarray(1 / np.sqrt(self.divisor * charge))
 
     def charge_of(self, multiplier: Floats) -> Floats:
         """Return the charge of a release with this noise multiplier."""
         mechanism = MECHANISMS[self.mechanism]
         if self.counts_epsilons and mechanism.pure:
             return mechanism.epsilon_of(multiplier)
-        return np.asarray(1 / np.square(multiplier))
+        return np.asarray(1 / np.square(multiplier) / self.divisor)
 
     def noise_multiplier(self, charge: ArrayLike) -> Floats:
         """Return the smallest multiplier whose release costs at most the charge (rounded up)."""
@@ -167,8 +168,8 @@ class Accountant:
     def sums_of(self, ticks: Ticks) -> Ticks:
         """Return the same for a charge in whole ticks."""
         exact = from_ticks(ticks)
-        squares = [np.ceil(np.minimum(exact**power, _MOST) / TICK) for power in self.powers[1:]]
-        return np.stack([ticks, *(np.asarray(part, dtype=np.int64) for part in squares)])
+        squares = np.ceil(np.minimum(exact**2, _MOST) / TICK).astype(np.int64)
+        return np.stack([ticks, squares][: len(self.sums)])
 
     def fits(self, spent: Ticks, adds: Ticks, limits: Ticks) -> NDArray[np.bool_]:
         """Return, per client, whether a sum stays within its limit after this addition."""
@@ -177,13 +178,7 @@ class Accountant:
     def largest_fitting(self, spent: ArrayLike, limits: ArrayLike) -> Floats:
         """Return the largest charge that still fits, or 0; sums and limits are in ticks."""
         left = np.maximum(np.asarray(limits, np.int64) - np.asarray(spent, np.int64), 0)
-        best = np.max(
-            [
-                row if power == 1 else _root_ticks(row, power)
-                for power, row in zip(self.powers, left, strict=True)
-            ],
-            axis=0,
-        )
+        best = np.maximum.reduce([left[0], *map(_root_ticks, left[1:])])
         charge = from_ticks(best)
         # Above 2^53 ticks this may be rounded up; as a float, `best` would be rounded as well.
         too_large = (charge / TICK).astype(np.int64) > best
@@ -276,11 +271,11 @@ def _limits(sums: tuple[Sum, ...], budget: Budget) -> list[int]:
     return [min(math.floor(limit / TICK), CEILING - 2**8) for limit in exact]
 
 
-def _root_ticks(ticks: Ticks, power: int) -> Ticks:
-    """Return the ticks of the largest charge whose power fits into the given ticks."""
-    root = np.floor((from_ticks(ticks) ** (1 / power)) / TICK).astype(np.int64)
+def _root_ticks(ticks: Ticks) -> Ticks:
+    """Return the ticks of the largest charge whose square fits into the given ticks."""
+    root = np.floor(from_ticks(ticks) ** 0.5 / TICK).astype(np.int64)
     for _ in range(2):  # the float root may be a tick or two too large
-        over = np.ceil(from_ticks(root) ** power / TICK).astype(np.int64) > ticks
+        over = np.ceil(from_ticks(root) ** 2 / TICK).astype(np.int64) > ticks
         root = np.where(over, root - 1, root)
     return np.asarray(np.maximum(root, 0), dtype=np.int64)
 
@@ -288,26 +283,14 @@ def _root_ticks(ticks: Ticks, power: int) -> Ticks:
 class _Rule(Accountant):
     """An accountant that is all said by its name and its sums."""
 
-    def __init__(self, name: str, *sums: Sum) -> None:
-        vars(self).update(name=name, mechanism=name.partition("/")[0], sums=sums)
-
-
-class GaussianRenyi(Accountant):
-    """Gaussian noise, by the moments accountant; a charge is half of that of ``gaussian/gdp``."""
-
-    name, mechanism = "gaussian/rdp", "gaussian"
-    sums = ((conversions.renyi_capacity, conversions.renyi_epsilon),)
-
-    def multiplier_of(self, charge: Floats) -> Floats:
-        return super().multiplier_of(2 * charge)
-
-    def charge_of(self, multiplier: Floats) -> Floats:
-        return super().charge_of(multiplier) / 2
+    def __init__(self, name: str, *sums: Sum, divisor: float = 1.0) -> None:
+        of = name.partition("/")[0]
+        vars(self).update(name=name, mechanism=of, sums=sums, divisor=divisor)
 
 
 _OWN = (
     _Rule("gaussian/gdp", (conversions.gdp_capacity, conversions.gdp_epsilon)),
-    GaussianRenyi(),
+    _Rule("gaussian/rdp", (conversions.renyi_capacity, conversions.renyi_epsilon), divisor=2.0),
     _Rule("laplace/basic", PURE),
     _Rule("laplace/filter", _FILTER),
     _Rule("laplace/either", PURE, _FILTER),
@@ -371,13 +354,9 @@ def both_readings(epsilon: float, neighbours: str, other: float | None) -> str:
 
 
 def quotes(
-    budget: Budget,
-    rounds: int,
-    *,
-    mechanism: str | None = None,
-    noise_multiplier: float | None = None,
-    neighbours: str = "auto",
-) -> dict[str, dict[str, Any]]:
+    budget: Budget, rounds: int, *, mechanism: str | None = None,
+    noise_multiplier: float | None = None, neighbours: str = "auto",
+) -> dict[str, dict[str, Any]]:  # fmt: skip
     """Return what `rounds` equal rounds cost under every accountant of a mechanism, or of all.
 
     Accountants that do not fit the budget's delta or the relation are left out. ``auto`` is

@@ -22,6 +22,7 @@ import itertools
 import secrets
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,7 +30,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.errors import LedgerError, LedgerTamperedError, StaleRoundError
-from bgtplanner.privacy._book import Book, Demand, Made, Reservation, Spending, first_row
+from bgtplanner.privacy._book import Book, Demand, Reservation, Spending, first_row
 from bgtplanner.privacy._journal import Journal
 from bgtplanner.privacy._rows import Head, Payment, Row, Ticks, pack
 from bgtplanner.privacy.accountants import Accountant, accountant_named, to_ticks
@@ -45,6 +46,11 @@ class Ledger:
 
     Use :meth:`in_memory`, :meth:`create` or :meth:`open`.
 
+    Attributes:
+        accountant: How charges add up.
+        neighbours: The neighbouring relation that the budgets are a promise about.
+        durable: Whether the ledger is in a file and outlives the process.
+
     Example:
         >>> from bgtplanner import Budget
         >>> ledger = Ledger.in_memory(Budgets.same(Budget(1.0, 1e-5), clients=3), "laplace/basic")
@@ -55,21 +61,19 @@ class Ledger:
     """
 
     def __init__(self, journal: Journal, *, witness: Witness | None = None) -> None:
-        self._journal, self._witness = journal, witness
+        self._journal, self._witness, self.durable = journal, witness, journal.durable
         self._lock = threading.RLock()
-        self._book = Book(journal.row(0), journal.key)
+        self._book = Book(next(journal.rows(), None), journal.key)
+        self.accountant, self.neighbours = self._book.accountant, self._book.neighbours
         self._catch_up()
         if witness is not None and (seen := witness.newest()) is not None:
             self.check_head(seen)
 
     @classmethod
     def in_memory(
-        cls,
-        budgets: Budgets,
-        accountant: Accountant | str,
-        *,
+        cls, budgets: Budgets, accountant: Accountant | str, *,
         neighbours: Neighbours = "replace-one",
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         """Create a ledger that lives as long as the process; see :meth:`create`."""
         key = secrets.token_bytes(32)
         first = first_row(budgets, _rule(accountant), key, neighbours)
@@ -77,14 +81,9 @@ class Ledger:
 
     @classmethod
     def create(
-        cls,
-        path: Path | str,
-        budgets: Budgets,
-        accountant: Accountant | str,
-        *,
-        witness: Witness | None = None,
-        neighbours: Neighbours = "replace-one",
-    ) -> Self:
+        cls, path: Path | str, budgets: Budgets, accountant: Accountant | str, *,
+        witness: Witness | None = None, neighbours: Neighbours = "replace-one",
+    ) -> Self:  # fmt: skip
         """Create a durable ledger in a new file.
 
         The budgets are a promise about the relation `neighbours`, which never changes and for
@@ -103,17 +102,11 @@ class Ledger:
 
     @classmethod
     def open(
-        cls,
-        path: Path | str,
-        *,
-        budgets: Budgets | None = None,
-        accountant: Accountant | str | None = None,
-        neighbours: Neighbours | None = None,
-        head: Head | None = None,
-        witness: Witness | None = None,
-        read_only: bool = False,
+        cls, path: Path | str, *, budgets: Budgets | None = None,
+        accountant: Accountant | str | None = None, neighbours: Neighbours | None = None,
+        head: Head | None = None, witness: Witness | None = None, read_only: bool = False,
         rebuild: bool = False,
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         """Open a durable ledger.
 
         The `budgets` are in force from now on; none may be larger than the ledger was created
@@ -151,15 +144,8 @@ class Ledger:
             raise LedgerError("the state holds no rows: open the durable ledger file instead")
         try:
             rows = [
-                Row(
-                    int(number),
-                    str(kind),
-                    str(run),
-                    int(round_),
-                    _bytes(payload),
-                    bytes.fromhex(digest),
-                )
-                for number, kind, run, round_, payload, digest in state["rows"]
+                Row._make([*told, _bytes(payload), bytes.fromhex(digest)])
+                for *told, payload, digest in state["rows"]
             ]
             found = cls(Journal.in_memory(rows, _bytes(state["key"])))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -186,24 +172,9 @@ class Ledger:
             key = base64.b64encode(self._journal.key).decode()
             return {"head": str(self.head), "key": key, "rows": rows}
 
-    @property
-    def durable(self) -> bool:
-        """Whether the ledger is in a file and outlives the process."""
-        return self._journal.durable
-
     def close(self) -> None:
         """Close the file."""
         self._journal.close()
-
-    @property
-    def accountant(self) -> Accountant:
-        """How charges add up."""
-        return self._book.accountant
-
-    @property
-    def neighbours(self) -> Neighbours:
-        """The neighbouring relation that the budgets are a promise about."""
-        return self._book.neighbours
 
     @property
     def budgets(self) -> Budgets:
@@ -232,7 +203,6 @@ class Ledger:
         round: int,  # noqa: A002 - the word of the domain
         clients: ArrayLike | None = None,
         fingerprint: bytes | None = None,
-        strict: bool = False,
         rising: bool = False,
     ) -> Reservation:
         """Book a charge for every client that can pay it, before anything is released.
@@ -240,12 +210,11 @@ class Ledger:
         The charge is one number, or one per client, which is 0 for a client that is not asked;
         `clients` says who is, as a mask or as indices. The fingerprint is that of the public
         inputs of the release (see :meth:`fingerprint`): whether something is charged must not
-        depend on protected data. Without one, every call is a new attempt. If `strict`, everyone
-        is refused if one client cannot pay; if `rising`, a round that is not above every round
-        that the run has had.
+        depend on protected data. Without one, every call is a new attempt. If `rising`, a round
+        is refused that is not above every round that the run has had.
 
         Raises:
-            BudgetExceeded: If no one can pay (or one cannot, if `strict`). Nothing was booked.
+            BudgetExceeded: If no one can pay. Nothing was booked.
             StaleRoundError: If `rising` and the round is not above the earlier ones.
         """
         demand = Demand.checked(len(self), charge, (run, round), clients, fingerprint)
@@ -257,32 +226,16 @@ class Ledger:
                 if newest is not None and demand.round <= newest:
                     had = f"the run has already had round {newest}"
                     raise StaleRoundError(f"round = {demand.round}: {had}; rounds must rise")
-                decision = self._book.decide(demand, self._repeats(demand), strict=strict)
-                if decision.pays.any():
-                    payment = Payment(decision.attempt, demand.mark, decision.pays, demand.ticks)
+                found, pays = self._book.decide(demand)
+                if pays.any():
+                    payment = Payment(found.attempt, demand.mark, pays, demand.ticks)
                     packed = payment.packed(self._book.first_budgets)
                     row = self._append("reserve", *demand[:2], packed)
             if row is not None:  # it is on the disk: only now is the memory updated
                 self._book.read(row)
                 if self._witness is not None:
                     self._witness.append(self.head)
-        return Reservation(
-            run=demand.run, round=demand.round, attempt=decision.attempt,
-            granted=decision.pays | decision.replayed, refused=decision.refused,
-            replayed=decision.replayed, number=row.number if row else decision.number,
-            ticks=demand.ticks,
-        )  # fmt: skip
-
-    def _repeats(self, demand: Demand) -> list[tuple[Made, Payment]]:
-        """Return the earlier reservations for the same inputs, as their rows say."""
-        found = []
-        for made in self._book.made.get(demand[:2], []):
-            if demand.mark and made.fingerprint == demand.mark:
-                row = self._journal.row(made.number)
-                if row is None or not self._book.is_here(row):
-                    raise LedgerTamperedError(f"row {made.number} was edited or removed")
-                found.append((made, self._book.payment(row)))
-        return found
+        return replace(found, number=row.number) if row else found
 
     def _append(self, kind: str, run: str, round_: int, payload: bytes) -> Row:
         row = Row.after(self._book.head, kind, run, round_, payload)

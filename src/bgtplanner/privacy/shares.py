@@ -169,20 +169,19 @@ class Shares:
         return source.normal_steps(self.share, (size,))
 
     def decode(self, total: ArrayLike, answered: int) -> Floats:
-        """Return the sum of uploads, with its noise, from the sum of `answered` clients."""
-        self.check_answers(answered)
+        """Return the sum of uploads, with its noise, from the sum of `answered` clients.
+
+        A sum of too few is refused: it would carry less noise than was promised.
+        """
+        fits = self.fewest <= answered <= self.invited
+        expected = f"from {self.fewest} to {self.invited}: the noise is shared by that many"
+        ConfigError.unless(fits, "answered", answered, expected)
         words = np.asarray(total, dtype=np.uint64)
         ConfigError.unless(words.ndim == 1, "total", words.shape, "one axis")
         # Shifted to the top, the sign bit is where that of a 64-bit integer is.
         unused = 64 - self.bits(len(words))
         signed = (words << np.uint64(unused)).view(np.int64) >> np.int64(unused)
         return np.asarray(signed * self.step, dtype=np.float64)
-
-    def check_answers(self, answered: int) -> None:
-        """Refuse a sum of too few clients: it would carry less noise than was promised."""
-        fits = self.fewest <= answered <= self.invited
-        expected = f"from {self.fewest} to {self.invited}: the noise is shared by that many"
-        ConfigError.unless(fits, "answered", answered, expected)
 
     @property
     def std_of_share(self) -> float:

@@ -53,13 +53,6 @@ def test_the_sum_is_the_plain_sum_of_those_it_names(
     assert found.places == set(range(size)) - before
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_too_many_dropouts_give_no_sum(step: str) -> None:
-    members = Members(7, dropouts=2)
-    with pytest.raises(MessageError):
-        members.play({step: [0, 1, 2, 3]}).finish()
-
-
 # ---- what a client refuses; after that the round is over for it
 
 
@@ -231,14 +224,6 @@ def test_steps_out_of_order_are_refused(step: str) -> None:
 # ---- what it stores
 
 
-def test_the_same_message_is_answered_with_the_same_bytes() -> None:
-    members = Members(6)
-    members.play()
-    members.values += 1  # it would be another upload, were it made again
-    for (step, place), answer in members.sent.items():
-        assert members.answer(step, place, members.got[step, place]) == answer
-
-
 def test_nothing_stored_takes_a_mask_off_once_the_sum_is_open() -> None:
     """Whoever steals a client's files later and has its masked uploads learns nothing by them."""
     members = Members(5)
@@ -257,22 +242,6 @@ def test_nothing_stored_takes_a_mask_off_once_the_sum_is_open() -> None:
         assert upload == members.sent["upload", place]
 
 
-def test_an_upload_that_was_begun_and_not_stored_is_never_made_again() -> None:
-    class PowerCut(Exception):
-        pass
-
-    members = Members(6)
-    members.play(until="upload")
-
-    def pays_and_dies() -> Any:
-        raise PowerCut
-
-    with pytest.raises(PowerCut):
-        members.client(0).answer("upload", members.got["upload", 0], pays_and_dies)
-    with pytest.raises(MessageError, match="takes no further part"):
-        members.answer("upload", 0, members.got["upload", 0])
-
-
 def test_values_are_asked_for_last_and_must_fit() -> None:
     members = Members(6)
     members.play(until="upload")
@@ -288,43 +257,6 @@ def test_values_are_asked_for_last_and_must_fit() -> None:
 
     with pytest.raises(MessageError, match="0 neighbours with shares"):
         members.client(3).answer("upload", wrong.to_bytes(), never)
-
-
-@pytest.mark.parametrize("step", ["shares", "upload", "open"])
-@pytest.mark.parametrize("part", ["-begun", "-state"])
-@pytest.mark.parametrize("lost", [False, True])
-def test_a_store_that_is_lost_or_older_in_part_is_noticed(
-    step: str, part: str, lost: bool
-) -> None:
-    members = Members(6)
-    members.play(until=STEPS[STEPS.index(step) - 1])
-    older = dict(members.stores[0])
-    members = Members(6)
-    members.play(until=step)
-    store = members.stores[0]
-    [key] = [key for key in store if key.endswith(part)]
-    if lost or not older:
-        del store[key]
-    else:
-        store[key] = older[key]
-    with pytest.raises(MessageError, match="takes no further part"):
-        members.answer(step, 0, members.got[step, 0])
-
-
-@pytest.mark.parametrize("until", ["shares", "upload"])
-def test_a_client_that_was_made_to_forget_begins_with_fresh_secrets(until: str) -> None:
-    """All of them before they upload: nothing that the first keys were for is used again."""
-    members = Members(6)
-    members.play(until=until)
-    before = {place: members.sent["keys", place] for place in range(6)}
-    for store in members.stores:
-        store.clear()
-    members.check(members.play().finish())
-    for place, content in before.items():
-        old, new = (Keys.from_bytes(one) for one in (content, members.sent["keys", place]))
-        assert not {old.sealing, old.masking, old.commitment} & {
-            new.sealing, new.masking, new.commitment
-        }  # fmt: skip
 
 
 def test_a_client_whose_stale_keys_are_shown_is_not_in_the_sum() -> None:

@@ -106,9 +106,6 @@ class _State(wire.Message):
         return X25519PrivateKey.from_private_bytes(self.sealing)
 
 
-_Work = Callable[[_State, bytes], tuple[_State, wire.Message]]
-
-
 def _nothing(answers: tuple[_Answer, ...] = ()) -> _State:
     """Return a state without secrets."""
     none = bytes(keys.SEED)
@@ -147,40 +144,28 @@ class Client:
 
         `values` makes the integers of the upload. It is called once at most, when everything else
         is in order, and is the place to pay for the round. If it raises, the round is over here.
-        """
-        works: dict[str, _Work] = {
-            "keys": self._make_keys,
-            "shares": self._make_shares,
-            "upload": lambda state, got: self._mask(state, got, values),
-            "sign": self._sign,
-            "open": self._open,
-        }
-        return self._step(STEPS.index(step) + 1, b"" if step == "keys" else message, works[step])
-
-    # ---- the order of steps, and what is stored
-
-    def _step(self, step: int, message: bytes, work: _Work) -> bytes:
-        """Return the answer to a step: the stored one to a repeated message, or a new one, stored.
 
         That the step has begun is on disk before any of its work, and the answer before it
-        leaves. So a client that is killed in between takes no further part, and never does a
-        step twice.
+        leaves; it is repeated to a repeated message. So a client that is killed in between takes
+        no further part, and never does a step twice.
         """
-        state, asked = self._load(), hashlib.sha256(message).digest()
+        message = b"" if step == "keys" else message
+        place, state, asked = STEPS.index(step) + 1, self._load(), hashlib.sha256(message).digest()
         for known in state.answers:
-            if (known.place, known.asked) == (step, asked):
+            if (known.place, known.asked) == (place, asked):
                 return known.answer
-        if step <= state.step:
+        if place <= state.step:
             self._end("a step is asked for a second time, with another message")
-        if step != state.step + 1 and (state.step, step) != _ONLY_WITNESSES_SIGN:
+        if place != state.step + 1 and (state.step, place) != _ONLY_WITNESSES_SIGN:
             self._end("the steps of a round are out of order")
-        self._store.save(f"{self._name}-begun", self._session + bytes([step]))
+        self._store.save(f"{self._name}-begun", self._session + bytes([place]))
+        more = (values,) if step == "upload" else ()
         try:
-            state, answer = work(state, message)
+            state, answer = getattr(self, f"_do_{step}")(state, message, *more)
         except MessageError as error:
             self._end(str(error), error)
-        content = answer.to_bytes()
-        state = replace(state, answers=(*state.answers, _Answer(step, asked, content)))
+        content: bytes = answer.to_bytes()
+        state = replace(state, answers=(*state.answers, _Answer(place, asked, content)))
         self._store.save(f"{self._name}-state", state.to_bytes())
         return content
 
@@ -220,7 +205,7 @@ class Client:
             if not fits:
                 self._end(why)
 
-    def _make_keys(self, state: _State, _: bytes) -> tuple[_State, messages.Keys]:
+    def _do_keys(self, state: _State, _: bytes) -> tuple[_State, messages.Keys]:
         """Draw the secrets of the round; answer with the public keys, signed.
 
         The self seed is bound by its commitment, so that no other one can be opened later.
@@ -242,7 +227,7 @@ class Client:
         )  # fmt: skip
         return state, replace(unsigned, signature=signature)
 
-    def _make_shares(self, state: _State, message: bytes) -> tuple[_State, messages.Shares]:
+    def _do_shares(self, state: _State, message: bytes) -> tuple[_State, messages.Shares]:
         """Check the neighbours' keys, and deal each of them a sealed share of both seeds."""
         got = messages.KeysOfNeighbours.of(message, self._session)
         for other in got.keys:
@@ -270,7 +255,7 @@ class Client:
         one, two = (keys.mark(share, self._session, kind, *ends) for share, kind in kinds)
         return one, two
 
-    def _mask(
+    def _do_upload(
         self, state: _State, message: bytes, values: Values
     ) -> tuple[_State, messages.Upload]:
         """Return the upload under the self mask and one mask per neighbour that dealt shares.
@@ -318,7 +303,7 @@ class Client:
             raise MessageError("shares that are not those of which the dealer told the server")
         return _Held(parcel.place, *shares)
 
-    def _sign(self, state: _State, message: bytes) -> tuple[_State, messages.Signature]:
+    def _do_sign(self, state: _State, message: bytes) -> tuple[_State, messages.Signature]:
         """Sign who is in the sum, as a witness; a client signs one set of survivors only."""
         got = messages.Survivors.of(message, self._session)
         if self.place not in self._ring.witnesses:
@@ -328,7 +313,7 @@ class Client:
         answer = messages.Signature(self._session, self.place, signature)
         return replace(state, survivors=got.places), answer
 
-    def _open(self, state: _State, message: bytes) -> tuple[_State, messages.Opened]:
+    def _do_open(self, state: _State, message: bytes) -> tuple[_State, messages.Opened]:
         """Reveal the own self seed and one share of each partner if enough witnesses signed.
 
         The share is of the self mask of a partner that is in the sum, and of the pairwise

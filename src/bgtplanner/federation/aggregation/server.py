@@ -7,6 +7,7 @@ silent or wrong are left out where possible; a sum that does not fit is never re
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -152,10 +153,10 @@ class Server:
         if {share.place for share in got.shares} != self._uploads[place][1]:
             raise MessageError("shares of others than its partners")
         for share in got.shares:
-            inside, dealt = share.place in self._survivors, self._dealt[share.place][place]
-            kind, expected = (
-                ("self", dealt.self_mark) if inside else ("masking", dealt.masking_mark)
-            )
+            dealt = self._dealt[share.place][place]
+            kind, expected = "masking", dealt.masking_mark
+            if share.place in self._survivors:
+                kind, expected = "self", dealt.self_mark
             if keys.mark(share.share, self._session, kind, share.place, place) != expected:
                 raise MessageError(f"a wrong share of client {share.place}")
         self._opened[place] = got
@@ -176,12 +177,9 @@ class Server:
         self._check_enough(len(self._dealt), "have dealt shares")
         found = dict[int, wire.Message]()
         for place in self._dealt:
-            parcels = tuple(
-                messages.Parcel(dealer, dealt.sealed, dealt.self_mark, dealt.masking_mark)
-                for dealer in sorted(self._near(place, self._dealt))
-                for dealt in [self._dealt[dealer][place]]
-            )
-            found[place] = messages.SharesForOne(self._session, place, parcels)
+            near = sorted(self._near(place, self._dealt))
+            parcels = [replace(self._dealt[dealer][place], place=dealer) for dealer in near]
+            found[place] = messages.SharesForOne(self._session, place, tuple(parcels))
         return found
 
     def _close_upload(self) -> dict[int, wire.Message]:
