@@ -22,6 +22,7 @@ POLICIES: Registry[type[Policy]] = Registry(
         "adpml": "bgtplanner.planning.schedules:Adpml",
         "adap": "bgtplanner.planning.schedules:Adap",
         "unlimited": "bgtplanner.planning.schedules:Unlimited",
+        "optimal": "bgtplanner.planning.schedules:Optimal",
         "hong": "bgtplanner.planning.schedules:Hong",
         "two-phase": "bgtplanner.planning.schedules:TwoPhase",
         "random": "bgtplanner.planning.schedules:Random",
