@@ -7,8 +7,8 @@ compared, so that the price of a charge is what it would bring later; and nothin
 drawing, so that the safest of the schedules is followed that are worth at least as much as an even
 one whatever is true (:mod:`bgtplanner.planning.forecasting`). Where there are only contexts and
 rewards, a Gaussian process learns which rounds are worth more, and the price is kept up to date by
-replaying the latest contexts. Where nothing is known, there is one level: an even share, or one
-that grows if the last round counts (noise in the last rounds of a training run remains).
+replaying the latest contexts. Where nothing is known, releases are taken to add up, as in SGD, and
+the schedule with the least noise is followed (docs/proofs/schedules.md).
 
 The sign of the penalty that the paper prints rewards spending; the sign here penalises it (Han et
 al. 2023): score = predicted reward + price * (allowance - cost).
@@ -34,11 +34,14 @@ from bgtplanner.planning.objective import Kind, Objective
 from bgtplanner.planning.plan import Explanation, Plan
 from bgtplanner.planning.policy import Choice
 from bgtplanner.planning.predictor import Predictor
-from bgtplanner.planning.schedules import fitted
+from bgtplanner.planning.schedules import fitted, least_noise, noise_counts
 
 _REPLAYED, _REFRESH = 32, 8  # contexts that the price is updated by; rounds between predictions
 _LARGEST = 1e90  # larger rewards count as this much: their squares must be finite
-_GROWS = 4.0  # by which factor charges grow where only the last round counts
+# By how much all steps together shrink what was there, in logarithms: as much as can still do no
+# harm where all rounds count, and as little where the last one does. An even schedule has no less
+# noise for anything from 1 to 10.
+_CONTRACTS = {"served": 10.0, "last": math.log(4.0)}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -126,15 +129,16 @@ class BGTPlanner(LevelPolicy):
         self.process.observe(inputs, time=plan.round, reward=reward, variance=usual**-2)
 
     def _by_schedule(self) -> Choice:
-        """Charge an even share, or one that grows if the last round is what counts."""
-        served = self.objective == "served"
-        share = "an even" if served else "a growing"
-        why = Explanation(f"{share} share: nothing is known about the rounds")
-        return Choice(self._even if served else self._growing[self.round], why=why)
+        """Charge what is no worse than an even share in any loop that adds up its rounds."""
+        soon = "less in the end" if self.objective == "served" else "more and more"
+        why = Explanation(f"an even share, but {soon}: nothing is known about the rounds")
+        return Choice(self._scheduled[self.round], why=why)
 
     @cached_property
-    def _growing(self) -> Floats:
-        return fitted(self, _GROWS ** (np.arange(self.rounds) / max(self.rounds - 1, 1)))
+    def _scheduled(self) -> Floats:
+        rate = min(_CONTRACTS[self.objective] / self.rounds, 1.0)
+        counts = noise_counts(self._goal.weights(self.rounds), rate)
+        return fitted(self, least_noise(self, counts))
 
     def _by_rewards(self, context: Floats, left: Floats) -> Choice:
         """Draw a level by what it was found to bring; at first, try the levels in turn."""

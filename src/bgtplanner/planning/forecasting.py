@@ -100,15 +100,19 @@ class Hypothesis(NamedTuple):
         convergence: Share of a gain that is lost after one payment, and the power of the number
             of payments by which this falls.
         growth: By which factor the ratings grow over all rounds.
+        joins: Which share of the clients that are expected to join does.
     """
 
     measure: str
     needs: float
     convergence: tuple[float, float]
     growth: float
+    joins: float = 1.0
 
 
-def hypotheses(measures: Iterable[str], steps: int, growth: float) -> list[Hypothesis]:
+def hypotheses(
+    measures: Iterable[str], steps: int, growth: float, joining: bool = False
+) -> list[Hypothesis]:
     """Return what is not ruled out; the first is the forecast at its word."""
     rates = {
         "ratings": [(_FAST[0] * steps / 3, _FAST[1]), _SLOW] if steps else [(0.0, 1.0)],
@@ -118,7 +122,7 @@ def hypotheses(measures: Iterable[str], steps: int, growth: float) -> list[Hypot
     return [
         Hypothesis(measure, *of)
         for measure in measures
-        for of in itertools.product(_NEEDS, rates[measure], grows)
+        for of in itertools.product(_NEEDS, rates[measure], grows, (1.0, 0.0)[: 1 + joining])
     ]
 
 
@@ -127,7 +131,7 @@ class Agenda:
     """What was paid by forecast, and the plan that is followed.
 
     Attributes:
-        paid: The payments made: in which round, and which precision it bought.
+        paid: The payments made: in which round, which precision it bought, and its share of all.
         until: The round before which the last payment is repeated, for clients not invited yet.
         share: The share of what was left that the last payment was.
         plan: The payments that are to come.
@@ -135,7 +139,7 @@ class Agenda:
         promised: What the plan is to bring in the end, by measure.
         stride: The number of rounds that a payment takes.
         slack: By how much another plan may be worth less than this one; halved with each new plan,
-            so that all of them together lose little.
+            so that all of them together lose nothing that is noticed.
     """
 
     remembers: ClassVar = (
@@ -148,7 +152,7 @@ class Agenda:
     revised: int = 0
     promised: dict[str, float] = field(default_factory=dict)
     stride: int = 1
-    slack: float = UNNOTICED
+    slack: float = UNNOTICED / 2
 
     def due(self, now: int) -> float:
         """Return the share of what is left that the plan pays in a round."""
@@ -179,8 +183,13 @@ class Agenda:
 
     def pay(self, now: int, precision: float, share: float) -> None:
         """Note a payment."""
-        self.paid.append([now, precision])
+        self.paid.append([now, precision, share * self.left])
         self.share, self.until = share, now + self.stride
+
+    @property
+    def left(self) -> float:
+        """The share of the budget that is left, of a client that was there from the start."""
+        return max(1.0 - sum(share for *_, share in self.paid), 0.0)
 
     @property
     def fall(self) -> tuple[float, ...]:
@@ -191,15 +200,16 @@ class Agenda:
         """Say in a sentence what is planned, why, and what is expected of it."""
         if not self.plan:
             return f"abstained: nothing would change an error by {UNNOTICED:.2%}"
-        soon, served = -(-(rounds - now) // 4), objective.kind == "served"
-        share = self.within(now, now + soon)
+        soon, served = max(rounds // 4, 1), objective.kind == "served"
+        share = sum(paid for at, _, paid in self.paid if at < soon)
+        share += self.left * self.within(now, max(soon, now))
         plan = "spends about evenly, since nothing else is sure to be as good"
         if share > _EARLY:
             why = "since what is known soon serves people longer"
-            plan = f"spends {share:.0%} of what is left within {soon} rounds, {why}"
+            plan = f"spends {share:.0%} of the budget within {soon} of {rounds} rounds, {why}"
         elif share < _LATE:
             why = "for ratings and people still to come" if served else "as only the end counts"
-            plan = f"keeps {1 - share:.0%} of what is left for later, {why}"
+            plan = f"keeps {1 - share:.0%} of the budget beyond round {soon} of {rounds}, {why}"
         gains = " and ".join(_IN_WORDS[name].format(of) for name, of in self.promised.items())
         return f"aimed at {'all rounds' if served else 'the last round'}: {plan}; expects {gains}"
 
@@ -265,7 +275,7 @@ class Outlook:
         self.schedules = found
 
         bought = np.array([forecast.precision(share * left) for share in _SHARES])
-        before = np.array([precision for _, precision in agenda.paid])
+        before = np.array([precision for _, precision, _ in agenda.paid])
         # In a unit of its own: whatever the clip is, squares are neither 0 nor infinite.
         unit = max(float(bought[-1]), float(before.sum()), _TINY)
         bought, before = np.maximum(bought / unit, 1e-150), before / unit
@@ -274,10 +284,11 @@ class Outlook:
             measure: np.maximum.accumulate(_WORTH[measure] * gains)
             for measure, gains in forecast.gain(np.append(0.0, grid * unit)).items()
         }
-        self.hypotheses = hypotheses(self._gains, forecast.steps, growth)
         self._grid, self._bought = np.log(grid), np.log(bought)
         self._pooled = forecast.pooled(self._moments)
-        self._paid = before, np.array([float(at) for at, _ in agenda.paid])
+        joining = bool((self._pooled > 1.0).any())
+        self.hypotheses = hypotheses(self._gains, forecast.steps, growth, joining)
+        self._paid = before, np.array([float(at) for at, *_ in agenda.paid])
         self._rounds = rounds
 
         gained = self._gains_of(found.shares, found.payments, self.hypotheses)
@@ -329,29 +340,31 @@ class Outlook:
     ) -> Iterator[Floats]:
         """Yield the relative fall of the error after each moment, under each hypothesis."""
         each = np.log(np.maximum(shares / np.maximum(payments, 1.0), _SHARES[0]))
-        added = np.exp(np.interp(each, np.log(_SHARES), self._bought)) * payments * self._pooled
-        added = np.where(shares > 0, added, 0.0)
+        alone = np.exp(np.interp(each, np.log(_SHARES), self._bought)) * payments
+        alone = np.where(shares > 0, alone, 0.0)
         before, at = self._paid
-        new = added.cumsum(axis=1)
-        total = before.sum() + new
-        squares = (before**2).sum() + (added**2 / np.maximum(payments, 1.0)).cumsum(axis=1)
-        whole = np.maximum(total, _TINY)
-        number = np.maximum(whole**2 / np.maximum(squares, _TINY), 1.0)
-        logs, found, kept = np.log(np.maximum(new, _TINY)), {}, {}
-        for measure, needs, convergence, growth in under:
-            if (measure, needs) not in found:
+        found, kept = {}, {}
+        for measure, needs, convergence, growth, joins in under:
+            added = alone * (1.0 + joins * (self._pooled - 1.0))
+            new = added.cumsum(axis=1)
+            if (measure, needs, joins) not in found:
                 known, *more = self._gains[measure]
-                gains = np.interp(logs - np.log(needs), self._grid, more)
+                logs = np.log(np.maximum(new / needs, _TINY))
+                gains = np.interp(logs, self._grid, more)
                 gains = np.where(new > 0, np.maximum(gains, known), known)
-                found[measure, needs] = np.where(total > 0, gains, 0.0)
-            if (convergence, growth) not in kept:
+                found[measure, needs, joins] = np.where(before.sum() + new > 0, gains, 0.0)
+            if (convergence, growth, joins) not in kept:
+                whole = np.maximum(before.sum() + new, _TINY)
+                squares = (added**2 / np.maximum(payments, 1.0)).cumsum(axis=1)
+                squares += (before**2).sum()
+                number = np.maximum(whole**2 / np.maximum(squares, _TINY), 1.0)
                 rate = (growth - 1.0) / max(self._rounds - 1, 1)
                 ratings = 1.0 + rate * (self.now + self._moments)
                 seen = (before * (1.0 + rate * at)).sum() + (added * ratings).cumsum(axis=1)
                 stale = 1.0 - seen / whole / ratings
                 lost = convergence[0] * number ** -convergence[1]
-                kept[convergence, growth] = (1.0 - lost) * (1.0 - _STALE * stale**2)
-            yield found[measure, needs] * kept[convergence, growth]
+                kept[convergence, growth, joins] = (1.0 - lost) * (1.0 - _STALE * stale**2)
+            yield found[measure, needs, joins] * kept[convergence, growth, joins]
 
 
 @lru_cache(maxsize=512)

@@ -8,6 +8,7 @@ is divided. Each of them says in one function what its weights are.
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.signal import lfilter
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.allocator import LevelPolicy
@@ -27,6 +29,7 @@ from bgtplanner.privacy.mechanisms import SENSITIVITY
 
 _LEAST = 2.0**-43  # smallest charge of a round that is not skipped
 _CLIPS = (1e-9, 1e9)  # bounds on a clip that follows a norm
+_WORKLOAD = re.compile(r"prefix|last|sgd:(0|0?\.\d+)")
 _SHAPES, _MODES = ("geometric", "saturating"), ("literal", "normalised")
 
 
@@ -49,6 +52,23 @@ def fitted(policy: LedgerPolicy, weights: Floats) -> Floats:
             low, high = (middle, high) if fits else (low, middle)
         rows.append(np.where(weights > 1e-9, np.maximum(low * weights, _LEAST), 0.0))
     return np.stack(rows, axis=1)
+
+
+def noise_counts(weights: Floats, rate: float) -> Floats:
+    """Return the square with which the noise of each round counts, if models add up releases.
+
+    The model after a round counts by its weight, and a step shrinks what was there by the rate.
+    """
+    return np.asarray(lfilter([1.0], [1.0, -((1.0 - rate) ** 2)], weights[::-1])[::-1])
+
+
+def least_noise(policy: LedgerPolicy, squares: Floats) -> Floats:
+    """Return the weights of the schedule with the least noise, if rounds count by these squares.
+
+    The variance of noise falls with its charge, or with the square of a charge in epsilon.
+    """
+    counts = policy.accountant.sound and policy.accountant.counts_epsilons
+    return np.asarray(squares ** (1 / 3 if counts else 1 / 2))
 
 
 class Schedule(LedgerPolicy):
@@ -151,7 +171,7 @@ class Hong(Schedule):
 
     def _weights(self) -> Floats:
         ages = np.arange(self.rounds - 1, -1, -1, dtype=np.float64)
-        return np.maximum(_best(self, _between("decay", self.decay) ** ages), 1e-6)
+        return np.maximum(least_noise(self, _between("decay", self.decay) ** ages), 1e-6)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -180,42 +200,19 @@ class Optimal(Schedule):
     workload: str | ArrayLike = "prefix"
 
     def _weights(self) -> Floats:
-        return _best(self, self._squares())
-
-    def _squares(self) -> Floats:
-        """Return the squared norms of the workload's columns."""
-        ages = np.arange(self.rounds - 1, -1, -1, dtype=np.float64)
-        if not isinstance(self.workload, str):
-            matrix = floats("workload", self.workload)
-            fits = matrix.ndim == 2 and matrix.shape[1] == self.rounds and bool(matrix.any())
-            expected = f"a matrix with {self.rounds} columns, not all 0"
-            ConfigError.unless(fits, "workload", "this", expected)
-            matrix = matrix / np.abs(matrix).max()
-            return np.asarray((matrix**2).sum(axis=0))
-        name, _, rate = self.workload.partition(":")
-        known = {"prefix": ages + 1, "last": ages * 0 + 1}
-        if self.workload in known:
-            return known[self.workload]
-        fits = name == "sgd" and _is_rate(rate)
-        expected = "prefix, last, sgd:RATE with a rate from 0 to below 1, or a matrix"
-        ConfigError.unless(fits, "workload", self.workload, expected)
-        return np.asarray((1.0 - float(rate)) ** (2.0 * ages))
-
-
-def _is_rate(text: str) -> bool:
-    try:
-        return 0.0 <= float(text) < 1.0
-    except ValueError:
-        return False
-
-
-def _best(policy: LedgerPolicy, squares: Floats) -> Floats:
-    """Return weights whose noise is least in all, if that of each round counts with a square.
-
-    The variance of noise falls with its charge, or with the square of a charge in epsilon.
-    """
-    counts = policy.accountant.sound and policy.accountant.counts_epsilons
-    return np.asarray(squares ** (1 / 3 if counts else 1 / 2))
+        weights = np.ones(self.rounds)
+        if isinstance(self.workload, str):
+            known = _WORKLOAD.fullmatch(self.workload)
+            if known is None:
+                expected = "prefix, last, sgd:RATE with a rate from 0 to below 1, or a matrix"
+                raise ConfigError(f"workload = {self.workload!r}: expected {expected}")
+            weights[:-1] = self.workload == "prefix"
+            return least_noise(self, noise_counts(weights, float(known[1] or 0.0)))
+        matrix = floats("workload", self.workload)
+        fits = matrix.ndim == 2 and matrix.shape[1] == self.rounds and bool(matrix.any())
+        expected = f"a matrix with {self.rounds} columns, not all 0"
+        ConfigError.unless(fits, "workload", "this", expected)
+        return least_noise(self, np.square(matrix / np.abs(matrix).max()).sum(axis=0))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
