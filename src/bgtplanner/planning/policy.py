@@ -183,12 +183,9 @@ class LedgerPolicy(Policy):
         cls._declares = "__init__" not in vars(cls) and cls._declares
 
     def __post_init__(self) -> None:
-        names = {field.name for field in dataclasses.fields(self)} - {
-            "budget",
-            "clients",
-            "ledger",
-        }
-        self._options = {name: _plain(getattr(self, name)) for name in sorted(names)}
+        names = sorted(field.name for field in dataclasses.fields(self))
+        own = [name for name in names if name not in ("budget", "clients", "ledger")]
+        self._options = {name: _plain(getattr(self, name)) for name in own}
         self.rounds = whole("rounds", self.rounds, 1, 10**9)
         self.seed = whole("seed", self.seed, 0)
         self.clip = number("clip", self.clip, 1e-80, 1e80)  # so that its noise is finite, too

@@ -107,17 +107,10 @@ class Predictor(Remembers):
         time, reward = number("time", time), number("reward", reward)
         variance = number("variance", variance, 1e-12, 1e12)
         if not len(self.length_scales):
-            self._inputs, self.length_scales = (
-                np.zeros((0, len(row))),
-                np.full(len(row), self._length),
-            )
+            self._inputs, self.length_scales = row[None][:0], np.full(len(row), self._length)
             self._centre, self._spread = np.zeros(len(row)), np.ones(len(row))
-        ConfigError.unless(
-            len(row) == len(self.length_scales),
-            "inputs",
-            len(row),
-            f"{len(self.length_scales)} numbers",
-        )
+        width = len(self.length_scales)
+        ConfigError.unless(len(row) == width, "inputs", len(row), f"{width} numbers")
         old = len(self) - self.window // 2 if len(self) >= self.window else 0
         self._inputs = np.vstack([self._inputs[old:], np.clip(row, -_LARGEST, _LARGEST)])
         self._times = np.append(self._times[old:], time)
@@ -146,10 +139,8 @@ class Predictor(Remembers):
 
     def expect(self, levels: Floats, contexts: Floats, *, time: float) -> Floats:
         """Return the expected reward at all levels in all contexts, one row per context."""
-        rows = np.column_stack(
-            [np.tile(levels, len(contexts)), np.repeat(contexts, len(levels), axis=0)]
-        )
-        return self.predict(rows, time=time).reshape(len(contexts), len(levels))
+        tiled = np.tile(levels, len(contexts)), np.repeat(contexts, len(levels), axis=0)
+        return self.predict(np.column_stack(tiled), time=time).reshape(len(contexts), -1)
 
     def _scaled(self, rows: Floats) -> Floats:
         """Return inputs in length scales from their centre."""
