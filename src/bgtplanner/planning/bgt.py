@@ -1,14 +1,10 @@
 """BGTplanner: predictor, constrainer and allocator behind ask and tell (paper, Algorithms 1, 3).
 
-A round has levels that it may cost. The predictor says what each of them would bring, the
-constrainer what its charge would bring in other rounds, and the allocator draws one by its score,
-the difference. Where the learner makes forecasts, these are the predictor; whole schedules are
-compared, so that the price of a charge is what it would bring later; and nothing can be learned by
-drawing, so that the safest of the schedules is followed that are worth at least as much as an even
-one whatever is true (:mod:`bgtplanner.planning.forecasting`). Where there are only contexts and
-rewards, a Gaussian process learns which rounds are worth more, and the price is kept up to date by
-replaying the latest contexts. Where nothing is known, releases are taken to add up, as in SGD, and
-the schedule with the least noise is followed (docs/proofs/schedules.md).
+The predictor says what a charge brings, the constrainer what it would bring in other rounds, and
+the allocator decides. Where the learner makes forecasts, whole schedules are compared, and nothing
+can be learned by drawing (:mod:`bgtplanner.planning.forecasting`). Where there are only contexts
+and rewards, a round has levels that it may cost; a Gaussian process learns what they bring, and a
+level is drawn by its score. Where nothing is known, releases are taken to add up, as in SGD.
 
 The sign of the penalty that the paper prints rewards spending; the sign here penalises it (Han et
 al. 2023): score = predicted reward + price * (allowance - cost).
@@ -26,7 +22,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.allocator import LevelPolicy, gamma_growing, probabilities
+from bgtplanner.planning.allocator import LevelPolicy, probabilities
 from bgtplanner.planning.arguments import Floats, number, whole
 from bgtplanner.planning.constrainer import Constrainer
 from bgtplanner.planning.forecasting import Agenda, Forecast, Outlook
@@ -203,9 +199,13 @@ class BGTPlanner(LevelPolicy):
         )  # fmt: skip
 
     def _chance(self, score: Floats) -> Floats:
-        """Return the probability with which each level is drawn."""
-        gamma = gamma_growing(len(score), self.round) if self.gamma is None else self.gamma
-        return probabilities(score, gamma)
+        """Return the probability with which each level is drawn.
+
+        By default gamma is 64 A sqrt(t). Exploration costs about (A - 1) / gamma per round; the
+        constant of the theory covers an adversary, and a smooth process is known far better.
+        """
+        growing = 64.0 * len(score) * math.sqrt(self.round + 1.0)
+        return probabilities(score, growing if self.gamma is None else self.gamma)
 
     def _by_forecast(self, forecast: Forecast, left: Floats) -> Choice:
         """Pay what the schedule that is followed says, after a look whether to follow another."""

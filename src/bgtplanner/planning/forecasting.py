@@ -1,19 +1,17 @@
 """Which schedule is played for what is left of the budget, by a forecast of what charges bring.
 
-A learner that adds up rounds by their precision can say what more precision would bring, from
-what was released and from public constants alone (:class:`Forecast`). What a payment brings is
-used in all rounds that follow, so early payments serve people longer. Against that, ratings keep
-arriving that an early upload does not know, an upload that is computed with parameters that know
-nothing yet is worth less, and with some mechanisms two charges of one half buy less precision than
-one whole.
+A learner that adds up rounds by their precision can say what more precision would bring
+(:class:`Forecast`). What a payment brings is used in all rounds that follow, so early payments
+serve people longer. Against that, ratings and people are still to come, an upload that is computed
+with parameters that know nothing yet is worth less, and with some mechanisms two charges of one
+half buy less precision than one whole.
 
 How much each of these weighs is not known, forecasts have been wrong by a factor of seven, and
 what is good for ratings may be bad for lists. So every schedule is valued under every
-:class:`Hypothesis`, of which one part says what counts. A schedule is *admissible* if it is worth
-at least as much as the schedule that is followed so far, at first the even one, under every
-hypothesis. Of the admissible schedules the one with the least regret is played: it falls short of
-the best schedule of each hypothesis by as little as possible. By induction nobody is served worse
-than by even charges, under any of the hypotheses, as far as the forecasts hold.
+:class:`Hypothesis`. It is *admissible* if it is nowhere worth less than the schedule that is
+followed so far, at first the even one. Of these, the one with the least regret is played: it falls
+short of the best schedule of each hypothesis by as little as possible. By induction nobody is
+served worse than by even charges, under any of the hypotheses, as far as the forecasts hold.
 """
 
 from __future__ import annotations
@@ -35,8 +33,7 @@ UNNOTICED = 0.0005
 _WORTH = {"ratings": 1.0, "lists": 1 / 8}
 """What the gains of each measure are worth.
 
-A difference of .0015 of the error of ratings and one of .012 of the best lists' usefulness (.0003
-of .2, and .003 of .25) are noticed about as much.
+.0015 of the error and .012 of the best lists' use (.0003 of .2, .003 of .25) are noticed alike.
 """
 
 _IN_WORDS = {
@@ -246,16 +243,9 @@ class Outlook:
     """
 
     def __init__(
-        self,
-        forecast: Forecast,
-        left: Floats,
-        agenda: Agenda,
-        *,
-        now: int,
-        rounds: int,
-        objective: Objective,
-        growth: float = 2.0,
-    ) -> None:
+        self, forecast: Forecast, left: Floats, agenda: Agenda, *, now: int, rounds: int,
+        objective: Objective, growth: float = 2.0,
+    ) -> None:  # fmt: skip
         weights = objective.weights(rounds)[now:]
         self.now, self._stride = now, agenda.stride
         begins = int((weights > 0).argmax()) // self._stride  # people are served from then on
@@ -265,13 +255,9 @@ class Outlook:
         starts = np.minimum(self._moments.astype(np.int64), len(weights) - 1)
         self._weights = np.add.reduceat(weights, starts)
         self._sizes = np.diff(np.append(found.moments, slots))
-        followed = self._followed(agenda)
-        if followed is not None:
-            found = Schedules(
-                found.moments,
-                np.vstack([followed[0], found.shares]),
-                np.vstack([followed[1], found.payments]),
-            )
+        if (followed := self._followed(agenda)) is not None:
+            both = zip(followed, (found.shares, found.payments), strict=True)
+            found = Schedules(found.moments, *(np.vstack(of) for of in both))
         self.schedules = found
 
         bought = np.array([forecast.precision(share * left) for share in _SHARES])
@@ -393,8 +379,7 @@ def schedules(rounds: int, begins: int) -> Schedules:
         rows += [np.where(there, sizes * age**power, 0.0) for power in powers]
         if delay in (0, begins):
             rows += [np.where(there, np.clip(delay + k - moments, 0, sizes), 0.0) for k in lasting]
-            counts = [count for count in _COUNTS if count <= rounds - delay]
-            for count in counts:
+            for count in (count for count in _COUNTS if count <= rounds - delay):
                 single.append(delay + np.geomspace(1, rounds - delay, count + 1)[:-1] - 1)
                 single.append(delay + np.arange(count) * (rounds - delay) / count)
     rows += [np.clip(moments + sizes - (rounds - k), 0.0, sizes) for k in lasting]

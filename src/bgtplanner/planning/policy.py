@@ -244,18 +244,13 @@ class LedgerPolicy(Policy):
         pays = (charges > 0)[classes]
         self.round += 1
         return Plan(
-            round=self.round - 1,
-            accountant=self.accountant.name,
+            round=self.round - 1, accountant=self.accountant.name, trust=self.trust,
             largest_clip=self.clip if choice.clip is None else choice.clip,
-            charge_by_class=charges,
-            class_of_client=classes,
+            charge_by_class=charges, class_of_client=classes,
             participants=pays if clients is None else clients & pays,
-            trust=self.trust,
-            neighbours=self.ledger.neighbours,
-            own_clip=choice.own_clip,
-            level=choice.level,
+            neighbours=self.ledger.neighbours, own_clip=choice.own_clip, level=choice.level,
             why=choice.why,
-        )
+        )  # fmt: skip
 
     def expected(self, rounds: int) -> int:
         """Return in how many of `rounds` rounds a client takes part, rounded up; at least 1."""

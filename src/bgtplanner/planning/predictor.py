@@ -62,15 +62,9 @@ class Predictor(Remembers):
     )  # fmt: skip
 
     def __init__(
-        self,
-        *,
-        length_scale: float = 0.2,
-        forgetting: float = 0.001,
-        noise: float = 0.1,
-        standardize: bool = True,
-        fit: bool = False,
-        window: int = 1024,
-    ) -> None:
+        self, *, length_scale: float = 0.2, forgetting: float = 0.001, noise: float = 0.1,
+        standardize: bool = True, fit: bool = False, window: int = 1024,
+    ) -> None:  # fmt: skip
         self._length = number("length_scale", length_scale, 1e-9, 1e6)
         self.forgetting = number("forgetting", forgetting, 0.0, 1 - 1e-9)
         self.noise = number("noise", noise, 1e-4, 1e6)

@@ -163,8 +163,7 @@ class Hong(Schedule):
     """Noise that falls as training converges (Hong, Wang and Zhou 2022).
 
     If the error shrinks by the factor `decay` per round (1 - 1/condition number), the noise of
-    round t counts with q_t = decay^(T - t) in the end. The best charges grow like the square root
-    of q_t for Gaussian noise, and like its cube root for Laplace noise whose charges are epsilons.
+    round t counts with q_t = decay^(T - t) in the end.
     """
 
     decay: float = 0.95
@@ -178,11 +177,10 @@ class Hong(Schedule):
 class Optimal(Schedule):
     """The best schedule for releases that are used linearly, in a way that is known in advance.
 
-    A workload is a matrix with a column per round. The noise of a round counts by the norm of its
-    column, and so do the charges with Gaussian noise. If everybody takes part in every round with
-    a long enough vector, no noise that is correlated over the rounds does better (the proof is on
-    the page "Schedules and correlated noise"). It suits learners that add up what rounds release,
-    such as SGD, and not those that weigh rounds by their precision.
+    A workload is a matrix with a column per round; with Gaussian noise, charges are in proportion
+    to the norms of the columns. If everybody may take part in every round, no noise correlated
+    over the rounds does better (docs/proofs/schedules.md). It suits learners that add up what
+    rounds release, such as SGD, and not those that weigh rounds by their precision.
 
     Args:
         workload: ``prefix``: all sums of the first rounds, such as the model after every step of
@@ -350,15 +348,9 @@ class Unlimited(Policy):
     remembers = ("round", "pending")
 
     def __init__(
-        self,
-        budget: Any = None,
-        clients: int | None = None,
-        *,
-        rounds: int,
-        clip: float = float("inf"),
-        ledger: Any = None,
-        **_: Any,
-    ) -> None:
+        self, budget: Any = None, clients: int | None = None, *, rounds: int,
+        clip: float = float("inf"), ledger: Any = None, **_: Any,
+    ) -> None:  # fmt: skip
         ConfigError.unless(bool(clip > 0), "clip", clip, "a positive number")
         known = clients or len(ledger or (budget if isinstance(budget, Budgets) else [0]))
         self.clients = whole("clients", known, 1, 10**9)
@@ -370,15 +362,12 @@ class Unlimited(Policy):
         if self.round >= self.rounds:
             return None
         self.round += 1
+        everyone = np.ones(self.clients, dtype=bool) if clients is None else clients
         return Plan(
-            round=self.round - 1,
-            accountant=None,
-            largest_clip=self.clip,
-            charge_by_class=np.zeros(1),
-            class_of_client=np.zeros(self.clients, dtype=np.int32),
-            participants=np.ones(self.clients, dtype=bool) if clients is None else clients,
+            round=self.round - 1, accountant=None, largest_clip=self.clip, participants=everyone,
+            charge_by_class=np.zeros(1), class_of_client=np.zeros(self.clients, dtype=np.int32),
             why=Explanation("no privacy"),
-        )
+        )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
         """Return the whole state, as plain data that JSON can hold."""
@@ -390,9 +379,7 @@ class Unlimited(Policy):
     def from_state(cls, state: Mapping[str, Any], *, ledger: Any = None) -> Self:
         """Restore the policy from its state."""
         clip = unsealed(state)["clip"]
-        policy = cls(
-            None, state["clients"], rounds=state["rounds"],
-            clip=float("inf") if clip is None else clip,
-        )  # fmt: skip
+        clip = float("inf") if clip is None else clip
+        policy = cls(None, state["clients"], rounds=state["rounds"], clip=clip)
         recall(policy, state)
         return policy
