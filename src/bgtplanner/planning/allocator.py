@@ -41,10 +41,9 @@ def probabilities(scores: ArrayLike, gamma: float) -> Floats:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LevelPolicy(LedgerPolicy):
-    """The common part of the policies that draw one of several levels.
+    """The common part of the policies that draw one of several levels, ``[classes, levels]``.
 
-    The dearest level costs an even share of `min_rounds` rounds; `charges` are those of each level
-    for each class of budgets, ``[classes, levels]``.
+    The dearest level costs an even share of `min_rounds` rounds.
     """
 
     min_rounds: int | None = None

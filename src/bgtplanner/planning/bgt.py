@@ -34,9 +34,8 @@ from bgtplanner.planning.schedules import fitted, least_noise, noise_counts
 
 _REPLAYED, _REFRESH = 32, 8  # contexts that the price is updated by; rounds between predictions
 _LARGEST = 1e90  # larger rewards count as this much: their squares must be finite
-# By how much all steps together shrink what was there, in logarithms: as much as can still do no
-# harm where all rounds count, and as little where the last one does. An even schedule has no less
-# noise for anything from 1 to 10.
+# By how much all steps together shrink what was there, in logarithms. With these, no speed from 1
+# to 10 makes an even schedule less noisy.
 _CONTRACTS = {"served": 10.0, "last": math.log(4.0)}
 
 
@@ -50,7 +49,8 @@ class BGTPlanner(LevelPolicy):
             level. By default an eighth of `rounds`.
         cheapest: The cheapest level, in even shares; with `skip`, there is one that costs nothing.
         initial_rounds: How often each level up to two even shares is tried at first, T0.
-        gamma: How strongly the best level is preferred; None: more with every round.
+        gamma: How strongly the best level is preferred; None: 64 A sqrt(t), since exploration
+            costs about (A - 1) / gamma, and a smooth process is known far better than theory says.
         radius: The largest price of the dearest level, over the size of the rewards; by default
             `rounds` over the rounds that the budget lasts for at that level. 0: budget is free.
         predictor: Options of :class:`bgtplanner.planning.predictor.Predictor`.
@@ -149,7 +149,8 @@ class BGTPlanner(LevelPolicy):
         prices = self.constrainer.prices()
         price = prices @ costs
         score = predicted / unit + prices @ allowance - price
-        chance = self._chance(score)
+        growing = 64.0 * len(score) * math.sqrt(self.round + 1.0)
+        chance = probabilities(score, growing if self.gamma is None else self.gamma)
         return self.choice(
             self.drawn(chance), "drawn by score", charges=self.charges.max(axis=0),
             predicted=predicted, price=price * unit, score=score * unit, probability=chance,
@@ -180,9 +181,8 @@ class BGTPlanner(LevelPolicy):
 
     def _allowance(self) -> Floats:
         """Return what a round may cost from here on: remaining budget over remaining rounds."""
-        return np.asarray(
-            self.share_left() / (self.expected(self.rounds - self.round) * self._unit)
-        )
+        remaining = self.expected(self.rounds - self.round)
+        return np.asarray(self.share_left() / (remaining * self._unit))
 
     def _update_price(
         self, context: Floats, predicted: Floats, unit: float, costs: Floats, allowance: Floats
@@ -197,15 +197,6 @@ class BGTPlanner(LevelPolicy):
             np.stack(self._replayed) / unit, costs, allowance,
             steps=4 if begun else 100, rate=self.constrainer.step,
         )  # fmt: skip
-
-    def _chance(self, score: Floats) -> Floats:
-        """Return the probability with which each level is drawn.
-
-        By default gamma is 64 A sqrt(t). Exploration costs about (A - 1) / gamma per round; the
-        constant of the theory covers an adversary, and a smooth process is known far better.
-        """
-        growing = 64.0 * len(score) * math.sqrt(self.round + 1.0)
-        return probabilities(score, growing if self.gamma is None else self.gamma)
 
     def _by_forecast(self, forecast: Forecast, left: Floats) -> Choice:
         """Pay what the schedule that is followed says, after a look whether to follow another."""

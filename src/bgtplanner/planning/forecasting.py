@@ -17,7 +17,7 @@ served worse than by even charges, under any of the hypotheses, as far as the fo
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import ClassVar, NamedTuple, Protocol
@@ -277,14 +277,14 @@ class Outlook:
         self._paid = before, np.array([float(at) for at, *_ in agenda.paid])
         self._rounds = rounds
 
-        gained = self._gains_of(found.shares, found.payments, self.hypotheses)
+        gained = list(self._gained(found.shares, found.payments))
+        self._in_the_end = [gains[:, -1] for gains in gained]
         self.values = np.stack([gains @ self._weights for gains in gained])
-        best = self.values.max(axis=1, keepdims=True)
+        best, all_rounds = self.values.max(axis=1, keepdims=True), self._weights.sum()
         self.regret = (best - self.values).max(axis=0)
-        unnoticed = UNNOTICED * self._weights.sum()
-        slack = agenda.slack * self._weights.sum()
-        self.admissible = (self.values >= self.values[:, :1] - slack).all(axis=0)
-        self.worthless = bool((best[:, 0] <= unnoticed).all())
+        least = self.values[:, :1] - agenda.slack * all_rounds
+        self.admissible = (self.values >= least).all(axis=0)
+        self.worthless = bool((best <= UNNOTICED * all_rounds).all())
 
     def safest(self) -> int:
         """Return the admissible schedule that falls short of the best by as little as possible."""
@@ -292,12 +292,9 @@ class Outlook:
 
     def promised(self, row: int) -> dict[str, float]:
         """Return what a schedule brings in the end by forecast, for each measure."""
-        only = slice(row, row + 1)
-        shares, payments = self.schedules.shares[only], self.schedules.payments[only]
-        at_its_word = {of.measure: of for of in reversed(self.hypotheses)}
-        found = self._gains_of(shares, payments, list(at_its_word.values()))
-        worth = zip(at_its_word, found, strict=True)
-        return {measure: float(gains[0, -1]) / _WORTH[measure] for measure, gains in worth}
+        under = [*zip(self.hypotheses, self._in_the_end, strict=True)]
+        under.reverse()  # the first of each measure takes the forecast at its word
+        return {of.measure: float(gains[row]) / _WORTH[of.measure] for of, gains in under}
 
     def plan(self, row: int) -> Plan:
         """Return the payments of a schedule."""
@@ -311,26 +308,24 @@ class Outlook:
 
     def _followed(self, agenda: Agenda) -> tuple[Floats, Floats] | None:
         """Return what is left of a plan, as shares and numbers of payments at the moments."""
-        ends = np.append(self._moments[1:], (self._moments[-1] + self._sizes[-1] * self._stride))
+        edges = np.append(self._moments, self._moments[-1] + self._sizes[-1] * self._stride)
         shares, payments = np.zeros((2, len(self._moments)))
         for first, last, weight in agenda.plan:
             at = np.arange(first, last + 1, agenda.stride) - self.now
-            number, _ = np.histogram(at[at >= 0], np.append(self._moments, ends[-1]))
+            number, _ = np.histogram(at[at >= 0], edges)
             shares += weight * number / len(at)
             payments += number
         total = float(shares.sum())
         return (shares / total, np.maximum(payments, 1.0)) if total > 0 else None
 
-    def _gains_of(
-        self, shares: Floats, payments: Floats, under: Sequence[Hypothesis]
-    ) -> Iterator[Floats]:
-        """Yield the relative fall of the error after each moment, under each hypothesis."""
+    def _gained(self, shares: Floats, payments: Floats) -> Iterator[Floats]:
+        """Yield what each schedule has gained after each moment, under each hypothesis."""
         each = np.log(np.maximum(shares / np.maximum(payments, 1.0), _SHARES[0]))
         alone = np.exp(np.interp(each, np.log(_SHARES), self._bought)) * payments
         alone = np.where(shares > 0, alone, 0.0)
         before, at = self._paid
         found, kept = {}, {}
-        for measure, needs, convergence, growth, joins in under:
+        for measure, needs, convergence, growth, joins in self.hypotheses:
             added = alone * (1.0 + joins * (self._pooled - 1.0))
             new = added.cumsum(axis=1)
             if (measure, needs, joins) not in found:

@@ -6,8 +6,8 @@ Every policy is used in the same way, in the simulator, on a real federation and
         reward = train_one_round(clip=plan.clip, noise_std=plan.noise_std)
         policy.tell(plan, reward=reward)
 
-A policy only says how much (:meth:`Policy.plan`). `ask` also reserves the charge in a ledger and
-`tell` settles it, as a run does; a plan that is never told counts as spent.
+A policy says how much (:meth:`Policy.plan`). `ask` also reserves the charge in a ledger, `tell`
+settles it, and a plan that is never told counts as spent.
 """
 
 from __future__ import annotations

@@ -41,9 +41,9 @@ class Predictor(Remembers):
         forgetting: The kernel's alpha: 0 remembers everything, 0.1 forgets within tens of rounds.
         noise: Standard deviation of an observation around the expected reward, over that of the
             expected reward itself.
-        standardize: Scale rewards and contexts to mean 0 and spread 1, as seen so far. The level
-            is left as it is, and a mean reward that may still be positive counts as positive, so
-            that bad luck alone does not end all spending. Without it everything is used raw.
+        standardize: Scale rewards and contexts (not the level) to mean 0 and spread 1, as seen so
+            far. A mean reward that may still be positive counts as positive, so that bad luck
+            alone does not end all spending.
         fit: Choose all scales by marginal likelihood whenever the number of observations has
             doubled, with a prior centred at the values given here.
         window: The most observations to keep; the older half is dropped when it is reached.
@@ -166,10 +166,8 @@ class Predictor(Remembers):
         bounds = np.log([_LENGTHS] * width + [_FORGETTING, _NOISES])
         now = np.log([*self.length_scales, max(self.forgetting, _FORGETTING[0]), self.noise])
         seen = apart.reshape(-1, width + 1), target, self._variances[newest], prior
-        found = minimize(
-            negative_likelihood, np.clip(now, *bounds.T), args=seen, jac=True,
-            method="L-BFGS-B", bounds=bounds,
-        )  # fmt: skip
+        start, how = np.clip(now, *bounds.T), "L-BFGS-B"
+        found = minimize(negative_likelihood, start, seen, how, jac=True, bounds=bounds)
         best = np.exp(found.x)
         self.length_scales, (self.forgetting, self.noise) = best[:-2], best[-2:].tolist()
 

@@ -1,8 +1,7 @@
 """Policies that follow a formula: the usual baselines, and those of the paper.
 
-All of them spend from the same ledger by the same rules, so that only the allocation differs. What
-is known in advance is a :class:`Schedule`: weights, one per round, in whose proportions the budget
-is divided. Each of them says in one function what its weights are.
+They spend from the same ledger by the same rules. What is known in advance is a :class:`Schedule`,
+which says in one function in which proportions the budget is divided between the rounds.
 """
 # ruff: noqa: ARG002, ARG003 - what is known in advance looks at nothing
 
@@ -72,10 +71,7 @@ def least_noise(policy: LedgerPolicy, squares: Floats) -> Floats:
 
 
 class Schedule(LedgerPolicy):
-    """A curve that is known in advance: the budget is divided in the proportions of its weights.
-
-    They are relative costs of the rounds, in any unit; 0 skips a round.
-    """
+    """A curve that is known in advance: weights, one per round, in any unit; 0 skips a round."""
 
     learns = False
 
@@ -232,10 +228,9 @@ class TwoPhase(Schedule):
 class Adpml(Schedule):
     """A heuristic schedule with more noise early and less noise late (Pan and Feng 2023).
 
-    The epsilon of a round grows from `smallest` to `largest`. No source that we could read gives
-    the formula. Two shapes fit its description, smallest / rate^k and one whose gap to `largest`
-    shrinks by the factor `rate`; each is either literal (it ends when the ledger refuses) or
-    normalised (the shape is kept and the budget lasts for all rounds).
+    The epsilon of a round grows from `smallest` to `largest`. Two shapes fit what is known of the
+    formula, smallest / rate^k and one whose gap to `largest` shrinks by the factor `rate`; each is
+    either literal (it ends when the ledger refuses) or normalised (it lasts for all rounds).
     """
 
     smallest: float = 1.0
