@@ -20,7 +20,7 @@ from benchmarks.regret.play import digest_of
 from bgtplanner import planning
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.policy import LedgerPolicy
-from bgtplanner.planning.schedules import Adpml, Hong, Uniform
+from bgtplanner.planning.schedules import Adpml, Hong, Optimal, Uniform
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.runs.folder import write_whole
 
@@ -32,6 +32,7 @@ POLICIES: dict[str, Callable[..., LedgerPolicy]] = {
     "uniform": Uniform,
     "bgt": BGTPlanner,
     LAST: partial(BGTPlanner, objective="last"),
+    "optimal": partial(Optimal, workload="sgd:0.03"),
     "hong": Hong,
     "adpml": lambda budget, clients, **options: Adpml(
         budget, clients, mode="normalised", **options

@@ -21,7 +21,7 @@ CASES = {
     "Fixed": (schedules.Fixed, SOME),
     "AdpmlNormalised": (schedules.Adpml, {"mode": "normalised", "shape": "saturating"}),
 }
-NAMES = ("Uniform", "Early", "Late", "Hong", "TwoPhase", "Random", "Adpml", "Adap")
+NAMES = ("Uniform", "Early", "Late", "Optimal", "Hong", "TwoPhase", "Random", "Adpml", "Adap")
 CASES |= {name: (getattr(schedules, name), {}) for name in NAMES}
 
 for name, (kind, options) in CASES.items():

@@ -48,11 +48,11 @@ def worth(
     def ratings(at: float) -> float:
         return 1 + (hypothesis.growth - 1) * at / max(rounds - 1, 1)
 
-    buys = [(precision, ratings(at)) for at, precision in paid]
+    buys = [(precision, ratings(at)) for at, precision, _ in paid]
     weights, before, value = objective.weights(rounds), sum(buy for buy, _ in buys), 0.0
     for at in range(now, rounds):
         if shares[at - now] > 0:
-            factor = float(made.pooled(np.array([at - now]))[0])
+            factor = 1 + hypothesis.joins * (float(made.pooled(np.array([at - now]))[0]) - 1)
             bought = made.precision(np.array([shares[at - now] * left])) * factor
             buys.append((bought, ratings(at)))
         total = sum(precision for precision, _ in buys)
@@ -73,7 +73,7 @@ MADE = [
     (Made(steps=6, power=2.0, unit=50.0), {}),
     (Made(steps=3, joining=0.2), {"left": 4.0}),
     (Made(steps=3, half=0.1, lists=3.0), {}),
-    (Made(steps=3, learned=0.5), {"now": 3, "paid": ([0, 0.3], [2, 0.2])}),
+    (Made(steps=3, learned=0.5), {"now": 3, "paid": ([0, 0.3, 0.3], [2, 0.2, 0.2])}),
 ]
 
 
@@ -120,6 +120,7 @@ def test_what_is_played_is_nowhere_worse_than_even_charges(
         ours, theirs = (worth(made, of, hypothesis, objective=objective) for of in (shares, even))
         assert ours >= theirs - UNNOTICED - 0.01 * theirs  # the forecast is interpolated
     assert found.regret[found.safest()] <= found.regret[0]
+    assert {of.joins for of in found.hypotheses} == ({0.0, 1.0} if "joining" in more else {1.0})
 
 
 def test_least_regret_alone_is_not_enough() -> None:
@@ -206,7 +207,7 @@ def test_precision_of_any_size_is_only_a_unit(unit: float, paid: bool) -> None:
 
     def values(unit: float) -> Floats:
         made = Made(steps=3, unit=unit, half=unit, learned=0.2 * unit * paid)
-        agenda = Agenda(paid=[[0, 0.2 * unit]] if paid else [])
+        agenda = Agenda(paid=[[0, 0.2 * unit, 0.2]] if paid else [])
         return outlook(made, now=3, agenda=agenda).values
 
     np.testing.assert_allclose(values(unit), values(1.0), rtol=1e-6)

@@ -14,7 +14,7 @@ from forecasts import Made
 from bgtplanner.errors import BGTPlannerError, ConfigError
 from bgtplanner.paper.planners import AsPrinted, Repaired
 from bgtplanner.planning.bgt import BGTPlanner
-from bgtplanner.planning.schedules import Adap, Fixed, Random, Unlimited
+from bgtplanner.planning.schedules import Adap, Fixed, Optimal, Random, Unlimited
 from bgtplanner.privacy.budget import Budgets
 
 BUDGETS = Budgets.per_client([1.0, 10.0, 10.0], 1e-5)
@@ -36,6 +36,7 @@ POLICIES: dict[str, tuple[Any, dict[str, Any]]] = {
     "random": (Random, {}),
     "adap": (Adap, {}),
     "fixed": (Fixed, {"weights": [1, 2, 3, 0] * 3}),
+    "optimal": (Optimal, {"workload": "sgd:0.1"}),
     "unlimited": (Unlimited, {}),
 }
 

@@ -39,21 +39,11 @@ def probabilities(scores: ArrayLike, gamma: float) -> Floats:
     return share
 
 
-def gamma_growing(levels: int, round: int) -> float:  # noqa: A002
-    """Return the planner's default gamma, 64 A sqrt(t).
-
-    Exploration costs about (A - 1) / gamma per round, whatever the gaps are. The constant of the
-    theory covers an adversary; a smooth process observed at t points is known far better.
-    """
-    return 64.0 * levels * math.sqrt(round + 1.0)
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
 class LevelPolicy(LedgerPolicy):
-    """The common part of the policies that draw one of several levels.
+    """The common part of the policies that draw one of several levels, ``[classes, levels]``.
 
-    The dearest level costs an even share of `min_rounds` rounds; `charges` are those of each level
-    for each class of budgets, ``[classes, levels]``.
+    The dearest level costs an even share of `min_rounds` rounds.
     """
 
     min_rounds: int | None = None
@@ -92,9 +82,5 @@ class LevelPolicy(LedgerPolicy):
 
     def choice(self, level: int, note: str, **numbers: Floats) -> Choice:
         """Return a level as a choice, with the numbers behind it."""
-        return Choice(self.charges[:, level], level=level, why=because(note, **numbers))
-
-
-def because(note: str, **numbers: Floats) -> Explanation:
-    """Return the reason for a choice, with the numbers behind it."""
-    return Explanation(note, **{name: tuple(values.tolist()) for name, values in numbers.items()})
+        why = Explanation(note, **{name: tuple(of.tolist()) for name, of in numbers.items()})
+        return Choice(self.charges[:, level], level=level, why=why)

@@ -1,14 +1,10 @@
 """BGTplanner: predictor, constrainer and allocator behind ask and tell (paper, Algorithms 1, 3).
 
-A round has levels that it may cost. The predictor says what each of them would bring, the
-constrainer what its charge would bring in other rounds, and the allocator draws one by its score,
-the difference. Where the learner makes forecasts, these are the predictor; whole schedules are
-compared, so that the price of a charge is what it would bring later; and nothing can be learned by
-drawing, so that the safest of the schedules is followed that are worth at least as much as an even
-one whatever is true (:mod:`bgtplanner.planning.forecasting`). Where there are only contexts and
-rewards, a Gaussian process learns which rounds are worth more, and the price is kept up to date by
-replaying the latest contexts. Where nothing is known, there is one level: an even share, or one
-that grows if the last round counts (noise in the last rounds of a training run remains).
+The predictor says what a charge brings, the constrainer what it would bring in other rounds, and
+the allocator decides. Where the learner makes forecasts, whole schedules are compared, and nothing
+can be learned by drawing (:mod:`bgtplanner.planning.forecasting`). Where there are only contexts
+and rewards, a round has levels that it may cost; a Gaussian process learns what they bring, and a
+level is drawn by its score. Where nothing is known, releases are taken to add up, as in SGD.
 
 The sign of the penalty that the paper prints rewards spending; the sign here penalises it (Han et
 al. 2023): score = predicted reward + price * (allowance - cost).
@@ -26,7 +22,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning.allocator import LevelPolicy, gamma_growing, probabilities
+from bgtplanner.planning.allocator import LevelPolicy, probabilities
 from bgtplanner.planning.arguments import Floats, number, whole
 from bgtplanner.planning.constrainer import Constrainer
 from bgtplanner.planning.forecasting import Agenda, Forecast, Outlook
@@ -34,11 +30,13 @@ from bgtplanner.planning.objective import Kind, Objective
 from bgtplanner.planning.plan import Explanation, Plan
 from bgtplanner.planning.policy import Choice
 from bgtplanner.planning.predictor import Predictor
-from bgtplanner.planning.schedules import fitted
+from bgtplanner.planning.schedules import fitted, least_noise, noise_counts
 
 _REPLAYED, _REFRESH = 32, 8  # contexts that the price is updated by; rounds between predictions
 _LARGEST = 1e90  # larger rewards count as this much: their squares must be finite
-_GROWS = 4.0  # by which factor charges grow where only the last round counts
+# By how much all steps together shrink what was there, in logarithms. With these, no speed from 1
+# to 10 makes an even schedule less noisy.
+_CONTRACTS = {"served": 10.0, "last": math.log(4.0)}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -51,7 +49,8 @@ class BGTPlanner(LevelPolicy):
             level. By default an eighth of `rounds`.
         cheapest: The cheapest level, in even shares; with `skip`, there is one that costs nothing.
         initial_rounds: How often each level up to two even shares is tried at first, T0.
-        gamma: How strongly the best level is preferred; None: more with every round.
+        gamma: How strongly the best level is preferred; None: 64 A sqrt(t), since exploration
+            costs about (A - 1) / gamma, and a smooth process is known far better than theory says.
         radius: The largest price of the dearest level, over the size of the rewards; by default
             `rounds` over the rounds that the budget lasts for at that level. 0: budget is free.
         predictor: Options of :class:`bgtplanner.planning.predictor.Predictor`.
@@ -126,15 +125,16 @@ class BGTPlanner(LevelPolicy):
         self.process.observe(inputs, time=plan.round, reward=reward, variance=usual**-2)
 
     def _by_schedule(self) -> Choice:
-        """Charge an even share, or one that grows if the last round is what counts."""
-        served = self.objective == "served"
-        share = "an even" if served else "a growing"
-        why = Explanation(f"{share} share: nothing is known about the rounds")
-        return Choice(self._even if served else self._growing[self.round], why=why)
+        """Charge what is no worse than an even share in any loop that adds up its rounds."""
+        soon = "less in the end" if self.objective == "served" else "more and more"
+        why = Explanation(f"an even share, but {soon}: nothing is known about the rounds")
+        return Choice(self._scheduled[self.round], why=why)
 
     @cached_property
-    def _growing(self) -> Floats:
-        return fitted(self, _GROWS ** (np.arange(self.rounds) / max(self.rounds - 1, 1)))
+    def _scheduled(self) -> Floats:
+        rate = min(_CONTRACTS[self.objective] / self.rounds, 1.0)
+        counts = noise_counts(self._goal.weights(self.rounds), rate)
+        return fitted(self, least_noise(self, counts))
 
     def _by_rewards(self, context: Floats, left: Floats) -> Choice:
         """Draw a level by what it was found to bring; at first, try the levels in turn."""
@@ -149,7 +149,8 @@ class BGTPlanner(LevelPolicy):
         prices = self.constrainer.prices()
         price = prices @ costs
         score = predicted / unit + prices @ allowance - price
-        chance = self._chance(score)
+        growing = 64.0 * len(score) * math.sqrt(self.round + 1.0)
+        chance = probabilities(score, growing if self.gamma is None else self.gamma)
         return self.choice(
             self.drawn(chance), "drawn by score", charges=self.charges.max(axis=0),
             predicted=predicted, price=price * unit, score=score * unit, probability=chance,
@@ -180,9 +181,8 @@ class BGTPlanner(LevelPolicy):
 
     def _allowance(self) -> Floats:
         """Return what a round may cost from here on: remaining budget over remaining rounds."""
-        return np.asarray(
-            self.share_left() / (self.expected(self.rounds - self.round) * self._unit)
-        )
+        remaining = self.expected(self.rounds - self.round)
+        return np.asarray(self.share_left() / (remaining * self._unit))
 
     def _update_price(
         self, context: Floats, predicted: Floats, unit: float, costs: Floats, allowance: Floats
@@ -197,11 +197,6 @@ class BGTPlanner(LevelPolicy):
             np.stack(self._replayed) / unit, costs, allowance,
             steps=4 if begun else 100, rate=self.constrainer.step,
         )  # fmt: skip
-
-    def _chance(self, score: Floats) -> Floats:
-        """Return the probability with which each level is drawn."""
-        gamma = gamma_growing(len(score), self.round) if self.gamma is None else self.gamma
-        return probabilities(score, gamma)
 
     def _by_forecast(self, forecast: Forecast, left: Floats) -> Choice:
         """Pay what the schedule that is followed says, after a look whether to follow another."""

@@ -25,9 +25,7 @@ _LOG_LEAST = float(np.log(1e-9))  # smallest share of the radius, so that it can
 
 
 class Constrainer(Remembers):
-    """The price of budget, one per class of clients.
-
-    The radius is the largest sum of prices, Z; with 0 the budget is free.
+    """The price of budget, one per class of clients; their sum is at most the radius, Z.
 
     Example:
         >>> constrainer = Constrainer(resources=1, radius=2.0, step=0.5)

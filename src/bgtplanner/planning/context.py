@@ -37,10 +37,9 @@ class ReleasedContext(Context):
     """Statistics of what has been released already, at no further charge.
 
     In the order of `names`: share of the rounds that are over; share of the budget that is left;
-    logarithm of the last aggregate's norm; logarithm of its signal-to-noise ratio, estimated from
-    the noise that is known to be in it; its cosine with the aggregate before; the last reward that
-    was paid for. All are finite: norms are cut at 1e-12 and 1e12, ratios at 1e-3 and 1e9. What is
-    not known yet is 0.
+    logarithm of the last aggregate's norm; logarithm of its signal-to-noise ratio, as the noise in
+    it is known; its cosine with the aggregate before; the last reward that was paid for. Norms are
+    cut at 1e-12 and 1e12, ratios at 1e-3 and 1e9. What is not known yet is 0.
 
     Example:
         >>> context = ReleasedContext()

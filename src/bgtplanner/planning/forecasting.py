@@ -1,25 +1,23 @@
 """Which schedule is played for what is left of the budget, by a forecast of what charges bring.
 
-A learner that adds up rounds by their precision can say what more precision would bring, from
-what was released and from public constants alone (:class:`Forecast`). What a payment brings is
-used in all rounds that follow, so early payments serve people longer. Against that, ratings keep
-arriving that an early upload does not know, an upload that is computed with parameters that know
-nothing yet is worth less, and with some mechanisms two charges of one half buy less precision than
-one whole.
+A learner that adds up rounds by their precision can say what more precision would bring
+(:class:`Forecast`). What a payment brings is used in all rounds that follow, so early payments
+serve people longer. Against that, ratings and people are still to come, an upload that is computed
+with parameters that know nothing yet is worth less, and with some mechanisms two charges of one
+half buy less precision than one whole.
 
 How much each of these weighs is not known, forecasts have been wrong by a factor of seven, and
 what is good for ratings may be bad for lists. So every schedule is valued under every
-:class:`Hypothesis`, of which one part says what counts. A schedule is *admissible* if it is worth
-at least as much as the schedule that is followed so far, at first the even one, under every
-hypothesis. Of the admissible schedules the one with the least regret is played: it falls short of
-the best schedule of each hypothesis by as little as possible. By induction nobody is served worse
-than by even charges, under any of the hypotheses, as far as the forecasts hold.
+:class:`Hypothesis`. It is *admissible* if it is nowhere worth less than the schedule that is
+followed so far, at first the even one. Of these, the one with the least regret is played: it falls
+short of the best schedule of each hypothesis by as little as possible. By induction nobody is
+served worse than by even charges, under any of the hypotheses, as far as the forecasts hold.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import ClassVar, NamedTuple, Protocol
@@ -35,8 +33,7 @@ UNNOTICED = 0.0005
 _WORTH = {"ratings": 1.0, "lists": 1 / 8}
 """What the gains of each measure are worth.
 
-A difference of .0015 of the error of ratings and one of .012 of the best lists' usefulness (.0003
-of .2, and .003 of .25) are noticed about as much.
+.0015 of the error and .012 of the best lists' use (.0003 of .2, .003 of .25) are noticed alike.
 """
 
 _IN_WORDS = {
@@ -100,15 +97,19 @@ class Hypothesis(NamedTuple):
         convergence: Share of a gain that is lost after one payment, and the power of the number
             of payments by which this falls.
         growth: By which factor the ratings grow over all rounds.
+        joins: Which share of the clients that are expected to join does.
     """
 
     measure: str
     needs: float
     convergence: tuple[float, float]
     growth: float
+    joins: float = 1.0
 
 
-def hypotheses(measures: Iterable[str], steps: int, growth: float) -> list[Hypothesis]:
+def hypotheses(
+    measures: Iterable[str], steps: int, growth: float, joining: bool = False
+) -> list[Hypothesis]:
     """Return what is not ruled out; the first is the forecast at its word."""
     rates = {
         "ratings": [(_FAST[0] * steps / 3, _FAST[1]), _SLOW] if steps else [(0.0, 1.0)],
@@ -118,7 +119,7 @@ def hypotheses(measures: Iterable[str], steps: int, growth: float) -> list[Hypot
     return [
         Hypothesis(measure, *of)
         for measure in measures
-        for of in itertools.product(_NEEDS, rates[measure], grows)
+        for of in itertools.product(_NEEDS, rates[measure], grows, (1.0, 0.0)[: 1 + joining])
     ]
 
 
@@ -127,7 +128,7 @@ class Agenda:
     """What was paid by forecast, and the plan that is followed.
 
     Attributes:
-        paid: The payments made: in which round, and which precision it bought.
+        paid: The payments made: in which round, which precision it bought, and its share of all.
         until: The round before which the last payment is repeated, for clients not invited yet.
         share: The share of what was left that the last payment was.
         plan: The payments that are to come.
@@ -135,7 +136,7 @@ class Agenda:
         promised: What the plan is to bring in the end, by measure.
         stride: The number of rounds that a payment takes.
         slack: By how much another plan may be worth less than this one; halved with each new plan,
-            so that all of them together lose little.
+            so that all of them together lose nothing that is noticed.
     """
 
     remembers: ClassVar = (
@@ -148,7 +149,7 @@ class Agenda:
     revised: int = 0
     promised: dict[str, float] = field(default_factory=dict)
     stride: int = 1
-    slack: float = UNNOTICED
+    slack: float = UNNOTICED / 2
 
     def due(self, now: int) -> float:
         """Return the share of what is left that the plan pays in a round."""
@@ -179,8 +180,13 @@ class Agenda:
 
     def pay(self, now: int, precision: float, share: float) -> None:
         """Note a payment."""
-        self.paid.append([now, precision])
+        self.paid.append([now, precision, share * self.left])
         self.share, self.until = share, now + self.stride
+
+    @property
+    def left(self) -> float:
+        """The share of the budget that is left, of a client that was there from the start."""
+        return max(1.0 - sum(share for *_, share in self.paid), 0.0)
 
     @property
     def fall(self) -> tuple[float, ...]:
@@ -191,15 +197,16 @@ class Agenda:
         """Say in a sentence what is planned, why, and what is expected of it."""
         if not self.plan:
             return f"abstained: nothing would change an error by {UNNOTICED:.2%}"
-        soon, served = -(-(rounds - now) // 4), objective.kind == "served"
-        share = self.within(now, now + soon)
+        soon, served = max(rounds // 4, 1), objective.kind == "served"
+        share = sum(paid for at, _, paid in self.paid if at < soon)
+        share += self.left * self.within(now, max(soon, now))
         plan = "spends about evenly, since nothing else is sure to be as good"
         if share > _EARLY:
             why = "since what is known soon serves people longer"
-            plan = f"spends {share:.0%} of what is left within {soon} rounds, {why}"
+            plan = f"spends {share:.0%} of the budget within {soon} of {rounds} rounds, {why}"
         elif share < _LATE:
             why = "for ratings and people still to come" if served else "as only the end counts"
-            plan = f"keeps {1 - share:.0%} of what is left for later, {why}"
+            plan = f"keeps {1 - share:.0%} of the budget beyond round {soon} of {rounds}, {why}"
         gains = " and ".join(_IN_WORDS[name].format(of) for name, of in self.promised.items())
         return f"aimed at {'all rounds' if served else 'the last round'}: {plan}; expects {gains}"
 
@@ -236,16 +243,9 @@ class Outlook:
     """
 
     def __init__(
-        self,
-        forecast: Forecast,
-        left: Floats,
-        agenda: Agenda,
-        *,
-        now: int,
-        rounds: int,
-        objective: Objective,
-        growth: float = 2.0,
-    ) -> None:
+        self, forecast: Forecast, left: Floats, agenda: Agenda, *, now: int, rounds: int,
+        objective: Objective, growth: float = 2.0,
+    ) -> None:  # fmt: skip
         weights = objective.weights(rounds)[now:]
         self.now, self._stride = now, agenda.stride
         begins = int((weights > 0).argmax()) // self._stride  # people are served from then on
@@ -255,17 +255,13 @@ class Outlook:
         starts = np.minimum(self._moments.astype(np.int64), len(weights) - 1)
         self._weights = np.add.reduceat(weights, starts)
         self._sizes = np.diff(np.append(found.moments, slots))
-        followed = self._followed(agenda)
-        if followed is not None:
-            found = Schedules(
-                found.moments,
-                np.vstack([followed[0], found.shares]),
-                np.vstack([followed[1], found.payments]),
-            )
+        if (followed := self._followed(agenda)) is not None:
+            both = zip(followed, (found.shares, found.payments), strict=True)
+            found = Schedules(found.moments, *(np.vstack(of) for of in both))
         self.schedules = found
 
         bought = np.array([forecast.precision(share * left) for share in _SHARES])
-        before = np.array([precision for _, precision in agenda.paid])
+        before = np.array([precision for _, precision, _ in agenda.paid])
         # In a unit of its own: whatever the clip is, squares are neither 0 nor infinite.
         unit = max(float(bought[-1]), float(before.sum()), _TINY)
         bought, before = np.maximum(bought / unit, 1e-150), before / unit
@@ -274,20 +270,21 @@ class Outlook:
             measure: np.maximum.accumulate(_WORTH[measure] * gains)
             for measure, gains in forecast.gain(np.append(0.0, grid * unit)).items()
         }
-        self.hypotheses = hypotheses(self._gains, forecast.steps, growth)
         self._grid, self._bought = np.log(grid), np.log(bought)
         self._pooled = forecast.pooled(self._moments)
-        self._paid = before, np.array([float(at) for at, _ in agenda.paid])
+        joining = bool((self._pooled > 1.0).any())
+        self.hypotheses = hypotheses(self._gains, forecast.steps, growth, joining)
+        self._paid = before, np.array([float(at) for at, *_ in agenda.paid])
         self._rounds = rounds
 
-        gained = self._gains_of(found.shares, found.payments, self.hypotheses)
+        gained = list(self._gained(found.shares, found.payments))
+        self._in_the_end = [gains[:, -1] for gains in gained]
         self.values = np.stack([gains @ self._weights for gains in gained])
-        best = self.values.max(axis=1, keepdims=True)
+        best, all_rounds = self.values.max(axis=1, keepdims=True), self._weights.sum()
         self.regret = (best - self.values).max(axis=0)
-        unnoticed = UNNOTICED * self._weights.sum()
-        slack = agenda.slack * self._weights.sum()
-        self.admissible = (self.values >= self.values[:, :1] - slack).all(axis=0)
-        self.worthless = bool((best[:, 0] <= unnoticed).all())
+        least = self.values[:, :1] - agenda.slack * all_rounds
+        self.admissible = (self.values >= least).all(axis=0)
+        self.worthless = bool((best <= UNNOTICED * all_rounds).all())
 
     def safest(self) -> int:
         """Return the admissible schedule that falls short of the best by as little as possible."""
@@ -295,12 +292,9 @@ class Outlook:
 
     def promised(self, row: int) -> dict[str, float]:
         """Return what a schedule brings in the end by forecast, for each measure."""
-        only = slice(row, row + 1)
-        shares, payments = self.schedules.shares[only], self.schedules.payments[only]
-        at_its_word = {of.measure: of for of in reversed(self.hypotheses)}
-        found = self._gains_of(shares, payments, list(at_its_word.values()))
-        worth = zip(at_its_word, found, strict=True)
-        return {measure: float(gains[0, -1]) / _WORTH[measure] for measure, gains in worth}
+        under = [*zip(self.hypotheses, self._in_the_end, strict=True)]
+        under.reverse()  # the first of each measure takes the forecast at its word
+        return {of.measure: float(gains[row]) / _WORTH[of.measure] for of, gains in under}
 
     def plan(self, row: int) -> Plan:
         """Return the payments of a schedule."""
@@ -314,44 +308,44 @@ class Outlook:
 
     def _followed(self, agenda: Agenda) -> tuple[Floats, Floats] | None:
         """Return what is left of a plan, as shares and numbers of payments at the moments."""
-        ends = np.append(self._moments[1:], (self._moments[-1] + self._sizes[-1] * self._stride))
+        edges = np.append(self._moments, self._moments[-1] + self._sizes[-1] * self._stride)
         shares, payments = np.zeros((2, len(self._moments)))
         for first, last, weight in agenda.plan:
             at = np.arange(first, last + 1, agenda.stride) - self.now
-            number, _ = np.histogram(at[at >= 0], np.append(self._moments, ends[-1]))
+            number, _ = np.histogram(at[at >= 0], edges)
             shares += weight * number / len(at)
             payments += number
         total = float(shares.sum())
         return (shares / total, np.maximum(payments, 1.0)) if total > 0 else None
 
-    def _gains_of(
-        self, shares: Floats, payments: Floats, under: Sequence[Hypothesis]
-    ) -> Iterator[Floats]:
-        """Yield the relative fall of the error after each moment, under each hypothesis."""
+    def _gained(self, shares: Floats, payments: Floats) -> Iterator[Floats]:
+        """Yield what each schedule has gained after each moment, under each hypothesis."""
         each = np.log(np.maximum(shares / np.maximum(payments, 1.0), _SHARES[0]))
-        added = np.exp(np.interp(each, np.log(_SHARES), self._bought)) * payments * self._pooled
-        added = np.where(shares > 0, added, 0.0)
+        alone = np.exp(np.interp(each, np.log(_SHARES), self._bought)) * payments
+        alone = np.where(shares > 0, alone, 0.0)
         before, at = self._paid
-        new = added.cumsum(axis=1)
-        total = before.sum() + new
-        squares = (before**2).sum() + (added**2 / np.maximum(payments, 1.0)).cumsum(axis=1)
-        whole = np.maximum(total, _TINY)
-        number = np.maximum(whole**2 / np.maximum(squares, _TINY), 1.0)
-        logs, found, kept = np.log(np.maximum(new, _TINY)), {}, {}
-        for measure, needs, convergence, growth in under:
-            if (measure, needs) not in found:
+        found, kept = {}, {}
+        for measure, needs, convergence, growth, joins in self.hypotheses:
+            added = alone * (1.0 + joins * (self._pooled - 1.0))
+            new = added.cumsum(axis=1)
+            if (measure, needs, joins) not in found:
                 known, *more = self._gains[measure]
-                gains = np.interp(logs - np.log(needs), self._grid, more)
+                logs = np.log(np.maximum(new / needs, _TINY))
+                gains = np.interp(logs, self._grid, more)
                 gains = np.where(new > 0, np.maximum(gains, known), known)
-                found[measure, needs] = np.where(total > 0, gains, 0.0)
-            if (convergence, growth) not in kept:
+                found[measure, needs, joins] = np.where(before.sum() + new > 0, gains, 0.0)
+            if (convergence, growth, joins) not in kept:
+                whole = np.maximum(before.sum() + new, _TINY)
+                squares = (added**2 / np.maximum(payments, 1.0)).cumsum(axis=1)
+                squares += (before**2).sum()
+                number = np.maximum(whole**2 / np.maximum(squares, _TINY), 1.0)
                 rate = (growth - 1.0) / max(self._rounds - 1, 1)
                 ratings = 1.0 + rate * (self.now + self._moments)
                 seen = (before * (1.0 + rate * at)).sum() + (added * ratings).cumsum(axis=1)
                 stale = 1.0 - seen / whole / ratings
                 lost = convergence[0] * number ** -convergence[1]
-                kept[convergence, growth] = (1.0 - lost) * (1.0 - _STALE * stale**2)
-            yield found[measure, needs] * kept[convergence, growth]
+                kept[convergence, growth, joins] = (1.0 - lost) * (1.0 - _STALE * stale**2)
+            yield found[measure, needs, joins] * kept[convergence, growth, joins]
 
 
 @lru_cache(maxsize=512)
@@ -380,8 +374,7 @@ def schedules(rounds: int, begins: int) -> Schedules:
         rows += [np.where(there, sizes * age**power, 0.0) for power in powers]
         if delay in (0, begins):
             rows += [np.where(there, np.clip(delay + k - moments, 0, sizes), 0.0) for k in lasting]
-            counts = [count for count in _COUNTS if count <= rounds - delay]
-            for count in counts:
+            for count in (count for count in _COUNTS if count <= rounds - delay):
                 single.append(delay + np.geomspace(1, rounds - delay, count + 1)[:-1] - 1)
                 single.append(delay + np.arange(count) * (rounds - delay) / count)
     rows += [np.clip(moments + sizes - (rounds - k), 0.0, sizes) for k in lasting]

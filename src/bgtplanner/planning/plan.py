@@ -1,9 +1,8 @@
 """Plans: what one round may cost each client, with the clip and the noise that cost as much.
 
 A plan holds one charge per group of clients that pay the same; clip and noise are derived from the
-charges, so that they cannot disagree. Where they are the same for everyone they are plain numbers.
-Otherwise they are arrays of shape ``(clients, 1)``, which fit uploads with one row per client: the
-same lines of a training loop are right for both.
+charges. Where they are the same for everyone they are plain numbers, and otherwise arrays of shape
+``(clients, 1)``, which fit uploads with one row per client.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ _LEAST = 1 / 1024  # of the largest charge: a smaller one would add next to noth
 class Explanation(NamedTuple):
     """Why a plan is what it is: a note in words, and numbers level by level.
 
-    The price is the reward that a level's charge would bring in other rounds. The forecast is one
-    number: how far the error falls below that of a client alone, if the plan is followed.
+    The price is what a level's charge would bring in other rounds. The forecast is one number: how
+    far the error falls below that of a client alone, if the plan is followed.
     """
 
     note: str = ""

@@ -6,8 +6,8 @@ Every policy is used in the same way, in the simulator, on a real federation and
         reward = train_one_round(clip=plan.clip, noise_std=plan.noise_std)
         policy.tell(plan, reward=reward)
 
-A policy only says how much (:meth:`Policy.plan`). `ask` also reserves the charge in a ledger and
-`tell` settles it, as a run does; a plan that is never told counts as spent.
+A policy says how much (:meth:`Policy.plan`). `ask` also reserves the charge in a ledger, `tell`
+settles it, and a plan that is never told counts as spent.
 """
 
 from __future__ import annotations
@@ -183,12 +183,9 @@ class LedgerPolicy(Policy):
         cls._declares = "__init__" not in vars(cls) and cls._declares
 
     def __post_init__(self) -> None:
-        names = {field.name for field in dataclasses.fields(self)} - {
-            "budget",
-            "clients",
-            "ledger",
-        }
-        self._options = {name: _plain(getattr(self, name)) for name in sorted(names)}
+        names = sorted(field.name for field in dataclasses.fields(self))
+        own = [name for name in names if name not in ("budget", "clients", "ledger")]
+        self._options = {name: _plain(getattr(self, name)) for name in own}
         self.rounds = whole("rounds", self.rounds, 1, 10**9)
         self.seed = whole("seed", self.seed, 0)
         self.clip = number("clip", self.clip, 1e-80, 1e80)  # so that its noise is finite, too
@@ -247,18 +244,13 @@ class LedgerPolicy(Policy):
         pays = (charges > 0)[classes]
         self.round += 1
         return Plan(
-            round=self.round - 1,
-            accountant=self.accountant.name,
+            round=self.round - 1, accountant=self.accountant.name, trust=self.trust,
             largest_clip=self.clip if choice.clip is None else choice.clip,
-            charge_by_class=charges,
-            class_of_client=classes,
+            charge_by_class=charges, class_of_client=classes,
             participants=pays if clients is None else clients & pays,
-            trust=self.trust,
-            neighbours=self.ledger.neighbours,
-            own_clip=choice.own_clip,
-            level=choice.level,
+            neighbours=self.ledger.neighbours, own_clip=choice.own_clip, level=choice.level,
             why=choice.why,
-        )
+        )  # fmt: skip
 
     def expected(self, rounds: int) -> int:
         """Return in how many of `rounds` rounds a client takes part, rounded up; at least 1."""

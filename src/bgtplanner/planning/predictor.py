@@ -41,9 +41,9 @@ class Predictor(Remembers):
         forgetting: The kernel's alpha: 0 remembers everything, 0.1 forgets within tens of rounds.
         noise: Standard deviation of an observation around the expected reward, over that of the
             expected reward itself.
-        standardize: Scale rewards and contexts to mean 0 and spread 1, as seen so far. The level
-            is left as it is, and a mean reward that may still be positive counts as positive, so
-            that bad luck alone does not end all spending. Without it everything is used raw.
+        standardize: Scale rewards and contexts (not the level) to mean 0 and spread 1, as seen so
+            far. A mean reward that may still be positive counts as positive, so that bad luck
+            alone does not end all spending.
         fit: Choose all scales by marginal likelihood whenever the number of observations has
             doubled, with a prior centred at the values given here.
         window: The most observations to keep; the older half is dropped when it is reached.
@@ -62,15 +62,9 @@ class Predictor(Remembers):
     )  # fmt: skip
 
     def __init__(
-        self,
-        *,
-        length_scale: float = 0.2,
-        forgetting: float = 0.001,
-        noise: float = 0.1,
-        standardize: bool = True,
-        fit: bool = False,
-        window: int = 1024,
-    ) -> None:
+        self, *, length_scale: float = 0.2, forgetting: float = 0.001, noise: float = 0.1,
+        standardize: bool = True, fit: bool = False, window: int = 1024,
+    ) -> None:  # fmt: skip
         self._length = number("length_scale", length_scale, 1e-9, 1e6)
         self.forgetting = number("forgetting", forgetting, 0.0, 1 - 1e-9)
         self.noise = number("noise", noise, 1e-4, 1e6)
@@ -107,17 +101,10 @@ class Predictor(Remembers):
         time, reward = number("time", time), number("reward", reward)
         variance = number("variance", variance, 1e-12, 1e12)
         if not len(self.length_scales):
-            self._inputs, self.length_scales = (
-                np.zeros((0, len(row))),
-                np.full(len(row), self._length),
-            )
+            self._inputs, self.length_scales = row[None][:0], np.full(len(row), self._length)
             self._centre, self._spread = np.zeros(len(row)), np.ones(len(row))
-        ConfigError.unless(
-            len(row) == len(self.length_scales),
-            "inputs",
-            len(row),
-            f"{len(self.length_scales)} numbers",
-        )
+        width = len(self.length_scales)
+        ConfigError.unless(len(row) == width, "inputs", len(row), f"{width} numbers")
         old = len(self) - self.window // 2 if len(self) >= self.window else 0
         self._inputs = np.vstack([self._inputs[old:], np.clip(row, -_LARGEST, _LARGEST)])
         self._times = np.append(self._times[old:], time)
@@ -146,10 +133,8 @@ class Predictor(Remembers):
 
     def expect(self, levels: Floats, contexts: Floats, *, time: float) -> Floats:
         """Return the expected reward at all levels in all contexts, one row per context."""
-        rows = np.column_stack(
-            [np.tile(levels, len(contexts)), np.repeat(contexts, len(levels), axis=0)]
-        )
-        return self.predict(rows, time=time).reshape(len(contexts), len(levels))
+        tiled = np.tile(levels, len(contexts)), np.repeat(contexts, len(levels), axis=0)
+        return self.predict(np.column_stack(tiled), time=time).reshape(len(contexts), -1)
 
     def _scaled(self, rows: Floats) -> Floats:
         """Return inputs in length scales from their centre."""
@@ -181,10 +166,8 @@ class Predictor(Remembers):
         bounds = np.log([_LENGTHS] * width + [_FORGETTING, _NOISES])
         now = np.log([*self.length_scales, max(self.forgetting, _FORGETTING[0]), self.noise])
         seen = apart.reshape(-1, width + 1), target, self._variances[newest], prior
-        found = minimize(
-            negative_likelihood, np.clip(now, *bounds.T), args=seen, jac=True,
-            method="L-BFGS-B", bounds=bounds,
-        )  # fmt: skip
+        start, how = np.clip(now, *bounds.T), "L-BFGS-B"
+        found = minimize(negative_likelihood, start, seen, how, jac=True, bounds=bounds)
         best = np.exp(found.x)
         self.length_scales, (self.forgetting, self.noise) = best[:-2], best[-2:].tolist()
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from bgtplanner.planning.allocator import LevelPolicy
 from bgtplanner.planning.context import Context
 from bgtplanner.planning.policy import Policy
 from bgtplanner.registry import Registry
 
 
-def _is_policy(thing: object) -> bool:
-    return isinstance(thing, type) and issubclass(thing, Policy)
+def _inherits(kind: type) -> Callable[[object], bool]:
+    return lambda thing: isinstance(thing, type) and issubclass(thing, kind)
 
 
 POLICIES: Registry[type[Policy]] = Registry(
@@ -22,13 +24,14 @@ POLICIES: Registry[type[Policy]] = Registry(
         "adpml": "bgtplanner.planning.schedules:Adpml",
         "adap": "bgtplanner.planning.schedules:Adap",
         "unlimited": "bgtplanner.planning.schedules:Unlimited",
+        "optimal": "bgtplanner.planning.schedules:Optimal",
         "hong": "bgtplanner.planning.schedules:Hong",
         "two-phase": "bgtplanner.planning.schedules:TwoPhase",
         "random": "bgtplanner.planning.schedules:Random",
         "fixed": "bgtplanner.planning.schedules:Fixed",
     },
     expected="a class that inherits from bgtplanner.Policy",
-    fits=_is_policy,
+    fits=_inherits(Policy),
     gone={
         "patient": "no longer exists; use bgt with --objective last, or the schedule late",
         "hindsight": "no longer exists; give the schedule fixed, with planning.options.charges",
@@ -40,7 +43,7 @@ CONSTANTS: Registry[type[LevelPolicy]] = Registry(
     "constants",
     {"own": "bgtplanner.planning.bgt:BGTPlanner"},
     expected="a planner that inherits from LevelPolicy",
-    fits=lambda thing: isinstance(thing, type) and issubclass(thing, LevelPolicy),
+    fits=_inherits(LevelPolicy),
     gone={
         "authors": "is not part of the package any more: from a checkout, take the policy "
         "benchmarks.paper.as_coded:AsCoded"
@@ -56,6 +59,6 @@ CONTEXTS: Registry[type[Context]] = Registry(
     },
     gone={"forecast": "no longer exists; use released"},
     expected="a class that inherits from bgtplanner.planning.context:Context",
-    fits=lambda thing: isinstance(thing, type) and issubclass(thing, Context),
+    fits=_inherits(Context),
 )
 """The contexts, which policies may look at before a round."""

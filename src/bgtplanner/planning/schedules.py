@@ -1,13 +1,13 @@
 """Policies that follow a formula: the usual baselines, and those of the paper.
 
-All of them spend from the same ledger by the same rules, so that only the allocation differs. What
-is known in advance is a :class:`Schedule`: weights, one per round, in whose proportions the budget
-is divided. Each of them says in one function what its weights are.
+They spend from the same ledger by the same rules. What is known in advance is a :class:`Schedule`,
+which says in one function in which proportions the budget is divided between the rounds.
 """
 # ruff: noqa: ARG002, ARG003 - what is known in advance looks at nothing
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.signal import lfilter
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.allocator import LevelPolicy
@@ -27,6 +28,7 @@ from bgtplanner.privacy.mechanisms import SENSITIVITY
 
 _LEAST = 2.0**-43  # smallest charge of a round that is not skipped
 _CLIPS = (1e-9, 1e9)  # bounds on a clip that follows a norm
+_WORKLOAD = re.compile(r"prefix|last|sgd:(0|0?\.\d+)")
 _SHAPES, _MODES = ("geometric", "saturating"), ("literal", "normalised")
 
 
@@ -51,11 +53,25 @@ def fitted(policy: LedgerPolicy, weights: Floats) -> Floats:
     return np.stack(rows, axis=1)
 
 
-class Schedule(LedgerPolicy):
-    """A curve that is known in advance: the budget is divided in the proportions of its weights.
+def noise_counts(weights: Floats, rate: float) -> Floats:
+    """Return the square with which the noise of each round counts, if models add up releases.
 
-    They are relative costs of the rounds, in any unit; 0 skips a round.
+    The model after a round counts by its weight, and a step shrinks what was there by the rate.
     """
+    return np.asarray(lfilter([1.0], [1.0, -((1.0 - rate) ** 2)], weights[::-1])[::-1])
+
+
+def least_noise(policy: LedgerPolicy, squares: Floats) -> Floats:
+    """Return the weights of the schedule with the least noise, if rounds count by these squares.
+
+    The variance of noise falls with its charge, or with the square of a charge in epsilon.
+    """
+    counts = policy.accountant.sound and policy.accountant.counts_epsilons
+    return np.asarray(squares ** (1 / 3 if counts else 1 / 2))
+
+
+class Schedule(LedgerPolicy):
+    """A curve that is known in advance: weights, one per round, in any unit; 0 skips a round."""
 
     learns = False
 
@@ -143,17 +159,54 @@ class Hong(Schedule):
     """Noise that falls as training converges (Hong, Wang and Zhou 2022).
 
     If the error shrinks by the factor `decay` per round (1 - 1/condition number), the noise of
-    round t counts with q_t = decay^(T - t) in the end. The best charges grow like the square root
-    of q_t for Gaussian noise, and like its cube root for Laplace noise whose charges are epsilons.
+    round t counts with q_t = decay^(T - t) in the end.
     """
 
     decay: float = 0.95
 
     def _weights(self) -> Floats:
-        decay = _between("decay", self.decay)
-        power = 1 / 3 if self.accountant.sound and self.accountant.counts_epsilons else 1 / 2
         ages = np.arange(self.rounds - 1, -1, -1, dtype=np.float64)
-        return np.asarray(np.maximum(decay ** (power * ages), 1e-6))
+        return np.maximum(least_noise(self, _between("decay", self.decay) ** ages), 1e-6)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Optimal(Schedule):
+    """The best schedule for releases that are used linearly, in a way that is known in advance.
+
+    A workload is a matrix with a column per round; with Gaussian noise, charges are in proportion
+    to the norms of the columns. If everybody may take part in every round, no noise correlated
+    over the rounds does better (docs/proofs/schedules.md). It suits learners that add up what
+    rounds release, such as SGD, and not those that weigh rounds by their precision.
+
+    Args:
+        workload: ``prefix``: all sums of the first rounds, such as the model after every step of
+            SGD. ``last``: the sum of all rounds. ``sgd:RATE``: the last model where each step
+            shrinks what was there by the share RATE. Or a matrix.
+
+    Example:
+        >>> from bgtplanner import Budget
+        >>> policy = Optimal(Budget(1.0, 1e-5), 3, rounds=2, workload=[[1, 0], [0, 2]])
+        >>> charges = [policy.ask().charge for _ in range(2)]
+        >>> round(charges[1] / charges[0], 6)
+        2.0
+    """
+
+    workload: str | ArrayLike = "prefix"
+
+    def _weights(self) -> Floats:
+        weights = np.ones(self.rounds)
+        if isinstance(self.workload, str):
+            known = _WORKLOAD.fullmatch(self.workload)
+            if known is None:
+                expected = "prefix, last, sgd:RATE with a rate from 0 to below 1, or a matrix"
+                raise ConfigError(f"workload = {self.workload!r}: expected {expected}")
+            weights[:-1] = self.workload == "prefix"
+            return least_noise(self, noise_counts(weights, float(known[1] or 0.0)))
+        matrix = floats("workload", self.workload)
+        fits = matrix.ndim == 2 and matrix.shape[1] == self.rounds and bool(matrix.any())
+        expected = f"a matrix with {self.rounds} columns, not all 0"
+        ConfigError.unless(fits, "workload", "this", expected)
+        return least_noise(self, np.square(matrix / np.abs(matrix).max()).sum(axis=0))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -175,10 +228,9 @@ class TwoPhase(Schedule):
 class Adpml(Schedule):
     """A heuristic schedule with more noise early and less noise late (Pan and Feng 2023).
 
-    The epsilon of a round grows from `smallest` to `largest`. No source that we could read gives
-    the formula. Two shapes fit its description, smallest / rate^k and one whose gap to `largest`
-    shrinks by the factor `rate`; each is either literal (it ends when the ledger refuses) or
-    normalised (the shape is kept and the budget lasts for all rounds).
+    The epsilon of a round grows from `smallest` to `largest`. Two shapes fit what is known of the
+    formula, smallest / rate^k and one whose gap to `largest` shrinks by the factor `rate`; each is
+    either literal (it ends when the ledger refuses) or normalised (it lasts for all rounds).
     """
 
     smallest: float = 1.0
@@ -291,15 +343,9 @@ class Unlimited(Policy):
     remembers = ("round", "pending")
 
     def __init__(
-        self,
-        budget: Any = None,
-        clients: int | None = None,
-        *,
-        rounds: int,
-        clip: float = float("inf"),
-        ledger: Any = None,
-        **_: Any,
-    ) -> None:
+        self, budget: Any = None, clients: int | None = None, *, rounds: int,
+        clip: float = float("inf"), ledger: Any = None, **_: Any,
+    ) -> None:  # fmt: skip
         ConfigError.unless(bool(clip > 0), "clip", clip, "a positive number")
         known = clients or len(ledger or (budget if isinstance(budget, Budgets) else [0]))
         self.clients = whole("clients", known, 1, 10**9)
@@ -311,15 +357,12 @@ class Unlimited(Policy):
         if self.round >= self.rounds:
             return None
         self.round += 1
+        everyone = np.ones(self.clients, dtype=bool) if clients is None else clients
         return Plan(
-            round=self.round - 1,
-            accountant=None,
-            largest_clip=self.clip,
-            charge_by_class=np.zeros(1),
-            class_of_client=np.zeros(self.clients, dtype=np.int32),
-            participants=np.ones(self.clients, dtype=bool) if clients is None else clients,
+            round=self.round - 1, accountant=None, largest_clip=self.clip, participants=everyone,
+            charge_by_class=np.zeros(1), class_of_client=np.zeros(self.clients, dtype=np.int32),
             why=Explanation("no privacy"),
-        )
+        )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
         """Return the whole state, as plain data that JSON can hold."""
@@ -331,9 +374,7 @@ class Unlimited(Policy):
     def from_state(cls, state: Mapping[str, Any], *, ledger: Any = None) -> Self:
         """Restore the policy from its state."""
         clip = unsealed(state)["clip"]
-        policy = cls(
-            None, state["clients"], rounds=state["rounds"],
-            clip=float("inf") if clip is None else clip,
-        )  # fmt: skip
+        clip = float("inf") if clip is None else clip
+        policy = cls(None, state["clients"], rounds=state["rounds"], clip=clip)
         recall(policy, state)
         return policy

@@ -1,0 +1,1 @@
+"""Is the planner ever worse than an even schedule in a federation that nobody tuned it for?"""
