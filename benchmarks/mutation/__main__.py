@@ -33,7 +33,6 @@ ALSO = {  # tests beside those of the package's own folder
     "privacy": ("tests/oracles/test_dp_accounting.py", "tests/crash/test_ledger_kill.py"),
     "door": ("tests/federation", "tests/flower", "tests/games/test_reading_a_client.py"),
     "models": ("tests/runs/test_recommended.py",),
-    "federation": ("tests/paper/test_expansion.py",),
     "planning": ("tests/federation/test_coordinator.py",),
 }
 

@@ -22,8 +22,8 @@ from bgtplanner.models.fedgnn import FedGNN
 from bgtplanner.models.interactions import Interactions, Shared, Upload
 from bgtplanner.models.learner import Learner, Statistics
 from bgtplanner.models.optimizers import Server
-from bgtplanner.paper import extras, rows
-from bgtplanner.paper.extras import PaperExtras
+from bgtplanner.paper import pseudo, rows
+from bgtplanner.paper.pseudo import PseudoItems
 from one_round import one_round
 
 # These programs run once: most of the time would go into optimising them.
@@ -162,7 +162,7 @@ class TestWhatReachesTheServer:
             model=model,
             server=server,
             participation=0.4,
-            extras=PaperExtras(pseudo_items=pseudo_items),
+            extras=PseudoItems(pseudo_items) if pseudo_items else None,
         )
         runner = Runner(federation, Interactions.of(ratings))
         state, outcome = runner(3)
@@ -204,9 +204,8 @@ class TestOneRound:
         ratings = some_ratings(5, n_items=6)
         ratings = ratings.take(ratings.item < 4)
         for number, touched in ((0, False), (6, True)):
-            federation = Federation(
-                model=Counter(), server=PLAIN, extras=PaperExtras(pseudo_items=number)
-            )
+            extras = PseudoItems(number) if number else None
+            federation = Federation(model=Counter(), server=PLAIN, extras=extras)
             runner = Runner(federation, Interactions.of(ratings))
             moved = np.asarray(runner()[0].shared.items != runner.start.shared.items)[:, 0]
             assert moved[4:].any() == moved[4:].all() == touched
@@ -229,8 +228,8 @@ def test_every_draw_has_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(owner, name, noted)
 
     for owner, name in (
-        (extras, "pseudo_items"),
-        (extras, "pseudo_rows"),
+        (pseudo, "pseudo_items"),
+        (pseudo, "pseudo_rows"),
         (rows, "noise_rows"),
         (Federation, "_takes_part"),
     ):
@@ -240,7 +239,7 @@ def test_every_draw_has_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Non
         server=PLAIN,
         participation=0.5,
         protection=protection,
-        extras=PaperExtras(pseudo_items=2),
+        extras=PseudoItems(2),
     )
     terms = RoundParameters(jnp.ones(7), jnp.ones(1), jnp.ones(1), jnp.zeros(7, jnp.int32))
     state = federation.initial(jax.random.key(0), interactions)

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.models.fedgnn import FedGNN, FedGNNLocal, Neighbours
+from bgtplanner.models.fedgnn import FedGNN, FedGNNLocal
 from bgtplanner.models.interactions import Interactions, Shared, where_users
 from bgtplanner.models.learner import client_gradients
 
@@ -92,9 +92,6 @@ def attention(
         known = (np.asarray(interactions.user) == u) & (np.asarray(interactions.present) > 0)
         neighbours = [items[j, :dim] for j in np.asarray(interactions.item)[known]]
         neighbours += [own] * model.self_loops
-        if local.neighbours is not None:
-            others, present = (np.asarray(part, float)[u] for part in local.neighbours)
-            neighbours += [other for other, there in zip(others, present, strict=True) if there]
         for head in range(model.heads):
             logits = []
             for e_j in neighbours:
@@ -126,27 +123,6 @@ class TestAttention:
         weight = np.asarray(shared.dense)[:16].reshape(4, 4)
         alone = weight @ np.asarray(local.embedding)[3] + np.asarray(shared.dense)[24:]
         np.testing.assert_allclose(kept[3], alone, rtol=1e-4, atol=1e-5 * scale**2)
-
-    @pytest.mark.parametrize("heads", [1, 2])
-    @pytest.mark.parametrize("scale", [0.5, 20.0])
-    def test_neighbours_join_the_softmax(self, heads: int, scale: float) -> None:
-        """User 0 has two, user 1 one, user 2 none, and user 3 has no rating but a neighbour."""
-        model = FedGNN(dim=4, heads=heads, stale_predictions=True)
-        shared, local = some_point(model, scale)
-        drawn = np.random.default_rng(2).normal(0, scale, (N_USERS, 2, 4))
-        present = jnp.asarray([[1, 1], [0, 1], [0, 0], [1, 0]], jnp.float32)
-        among = local._replace(neighbours=Neighbours(jnp.asarray(drawn, jnp.float32), present))
-        interactions = some_edges([0, 0, 1, 0, 0, 0, 1, 0, 0])
-        kept = step(model, (shared, among), interactions, jnp.zeros((N_USERS, 4)))
-        expected = attention(model, shared, among, interactions)
-        atol = 2e-5 * np.abs(expected).max()
-        np.testing.assert_allclose(kept.graph_embedding, expected, rtol=2e-5, atol=atol)
-        before = step(
-            model, (shared, local), interactions, jnp.zeros((N_USERS, 4))
-        ).graph_embedding
-        alone = [np.allclose(*pair) for pair in zip(kept.graph_embedding, before, strict=True)]
-        if scale == 0.5:  # a larger one leaves all the weight with a single node
-            assert alone == [False, False, True, False]
 
     def test_huge_embeddings(self) -> None:
         """Logits of about 1e9 and more: the softmax must neither overflow nor give NaN slopes."""

@@ -1,4 +1,4 @@
-"""The paper's planners by their settings, and what is refused about them."""
+"""The paper's symbols as names of settings, and what is refused about them."""
 
 from __future__ import annotations
 
@@ -24,17 +24,11 @@ def planner(config: Config) -> Any:
     return policy_of(config, Ledger.in_memory(budgets, "laplace/basic"))
 
 
-def test_settings_are_the_papers_symbols() -> None:
-    options = {"initial_rounds": 2, "length_scale": 0.3, "forgetting": 0.01}
-    config = paper(levels=3, min_rounds=8, context_size=4, options=options)
+def test_symbols_set_what_they_stand_for() -> None:
+    config = paper(A=3, T_min=8, d=4, T0=2, s=0.3, alpha=0.01)
     found = planner(config)
     assert (found.levels, found.min_rounds, found.initial_rounds) == (3, 8, 2)
     assert (found.given.s, found.given.alpha, config.planning.context_size) == (0.3, 0.01, 4)
-
-
-def test_symbols_are_refused_with_the_setting_they_stood_for() -> None:
-    with pytest.raises(ConfigError, match=r"planning\.T0: use planning\.options\.initial_rounds"):
-        paper(T0=3)
 
 
 def test_an_option_that_does_not_exist_is_refused_with_those_that_do() -> None:
@@ -48,8 +42,8 @@ def test_an_option_that_does_not_exist_is_refused_with_those_that_do() -> None:
 @pytest.mark.parametrize("constants", ["paper", "repaired"])
 def test_fewest_rounds_that_leave_no_choice_are_refused(constants: str) -> None:
     with pytest.raises(ConfigError, match=r"planning\.min_rounds\) = 20"):
-        planner(paper(constants=constants, min_rounds=20))
-    assert planner(paper(constants=constants, min_rounds=19)).charges.shape[1] == 5
+        planner(paper(constants=constants, T_min=20))
+    assert planner(paper(constants=constants, T_min=19)).charges.shape[1] == 5
 
 
 def test_gamma_follows_the_number_of_levels() -> None:

@@ -151,7 +151,6 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     ("data.user_column", True, "not true or false"),
     ("data.dataset", "csv:\udcff.csv", "unicode"),
     ("model.name", "fedgn", "'fedgnn'"),
-    ("model.expansions", 3, "0, unless with --preset paper"),
     ("planning.policy", "nonsense", "'bgt', 'uniform'"),
     ("federation.most_dropouts", 1.5, "a share below 1, or a whole number of clients"),
     ("server.learning_rate", 0, "from 1e-12 to 1e6"),

@@ -54,7 +54,6 @@ class Released(NamedTuple):
     aggregate: Aggregate  # the mean over the clients that answered, including noise
     noise_std: Array  # on each coordinate; 0 without noise, NaN if it differs (unit ``row``)
     dropped: Array  # number of uploads that were not finite
-    own: Array | None = None  # the users' embeddings for the third party, each with own noise
     norms: Array | None = None  # of each client's own noisy gradient, if it has a clip of its own
 
 
@@ -88,13 +87,10 @@ class Uploads(NamedTuple):
     dense: Array
     interactions: Interactions
 
-    def size(self, mechanism: Mechanism, own: Array | None = None) -> Array:
+    def size(self, mechanism: Mechanism) -> Array:
         """Return the sum of sizes in each client's upload, of which the norm is the root."""
         size, known = mechanism.sizes, self.interactions
         total: Array = known.sum_pairs(size(self.rows).sum(1)) + size(self.dense).sum(1)
-        if own is not None:
-            of_users = size(own).sum(1)
-            total = total + jax.ops.segment_sum(of_users, known.client_of_user, known.n_clients)
         return total
 
     def times(self, factor: Array) -> Uploads:
@@ -132,7 +128,6 @@ class Clipped(NamedTuple):
 
     uploads: Uploads | Shared  # the sum, if noise is only added to it
     dropped: Array  # how many of them were not finite
-    own: Array | None = None  # the users' embeddings, clipped with them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,28 +184,27 @@ class Protection:
 
     def release(
         self, key: Array, upload: Upload, interactions: Interactions, parameters: RoundParameters,
-        own: Array | None = None, **more: Any,
+        **more: Any,
     ) -> Released:  # fmt: skip
         """Clip and noise all uploads, unit by unit, and return their mean.
 
-        `own` are the users' embeddings, if they leave the clients, too. `more` is for units that
-        do not protect whole uploads: the `blocks` of the dense part, and how to `combine` uploads.
+        `more` is for units that do not protect whole uploads: the `blocks` of the dense part, and
+        how to `combine` uploads.
         """
         module, _, name = self.of.release.partition(":")
         released: Released = getattr(importlib.import_module(module), name)(
-            self, key, upload, interactions, parameters, own, **more
+            self, key, upload, interactions, parameters, **more
         )
         return released
 
     def clipped(
-        self, upload: Upload, interactions: Interactions, parameters: RoundParameters,
-        own: Array | None = None,
-    ) -> Clipped:  # fmt: skip
+        self, upload: Upload, interactions: Interactions, parameters: RoundParameters
+    ) -> Clipped:
         """Return the uploads clipped on their grid and multiplied by their weights, or their sum.
 
         A sum of sizes shows at once how long an upload is and whether all of it are numbers.
         """
-        total = Uploads(upload.rows, upload.dense, interactions).size(self.kind, own)
+        total = Uploads(upload.rows, upload.dense, interactions).size(self.kind)
         finite = jnp.isfinite(total)
         bound = parameters.clip[parameters.class_of_client]
         if self.validation:
@@ -220,15 +214,12 @@ class Protection:
         kept = interactions.of_clients(factor)[:, None]
         rows = jnp.where(kept > 0, kept * upload.rows, 0.0)
         dense = jnp.where(finite[:, None], factor[:, None] * upload.dense, 0.0)
-        if own is not None:
-            of_users = interactions.client_of_user
-            own = jnp.where(finite[of_users, None], own, 0.0) * factor[of_users, None]
         uploads: Uploads | Shared
         uploads = Uploads(parameters.cut(rows), parameters.cut(dense), interactions)
         uploads = uploads.times(self.weights(parameters)[parameters.class_of_client])
         if isinstance(self.kind, Additive):  # which needs no more than that
             uploads = Shared(*uploads.total())
-        return Clipped(uploads, ((~finite) * parameters.granted).sum(), own)
+        return Clipped(uploads, ((~finite) * parameters.granted).sum())
 
     def noised(self, key: Array, clipped: Clipped, parameters: RoundParameters) -> Released:
         """Return the mean of clipped uploads of all clients, with its noise."""
@@ -292,15 +283,6 @@ class Protection:
         whole = jnp.maximum(2.0 * weight.sum(), 1e-30)
         return 0.5 + noisy[0] / whole, self._std_of_sum(parameters) / whole
 
-    def noise_of_users(
-        self, key: Array, own: Array, interactions: Interactions, parameters: RoundParameters
-    ) -> Array:
-        """Return noise for every user's embedding: the third party sees each of them."""
-        key = jax.random.fold_in(key, interactions.n_clients + 2)  # no part of the upload uses it
-        scale = parameters.scale[parameters.class_of_client[interactions.client_of_user]]
-        noise: Array = scale[:, None] * self.additive.draw(KeyedNoise(key), own.shape)
-        return noise
-
     def limits(self, parameters: RoundParameters, coordinates: int) -> Limits:
         """Return the limits that all but `FALSE_ALARM` of each class's honest uploads keep."""
         reach = parameters.clip / jnp.maximum(parameters.scale, _LEAST_SCALE)
@@ -335,18 +317,15 @@ class Protection:
 
 def release_whole(
     protection: Protection, key: Array, upload: Upload, interactions: Interactions,
-    parameters: RoundParameters, own: Array | None = None, **_: Any,
+    parameters: RoundParameters, **_: Any,
 ) -> Released:  # fmt: skip
     """Release for unit ``client``: clip each whole upload, noise every coordinate, average.
 
     The denominator is the number of clients that answered, which is public; it does not depend on
-    whether a client rated an item, or anything at all. The users' embeddings are part of the
-    upload: there is one clip over all of it, and one charge.
+    whether a client rated an item, or anything at all.
     """
-    clipped = protection.clipped(upload, interactions, parameters, own)
-    if (own := clipped.own) is not None:
-        own = own + protection.noise_of_users(key, own, interactions, parameters)
-    return protection.noised(key, clipped, parameters)._replace(own=own)
+    clipped = protection.clipped(upload, interactions, parameters)
+    return protection.noised(key, clipped, parameters)
 
 
 def _counts(parameters: RoundParameters) -> Array:

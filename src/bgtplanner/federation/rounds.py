@@ -128,8 +128,8 @@ class Outcome(NamedTuple):
 class Federation:
     """Everything that is constant over a run: the model, the server, and who takes part.
 
-    The extras are what a run adds to its rounds beyond the learner and the protection, such as
-    :class:`bgtplanner.paper.extras.PaperExtras`, whose methods they have; hashable.
+    The extras are what clients upload beyond what they learned: none, or
+    :class:`bgtplanner.paper.pseudo.PseudoItems`, whose methods they have; hashable.
     """
 
     model: Learner
@@ -144,8 +144,6 @@ class Federation:
         if self.protection is not None and self.model.plain_mean:
             unit, name = self.protection.of, type(self.model).__name__.lower()
             unless(unit.sound, "unit", unit.name, f"client, for the model {name}")
-        if self.extras is not None:
-            self.extras.check(self.model, self.protection)
 
     @property
     def adds_up(self) -> bool:
@@ -171,28 +169,20 @@ class Federation:
         shared, local = first_parameters(
             self.model, key, interactions.n_users, interactions.features
         )
-        if self.extras is not None:
-            local = self.extras.begin(local, interactions)
         return State(shared, local, self.model.server_initial(shared, self.server))
 
     def uploaded(
         self, state: State, interactions: Interactions, index: Array, key: Array,
-        parameters: RoundParameters | None = None, shows: bool = False,
+        parameters: RoundParameters | None = None,
     ) -> Uploaded:  # fmt: skip
-        """Compute the first part of a round: clients fit, train, protect and upload.
-
-        `shows` says whether a third party also sees part of the upload.
-        """
+        """Compute the first part of a round: clients fit, train, protect and upload."""
         interactions, keys = interactions.at(index), jax.random.fold_in(key, index)
         drawn = self._takes_part(jax.random.fold_in(keys, Draw.WHO), interactions.n_clients)
         takes_part = drawn if parameters is None else parameters.granted
         local, losses, collected = self._collected(state, interactions, takes_part, parameters)
-        protection, extra, own = None if parameters is None else self.protection, None, None
-        if not self.adds_up:
-            collected, fitted = collected
-            if self.extras is not None:
-                extra = self.extras.rows(key, index, collected, interactions)
-                own = self.extras.own(fitted) if shows else None
+        protection, extra = None if parameters is None else self.protection, None
+        if self.extras is not None:
+            extra = self.extras.rows(key, index, collected, interactions)
 
         def combine(upload: Upload) -> Aggregate:
             sums = sums_of(upload, interactions, takes_part, self._how, extra)
@@ -201,12 +191,12 @@ class Federation:
         noise_key, none = jax.random.fold_in(keys, Draw.NOISE), jnp.zeros(())
         if protection is None or parameters is None:
             mean = collected.mean(self._how) if self.adds_up else combine(collected)
-            released = Released(mean, none, none, own)
+            released = Released(mean, none, none)
         elif self.adds_up:
             released = protection.noised(noise_key, collected, parameters)
         else:
             released = protection.release(
-                noise_key, collected, interactions, parameters, own,
+                noise_key, collected, interactions, parameters,
                 blocks=self.model.dense_blocks, combine=combine,
             )  # fmt: skip
         return Uploaded(local, losses, takes_part, released)
@@ -226,7 +216,7 @@ class Federation:
             found = model.train(shared, local, known)
             collected: Any
             if not self.adds_up:  # then all clients are in one chunk
-                collected = found.upload, local
+                collected = found.upload
             elif protection is None or parameters is None:
                 collected = sums_of(found.upload, known, here, self._how)
             else:

@@ -123,12 +123,8 @@ class Simulation:
         """
         del plan
         before, index = self._error_before(), np.int32(self.next_round)
-        extras = self.federation.extras
-        shows = extras is not None and extras.shows(self.next_round)
         known, key = self._known, self._key
-        sent = self._run(
-            Federation.uploaded, self.state, known, index, key, parameters, shows=shows
-        )
+        sent = self._run(Federation.uploaded, self.state, known, index, key, parameters)
         after = self._run(
             Federation.stepped, self.state._replace(local=sent.local), sent.released,
             sent.takes_part.sum(), parameters,
@@ -137,13 +133,6 @@ class Simulation:
         self.state, outcome = self._run(
             Federation.served, after, sent, known, self._heldout, index, key, *validates
         )
-        if extras is not None and shows:
-            bound = None if parameters is None else float(parameters.clip.max())
-            arrived = self._split.train.take(self._split.arrival <= self.next_round)
-            sends, own = sent.takes_part[known.client_of_user] > 0, sent.released.own
-            with jax.default_device(self._device):
-                local = extras.told(self.state.local, own, sends, arrived, bound)
-            self.state = self.state._replace(local=local)
         return self._record(outcome, before, sent.released)
 
     def rest(self) -> RoundResult:

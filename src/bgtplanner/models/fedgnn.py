@@ -7,9 +7,8 @@ rated, with embeddings ``e_j`` (shared). One graph-attention layer (Velickovic e
     h_u = W sum_j a_j e_j + b                                          head by head, concatenated
 
 and a rating is predicted from ``h_u . e_i``. Since the layer is linear in its values, ``W`` is
-applied once per user instead of once per edge. Neighbouring users (graph expansion) join the
-softmax with the embeddings they sent, which stay fixed until the next expansion. The last options
-select the variant that the paper's authors ran, for the reproduction; they are not recommended.
+applied once per user instead of once per edge. The last options select the variant that the
+paper's authors ran, for the reproduction; they are not recommended.
 """
 
 from __future__ import annotations
@@ -30,20 +29,12 @@ from bgtplanner.models.settings import check
 _SLOPE = 0.2  # of leaky_relu, as in the graph-attention paper and in DGL
 
 
-class Neighbours(NamedTuple):
-    """Noisy embeddings, ``[n_users, most, dim]``, of who rated the same; 1 where there is one."""
-
-    embedding: Array
-    present: Array
-
-
 class FedGNNLocal(NamedTuple):
     """What FedGNN keeps on the clients."""
 
     embedding: Array  # of users, `[n_users, dim]`
     moments: tuple[Array, Array, Array]  # of the local optimizer, one entry per user
     graph_embedding: Array  # h_u before the last step; only for stale predictions
-    neighbours: Neighbours | None = None  # other users in each user's graph; None: no expansion
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,7 +201,7 @@ class FedGNN(Learner):
     def _graph_embedding(
         self, rows: Array, dense: Array, local: FedGNNLocal, interactions: Interactions
     ) -> Array:
-        """Return ``h_u`` of every user: attention over present items, itself and neighbours."""
+        """Return ``h_u`` of every user: attention over present items and itself."""
         items, users, dim = rows[:, : self.dim], local.embedding, self.dim
         number, present = users.shape[0], interactions.present[:, None] > 0
         ends = np.cumsum(self.dense_blocks)[:-1]
@@ -228,12 +219,6 @@ class FedGNN(Learner):
         # A shift does not change the softmax; subtracting the largest logit keeps it finite.
         largest = interactions.max_by_user(jnp.where(present, logits, -jnp.inf))
         largest = jnp.maximum(largest, own_logits)
-        if local.neighbours is not None:
-            others, there = jax.lax.stop_gradient(local.neighbours)
-            other_logits = jnp.einsum("unk,uhk->unh", others, item_query)
-            other_logits = jax.nn.leaky_relu(other_logits + from_user[:, None, :], _SLOPE)
-            other_logits = jnp.where(there[:, :, None] > 0, other_logits, -jnp.inf)
-            largest = jnp.maximum(largest, other_logits.max(1))
         shift = jax.lax.stop_gradient(largest)
         # Masked before the exponential: a rating that has not arrived may have any logit at all.
         weights = jnp.exp(jnp.where(present, logits - interactions.of_users(shift), -jnp.inf))
@@ -241,10 +226,6 @@ class FedGNN(Learner):
         total = interactions.sum_by_user(weights) + own_weights
         values = interactions.sum_by_user(weights[:, :, None] * items[:, None, :])
         values = values + own_weights[:, :, None] * users[:, None, :]
-        if local.neighbours is not None:
-            other_weights = jnp.exp(other_logits - shift[:, None, :])
-            total = total + other_weights.sum(1)
-            values = values + jnp.einsum("unh,unk->uhk", other_weights, others)
         embedding = jnp.einsum("uhdk,uhk->uhd", weight, values / total[:, :, None])
         return embedding.reshape(number, dim) + parts[3]
 

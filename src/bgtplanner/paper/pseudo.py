@@ -8,11 +8,42 @@ instead.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from bgtplanner.models.interactions import Interactions
+from bgtplanner.errors import ConfigError
+from bgtplanner.federation.rounds import Draw, ExtraRows
+from bgtplanner.models.interactions import Interactions, Upload
+
+
+@dataclass(frozen=True)
+class PseudoItems:
+    """What the paper's clients upload in a round beyond what they learned.
+
+    Attributes:
+        number: The number of items that each client pretends to have rated.
+    """
+
+    number: int
+
+    def __post_init__(self) -> None:
+        ConfigError.unless(self.number >= 0, "pseudo_items", self.number, "0 or more")
+
+    def items(self, key: Array, index: Array, interactions: Interactions) -> Array:
+        """Return the items that each client pretends to have rated in a round."""
+        key = jax.random.fold_in(jax.random.fold_in(key, index), Draw.PSEUDO_ITEMS)
+        return pseudo_items(key, interactions, self.number)
+
+    def rows(
+        self, key: Array, index: Array, upload: Upload, interactions: Interactions
+    ) -> ExtraRows:
+        """Return the rows that are uploaded for them."""
+        items = self.items(key, index, interactions)
+        key = jax.random.fold_in(jax.random.fold_in(key, index), Draw.PSEUDO_ROWS)
+        return ExtraRows(items, pseudo_rows(key, upload.rows, interactions, self.number))
 
 
 def pseudo_items(key: Array, interactions: Interactions, number: int) -> Array:

@@ -21,15 +21,13 @@ from bgtplanner.privacy.mechanisms import clip_factor
 
 def release_rows(
     protection: Protection, key: Array, upload: Upload, interactions: Interactions,
-    terms: RoundParameters, own: Array | None = None, *, blocks: tuple[int, ...],
+    terms: RoundParameters, *, blocks: tuple[int, ...],
     combine: Callable[[Upload], Aggregate],
 ) -> Released:  # fmt: skip
     """Noise every block on its own, and aggregate the single uploads."""
     noised = noise_rows(protection, key, upload, interactions, terms, blocks)
     norms = None if terms.own is None else norm_of_average(noised, interactions, blocks)
-    if own is not None:
-        own = noise_users(protection, key, own, interactions, terms)
-    return Released(combine(noised), jnp.full((), jnp.nan), jnp.zeros(()), own, norms)
+    return Released(combine(noised), jnp.full((), jnp.nan), jnp.zeros(()), norms)
 
 
 def noise_rows(
@@ -55,16 +53,6 @@ def noise_rows(
     ]
     dense = jnp.concatenate(parts, axis=1) if parts else upload.dense
     return Upload(rows * _known(interactions)[:, None], dense)
-
-
-def noise_users(
-    protection: Protection, key: Array, own: Array, interactions: Interactions,
-    terms: RoundParameters,
-) -> Array:  # fmt: skip
-    """Clip and noise each user's embedding on its own: one more block per user."""
-    bound = terms.clip[terms.class_of_client[interactions.client_of_user]]
-    noise = protection.noise_of_users(key, own, interactions, terms)
-    return _clipped(protection, own, bound) + noise
 
 
 def norm_of_average(noised: Upload, interactions: Interactions, blocks: tuple[int, ...]) -> Array:

@@ -25,8 +25,7 @@ from bgtplanner.federation.rounds import Federation
 from bgtplanner.models.learner import Learner, settings_of
 from bgtplanner.models.registry import MODELS
 from bgtplanner.paper.accounting import AUTHORS
-from bgtplanner.paper.expansion import Expansion
-from bgtplanner.paper.extras import PaperExtras
+from bgtplanner.paper.pseudo import PseudoItems
 from bgtplanner.planning.policy import LedgerPolicy, Policy
 from bgtplanner.planning.registry import CONSTANTS, POLICIES
 from bgtplanner.privacy.accountants import Accountant, accountant_named, default_accountant
@@ -250,22 +249,13 @@ def _whole_noise(config: Config, clients: int) -> float:
     return mean * int(numbers.sum())
 
 
-def _extras_of(config: Config, n_items: int) -> PaperExtras | None:
-    number, seed = config.model.pseudo_items, config.run.seed
+def _extras_of(config: Config, n_items: int) -> PseudoItems | None:
+    number = config.model.pseudo_items
     if number == "auto":
         number = dataset_info("demo").pseudo_items
         with contextlib.suppress(ConfigError):
             number = dataset_info(config.data.dataset).pseudo_items
-    most = min(number, n_items)  # there are no more items
-    extras = PaperExtras(pseudo_items=most, expansion=expansion_of(config), seed=seed)
-    return extras if extras.pseudo_items or extras.expansion else None
-
-
-def expansion_of(config: Config) -> Expansion | None:
-    """Return when graphs are expanded, if ever."""
-    times, most = config.model.expansions, config.model.max_neighbours
-    rounds = config.federation.rounds
-    return Expansion(times=times, rounds=rounds, max_neighbours=most) if times else None
+    return PseudoItems(min(number, n_items)) if number else None  # there are no more items
 
 
 def accountant_of(config: Config) -> Accountant:

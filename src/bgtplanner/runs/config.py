@@ -24,23 +24,28 @@ from bgtplanner.models.tastes import Tastes
 from bgtplanner.planning.registry import POLICIES
 from bgtplanner.privacy.accountants import ACCOUNTANTS
 from bgtplanner.privacy.compatibility import UNITS, best_mechanism
-from bgtplanner.privacy.mechanisms import MECHANISMS, Additive
 from bgtplanner.runs.settings import FLAGS, PRESETS, Sections, packaged
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
 GONE = {
     "run.devices": "several devices are not used any more; leave it out",
+    "model.expansions": "graphs are not expanded any more: nothing was gained; leave it out",
+    "model.max_neighbours": "graphs are not expanded any more; leave it out",
     "model.fixed_pseudo_items": "they are drawn anew in every round; leave it out",
     "factorization.item_decay": "it was 0 everywhere; leave it out",
     "privacy.noise": "noise is drawn for the sum, which has the same distribution; leave it out",
-    "planning.A": "use planning.levels",
-    "planning.T_min": "use planning.min_rounds",
-    "planning.d": "use planning.context_size",
-    "planning.T0": "use planning.options.initial_rounds",
-    "planning.s": "use planning.options.length_scale",
-    "planning.alpha": "use planning.options.forgetting",
 }
 """Settings of earlier versions, and what is said to whoever sets one; old runs are read."""
+
+SYMBOLS = {
+    "A": "planning.levels",
+    "T_min": "planning.min_rounds",
+    "d": "planning.context_size",
+    "T0": "planning.options.initial_rounds",
+    "s": "planning.options.length_scale",
+    "alpha": "planning.options.forgetting",
+}
+"""The paper's symbols, which may stand for these settings: ``planning.T0``, ``planning.alpha``."""
 
 INDIFFERENT = ("data.data_dir", "run.device", "run.checkpoint_every", "run.examples")
 """Settings that do not change the result: how and where a run is carried out, and is shown."""
@@ -116,7 +121,7 @@ def load_config(
     named = tree.pop("preset", "recommended")
     wanted, where = (named, f"{file}: preset") if preset is None else (preset, "--preset")
     ConfigError.unless(wanted in PRESETS, where, wanted, f"one of {', '.join(PRESETS)}")
-    stored, now = _by_key(tree), _by_key(settings or {})
+    stored, now = _by_key(tree), _without_symbols(_by_key(settings or {}))
     for values, place in ((stored, f"{file}: "), (now, "")):
         for key in GONE.keys() & values.keys():
             if not (is_run and values is stored):
@@ -140,6 +145,16 @@ def load_config(
         ConfigError.unless(fits, _named(key), value, "a number or text, not true or false")
     _check_together(config)
     return config
+
+
+def _without_symbols(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same settings, with the paper's symbols replaced by the names of settings."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        section, _, symbol = key.rpartition(".")
+        named = section in ("planning", "planning.options")
+        found[SYMBOLS.get(symbol, key) if named else key] = value
+    return found
 
 
 def _by_key(tree: Mapping[str, Any], prefix: str = "", levels: int = 9) -> dict[str, Any]:
@@ -206,9 +221,6 @@ def _check_together(config: Config) -> None:
     free = planning.policy == "unlimited"
     target = planning.target is not None and not config.target_from_test
     unpaid = not UNITS[privacy.unit].sound and (target or planning.reward == "validation")
-    additive = not config.private or isinstance(MECHANISMS[privacy.mechanism], Additive)
-    papers = config.preset == "paper" and model.name == "fedgnn" and privacy.trust == "local"
-    expands = papers and additive and model.expansions < config.federation.rounds
     _ = privacy.relation  # refuses one that does not go with the trust
     config.require(
         ("planning.policy", free or config.private, "unlimited, for --mechanism none"),
@@ -218,10 +230,6 @@ def _check_together(config: Config) -> None:
         (f"planning.{'target' if target else 'reward'}", not unpaid,
          f"nothing that is validated: with privacy.unit = {privacy.unit} nothing pays for it; "
          "set privacy.unit=client, or planning.reward=test"),
-        ("model.expansions", expands or not model.expansions,
-         "0, unless with --preset paper, --model fedgnn, --trust local, a --mechanism that adds "
-         "noise (or none) and more --rounds: the third party that matches users sees which of "
-         "them rated the same items"),
     )  # fmt: skip
 
 

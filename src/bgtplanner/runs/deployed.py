@@ -204,7 +204,6 @@ def check_deployable(config: Config) -> None:
          "a roster with privacy.trust = secagg, and none without"),
         ("privacy.budgets", privacy.budgets is None, "none: one epsilon for all"),
         ("model.pseudo_items", not config.model.pseudo_items, "0"),
-        ("model.expansions", not config.model.expansions, "0"),
         ("planning.context", not learns or planning.context != "usage",
          "none, released or forecast: clients do not say which items they have rated"),
         ("planning.reward", not learns or planning.reward in ("none", "released"),

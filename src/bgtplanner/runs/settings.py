@@ -211,15 +211,11 @@ class ModelSection(Section):
     Attributes:
         name: The model, or the address of your own.
         pseudo_items: How many items each client pretends to have rated; ``auto``: as the paper.
-        expansions: How often users get others who rated the same items as neighbours.
-        max_neighbours: The most neighbours that a user gets.
         options: Settings of a model that does not come with the package.
     """
 
     name: Annotated[str, OneOf(MODELS, own=True)] = "factorization"
     pseudo_items: Annotated[int, Field(ge=0, le=1_000_000)] | Literal["auto"] = 0
-    expansions: int = Field(default=0, ge=0, le=1_000_000)
-    max_neighbours: int = Field(default=100, ge=1, le=10_000)
     options: dict[str, Any] = Field(default_factory=dict)
 
 

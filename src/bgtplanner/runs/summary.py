@@ -29,7 +29,7 @@ from bgtplanner.privacy.budget import Budgets
 from bgtplanner.privacy.compatibility import UNITS
 from bgtplanner.privacy.ledger import Ledger, Spending
 from bgtplanner.privacy.mechanisms import mechanism_named
-from bgtplanner.runs.assembly import accountant_of, budgets_of, expansion_of, promise_of
+from bgtplanner.runs.assembly import accountant_of, budgets_of, promise_of
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.record import SCHEMA, identity_of
 
@@ -105,7 +105,6 @@ def not_accounted(config: Config, public: Collection[str]) -> list[str]:
         "item-ids": rows or (learns and planning.context == "usage"),
         "pseudo-rows": rows and bool(config.model.pseudo_items),
         "context": learns and planning.context == "usage",
-        "expansion-matching": bool(config.model.expansions),
         "reward": config.target_from_test or (learns and planning.reward in ("test", "loss")),
         "scale": "scale" not in public,
         "catalogue": "catalogue" not in public,
@@ -442,9 +441,6 @@ def _client_level(config: Config, split: Split, records: Records) -> dict[str, A
         inside = began < len(rounds)
         np.add.at(blocks, (began[inside], pairs.client[inside]), 1)
         blocks = blocks.cumsum(axis=0) + len(tensors)
-        if (expansion := expansion_of(config)) is not None:  # one embedding per user
-            users = np.bincount(split.train.client_of_user, minlength=split.train.n_clients)
-            blocks[[expansion.due(index) for index in rounds]] += users
     order = np.argsort((blocks / multipliers[:, None] ** 2).sum(axis=0))
     most, median = (
         client_level(config.privacy.mechanism, multipliers, blocks[:, client], CLIENT_LEVEL_DELTA)
