@@ -12,9 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bgtplanner.errors import ConfigError, RunFolderError
+from bgtplanner.published.model import load_model
 from bgtplanner.report.page import render
 from bgtplanner.runs.run import load, resume
 from bgtplanner.runs.statistics import load_study
@@ -32,9 +34,11 @@ def test_a_run_is_loaded_and_shown(command_line: Call, tmp_path: Path) -> None:
     assert result.summary == json.loads((RUN / "summary.json").read_text())
     assert len(result.rounds) == result.summary["rounds_run"]
     assert "replace-special" in render(RUN)
-    done = command_line("export", RUN, "--out", tmp_path / "old.model")
-    assert done.code == 2, "it kept no model file"
-    assert "the run is one of 0.2, which kept none" in done.err
+    assert command_line("export", RUN, "--out", tmp_path / "old.model").code == 0
+    made, kept = load_model(tmp_path / "old.model"), np.load(RUN / "checkpoint.npz")
+    assert made.items == result.ratings.item_labels.tolist()
+    assert np.array_equal(made.released[:, :3], kept["shared/items"][:, :3])
+    assert "Not private" in made.guarantee["sentences"][0]
 
 
 def test_an_interrupted_run_is_not_resumed(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -31,11 +33,13 @@ from bgtplanner.errors import (
     RunFolderError,
     quoted,
 )
+from bgtplanner.federation.client import first_parameters
 from bgtplanner.federation.simulation import Simulation
-from bgtplanner.models.learner import model_of
+from bgtplanner.models.interactions import Shared
+from bgtplanner.models.learner import Learner, model_of
 from bgtplanner.models.metrics import HEADLINE, METRICS
 from bgtplanner.published.model import Model, Recommended, load_model
-from bgtplanner.runs.assembly import ratings_of, split_of
+from bgtplanner.runs.assembly import federation_of, ratings_of, split_of
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import MODEL, RunFolder
 from bgtplanner.text import visible
@@ -89,20 +93,19 @@ class Result:
         """The model that was learned, of which all lists are made; it says it protects nobody.
 
         Raises:
-            ConfigError: If the learner publishes none, or the run is one of 0.2, which kept none.
+            ConfigError: If the learner publishes none.
         """
         if self.folder is not None and (file := self.folder / MODEL).exists():
             return load_model(file)
         if self.simulation is None:
-            raise ConfigError(
-                f"{self.folder}: has no {MODEL}: {self.config.model.name} publishes no model, or "
-                "the run is one of 0.2, which kept none; run it again with a model that does"
-            )
+            learner, shared, memory = *self._stored(), None
+        else:
+            learner, state = self.simulation.federation.model, self.simulation.state
+            shared, memory = state.shared, state.memory
         people, private = self.summary["clients"], self.summary["mechanism"] != "none"
         promise = not_private(people) if private else not_private(people, "there was no noise")
         return model_of(
-            self.simulation.federation.model, self.simulation.state.shared,
-            self.simulation.state.memory, self.ratings,
+            learner, shared, memory, self.ratings,
             learned=bool(self.summary.get("learned", True)),
             guarantee=promise | {"not_accounted": list(self.summary["not_accounted"])},
             training={
@@ -110,6 +113,29 @@ class Result:
                 "rounds": len(self.rounds),
             },
         )  # fmt: skip
+
+    def _stored(self) -> tuple[Learner, Shared]:
+        """Return the learner and the parameters of a folder that 0.2 has finished."""
+        arrays = None if self.folder is None else RunFolder(self.folder).checkpoint()
+        name, ratings = self.config.model.name, self.ratings
+        if arrays is None:
+            raise ConfigError(f"model = {name}: it publishes no model to make lists of")
+        if ":" in name:
+            why = "its model is code, which opening a folder never runs"
+            raise RunFolderError(f"{self.folder}: {why}; run it again")
+        learner = federation_of(
+            self.config, ratings.n_items, clients=ratings.n_clients, implicit=ratings.implicit
+        ).model
+        shared = Shared(
+            *(jnp.asarray(arrays.get(f"shared/{part}", ())) for part in Shared._fields)
+        )
+        features = jnp.asarray(ratings.features)
+        like = jax.eval_shape(
+            lambda of: first_parameters(learner, jax.random.key(0), 1, of)[0], features
+        )
+        if [of.shape for of in shared] != [of.shape for of in like]:
+            raise RunFolderError(f"{self.folder}: its ratings or its model are not those it had")
+        return learner, shared
 
     def __repr__(self) -> str:
         known = self.summary
