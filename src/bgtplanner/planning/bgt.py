@@ -4,7 +4,7 @@ The predictor says what a charge brings, the constrainer what it would bring in 
 the allocator decides. Where the learner makes forecasts, whole schedules are compared, and nothing
 can be learned by drawing (:mod:`bgtplanner.planning.forecasting`). Where there are only contexts
 and rewards, a round has levels that it may cost; a Gaussian process learns what they bring, and a
-level is drawn by its score. Where nothing is known, releases are taken to add up, as in SGD.
+level is drawn by its score. Where nothing is known, charges are even, or grow towards the end.
 
 The sign of the penalty that the paper prints rewards spending; the sign here penalises it (Han et
 al. 2023): score = predicted reward + price * (allowance - cost).
@@ -34,9 +34,7 @@ from bgtplanner.planning.schedules import fitted, least_noise, noise_counts
 
 _REPLAYED, _REFRESH = 32, 8  # contexts that the price is updated by; rounds between predictions
 _LARGEST = 1e90  # larger rewards count as this much: their squares must be finite
-# By how much all steps together shrink what was there, in logarithms. With these, no speed from 1
-# to 10 makes an even schedule less noisy.
-_CONTRACTS = {"served": 10.0, "last": math.log(4.0)}
+_CONTRACTS = math.log(4.0)  # by how much all steps shrink what was there at first, in logarithms
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -125,16 +123,16 @@ class BGTPlanner(LevelPolicy):
         self.process.observe(inputs, time=plan.round, reward=reward, variance=usual**-2)
 
     def _by_schedule(self) -> Choice:
-        """Charge what is no worse than an even share in any loop that adds up its rounds."""
-        soon = "less in the end" if self.objective == "served" else "more and more"
-        why = Explanation(f"an even share, but {soon}: nothing is known about the rounds")
-        return Choice(self._scheduled[self.round], why=why)
+        """Charge an even share, or what leaves the least noise if only the last round counts."""
+        served = self.objective == "served"
+        share = "an even" if served else "a growing"
+        why = Explanation(f"{share} share: nothing is known about the rounds")
+        return Choice(self._even if served else self._growing[self.round], why=why)
 
     @cached_property
-    def _scheduled(self) -> Floats:
-        rate = min(_CONTRACTS[self.objective] / self.rounds, 1.0)
-        counts = noise_counts(self._goal.weights(self.rounds), rate)
-        return fitted(self, least_noise(self, counts))
+    def _growing(self) -> Floats:
+        rate = min(_CONTRACTS / self.rounds, 1.0)
+        return fitted(self, least_noise(self, noise_counts(self._goal.weights(self.rounds), rate)))
 
     def _by_rewards(self, context: Floats, left: Floats) -> Choice:
         """Draw a level by what it was found to bring; at first, try the levels in turn."""
