@@ -19,12 +19,11 @@ from bgtplanner.federation import protection
 from bgtplanner.federation.client import as_shared, flat_upload
 from bgtplanner.federation.compilation import compiled
 from bgtplanner.federation.parameters import RoundParameters
-from bgtplanner.federation.protection import KeyedNoise, Protection
+from bgtplanner.federation.protection import Clipped, KeyedNoise, Protection, Released, Uploads
 from bgtplanner.federation.rounds import Draw
 from bgtplanner.flower.client import Client, NoiseFor
 from bgtplanner.flower.clientfile import ClientFile, load_client
 from bgtplanner.flower.messages import HelloRequest, Request, SentCatalogue, SentModel
-from bgtplanner.models.interactions import Shared
 from bgtplanner.privacy import privunit
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.mechanisms import Additive, Mechanism
@@ -158,8 +157,10 @@ def turned(source: Any, toward: Any, share: Any, threshold: Any, chance: Any) ->
 def draw_one_by_one(patch: pytest.MonkeyPatch) -> None:
     """Have simulations draw every client's own noise, on every coordinate of its upload."""
 
-    def noised(by: Protection, key: Any, uploads: Any, parameters: RoundParameters) -> Shared:
-        weighed, (rows, dense, known) = by.weighed(parameters), uploads
+    def noised(
+        by: Protection, key: Any, clipped: Clipped, parameters: RoundParameters
+    ) -> Released:
+        weighed, (rows, dense, known) = by.weighed(parameters), clipped.uploads
         total = 0.0
         for client in range(known.n_clients):
             own = rows * (known.pair_client == client)[:, None]
@@ -167,12 +168,16 @@ def draw_one_by_one(patch: pytest.MonkeyPatch) -> None:
             of_class, source = weighed.class_of_client[client], jax.random.fold_in(key, client)
             drawn = released_alone(by.kind, KeyedNoise(source), vector, of_class, weighed)
             total = total + parameters.granted[client] * drawn
-        return as_shared(total, known.n_items, rows.shape[1])
+        shared = as_shared(total, known.n_items, rows.shape[1])
+        released = by.mean(shared, parameters.granted.sum(), parameters)
+        return released._replace(dropped=clipped.dropped)
 
     def as_simulated(direction: Any, share: Any, cap: privunit.Cap, source: Any) -> Any:
         return turned(source, direction, share, cap.threshold, cap.chance)
 
-    patch.setattr(protection, "_noised", noised)
+    patch.setattr(protection, "Shared", Uploads)  # no sum before noise
+    patch.setattr(Uploads, "total", lambda uploads: uploads)
+    patch.setattr(Protection, "noised", noised)
     patch.setattr(privunit, "_turned_exactly", as_simulated)
     patch.setattr(privunit, "_ROUNDED", np.inf)  # floats are not cut at any epsilon
     patch.setattr(Protection, "adds_up", False)
