@@ -13,17 +13,21 @@ maximise the likelihood of the user's own history as a draw from the catalogue, 
 from zero: ``(n_u Cov(phi) + penalty)^-1 (sum of phi over the history - n_u mean(phi))``. Mean and
 covariance, weighted by share, are the same for all users, so that the step has a closed form. An
 item counts in the history the more, the better it was rated. How strong a user's interests are is
-fitted on the client too: the penalty is averaged over by how likely it makes the history.
+fitted on the client too: the penalty is averaged over by how likely it makes the history. Axes
+that are weaker in the whole federation are penalised more.
 
-Tastes. The axes span what people pick together beyond popularity: the leading directions of the
-matrix of who rated what, x_u being 1 for the user's items, weighted down for popular ones, and of
-length 1. They are found by noisy subspace iteration (Hardt and Price 2014). For axes Q,
-orthonormal, each client uploads ``x_u (Q' x_u)'``, an items times axes matrix. The server averages
-these, removes the direction of popularity, shrinks each item by what its noise explains, and
-orthonormalises: these are the axes that it sends out next. Rounds are added up, turned into the
-latest axes. It starts from the leading directions of the public features, or at random; clients
-answer, but do not use these. If what was told does not stand out from its noise, the server sends
-no axes any more, and nothing more is paid for them.
+Tastes. The axes span what people pick together beyond popularity. Let x_u be 1 for the user's
+items among the N most popular, as released, weighted down for the more popular of them, and of
+length 1. The axes are the leading eigenvectors of the mean of ``x_u x_u'`` without its diagonal:
+that somebody picked an item says nothing about what goes together with it. They are found by noisy
+subspace iteration (Hardt and Price 2014). For axes Q, orthonormal, each client uploads
+``(x_u x_u' - diag) Q``, an items times axes matrix. The server averages these, without the
+direction of popularity, and judges anew after every payment: axes stand out if their singular
+values exceed what noise alone reaches once in ninety times. If any does, the server sends out what
+it has found, and turns the earlier rounds with it; they count the less, the further the axes have
+moved. If none does, the same axes are asked for again, so that rounds add up. It starts from the
+leading directions of the public features, or at random; clients answer, but use only axes that
+have stood out. Other items get their places on the axes by ridge regression on public features.
 
 One upload holds both: residuals and counts (as in the bias model), and tastes. Each part is scaled
 to a public share of the upload's squared length, so that one clip bounds all of it. The server
@@ -58,11 +62,20 @@ _FLOOR = 0.05  # of popularity, relative to the mean item, in weights
 _RARE = 0.02  # the same in a ranking
 _LIKED, _UNSURE = 0.75, 0.2  # a rating that is liked, and how far predictions are off
 _USUAL = 0.7  # a usual rating
-_STRENGTHS = (0.001, 0.1, 0.3, 1.0)  # prior variances of a user's interests, that may be none
+_STRENGTHS = (0.001, 0.1, 0.3, 1.0, 3.0)  # prior variances of a user's interests, that may be none
 _MOST_AXES = 16
-_ASKED = 0.01  # length of axes to begin with: clients answer, and do not use them yet
+_ASKED = 0.01  # length of axes that have not stood out: clients answer, and do not use them
+_USED = 0.25  # squared length of an axis above which it is used; it grows with its strength to 1
+_WAITING = 0.1  # of an upload, at least: what tastes get while nothing is known about them
 _TOO_NOISY = 2.2  # noise per item over the sampling error: axes are not worth it beyond
-_STANDS_OUT = 1.0  # times the largest singular value that noise alone would have
+_ITEMS = 5.0  # times the root of the clients: items that axes are learned on, with usual noise
+_USUAL_NOISE = 0.5  # on the sum of all uploads, over the clip: about epsilon 10
+_STANDS_OUT = 3.0  # noise alone does so with a chance below exp(-4.5), 1.1 percent
+_SHORTEST = (
+    0.5  # what is told about tastes is made twice as long, and no longer than 1: people for
+)
+# whom the axes say little count less, or what sets everybody apart from chance would win
+_PLACED = 5.0  # ridge weight, in items, of the features that other items are placed by
 _TYPICAL = 0.1  # singular value of the first axis in a typical federation, over the clip
 _PERSONAL = 0.25  # of the use of a list, where tastes are known: a third of what popularity gives
 _UNPLANNED = 0.65  # what tastes get of an upload where nothing is paid
@@ -74,8 +87,8 @@ class TasteMemory(NamedTuple):
 
     posterior: Posterior  # of qualities and popularity
     told: Array  # about tastes, `[n_items, axes]`, as weighted sums, in terms of the latest axes
-    precision: Array  # sum over rounds of 1 / noise variance of that
-    stopped: Array  # 1 once tastes did not stand out from the noise
+    precision: Array  # sum of the weights
+    variance: Array  # of the noise on these sums
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +99,8 @@ class Tastes(Biases):
         axes: The number of axes of taste; by default as many as the noise allows.
         taste_share: Share of an upload's squared length that is spent on tastes, as soon as
             popularity is known; by default it is planned for each round.
+        taste_items: On how many of the most popular items tastes are learned; by default as many
+            as clients and noise allow.
         feature_shrinkage: Ridge weight of a user's leaning towards a feature, in ratings.
         axis_shrinkage: The same for an axis of taste.
         interest_shrinkage: The same for how often a user picks items with a feature.
@@ -99,6 +114,7 @@ class Tastes(Biases):
 
     axes: int | None = None
     taste_share: float | None = None
+    taste_items: int | None = None
     feature_shrinkage: float = 25.0
     axis_shrinkage: float = 150.0
     interest_shrinkage: float = 10.0
@@ -112,16 +128,19 @@ class Tastes(Biases):
     def __post_init__(self) -> None:
         super().__post_init__()
         bold = {"boldness": (0, 10), "popularity_weight": (0, 10)}
-        check(self, axes=(0, 256), taste_share=(0, 0.95), **bold)
+        check(self, axes=(0, 256), taste_share=(0, 0.95), taste_items=(1, 1e9), **bold)
 
     def suited(self, clients: int, items: int, noise: float, *, implicit: bool = False) -> Self:
-        """Choose the number of axes by the noise over the error that few clients mean anyway."""
-        noisy = noise * math.sqrt(items / max(clients, 1))
-        axes = self.axes
+        """Choose the items and the number of axes by the noise, relative to the sampling error."""
+        axes, among = self.axes, self.taste_items
+        if among is None and axes != 0:
+            among = round(_ITEMS * math.sqrt(clients * max(1.0, _USUAL_NOISE / max(noise, 1e-9))))
+            among = min(max(among, 1), items)
         if axes is None:
-            most = 0.5 + math.sqrt(clients) / (8 * max(noisy, 0.1))
+            noisy = noise * math.sqrt((among or items) / max(clients, 1))
+            most = 0.5 + math.sqrt(clients) / (30 * max(noisy, 0.01))
             axes = 0 if noisy > _TOO_NOISY else min(round(most), _MOST_AXES, items // 4)
-        return replace(self, axes=axes, implicit=self.implicit or implicit)
+        return replace(self, axes=axes, taste_items=among, implicit=self.implicit or implicit)
 
     def split(
         self, memory: TasteMemory, precision: float, clip: float, norm: Literal["l1", "l2"]
@@ -137,14 +156,16 @@ class Tastes(Biases):
         self, memory: TasteMemory, precision: float, clip: float, norm: Literal["l1", "l2"]
     ) -> float:
         """Return what tastes get; both parts count the same, each as a share of the most."""
-        if not self._axes or float(memory.stopped):
+        if not self._axes:
             return 0.0
         if self.taste_share is not None:
             return self.taste_share
         left = precision * (1.0 - _DIVISIONS)
-        gains = memory.posterior.forecast(left, clip, norm, self.count_weight)
+        of = Posterior.forecast_lists if self.implicit else Posterior.forecast
+        gains = of(memory.posterior, left, clip, norm, self.count_weight)
         found = self._found(memory, precision * _DIVISIONS, clip)
-        return float(_DIVISIONS[int((gains / max(float(gains[0]), 1e-12) + found).argmax())])
+        best = float(_DIVISIONS[int((gains / max(float(gains[0]), 1e-12) + found).argmax())])
+        return max(best, _WAITING)
 
     def asking(self, shared: Shared, split: Mapping[str, float]) -> Shared:
         """Return the parameters, with the share of the next upload that tastes are to get."""
@@ -156,14 +177,19 @@ class Tastes(Biases):
         An axis is as strong as was told, or as in a typical federation if it cannot be seen yet.
         """
         told = np.asarray(memory.told, dtype=np.float64)
-        items, before = len(told), float(memory.precision)
+        items, before = self._among(len(told)), float(memory.precision)
         strength = (_TYPICAL * clip / np.arange(1, self._axes + 1)) ** 2
+        strength = strength * min(self._axes / items, 1.0)  # in axes drawn at random
         if before > 0:
-            noise = items / before
+            noise = items * float(memory.variance) / before**2
             seen = np.linalg.eigvalsh(told.T @ told)[::-1] / before**2 - noise
             strength = np.maximum(seen, np.where(strength < 2.0 * noise, strength, 1e-30))
         total = np.maximum(before + np.asarray(precision), 1e-30)[:, None]
         return np.asarray((strength / (strength + items / total)).mean(axis=1))
+
+    def _among(self, items: int) -> int:
+        """Return on how many of the items tastes are learned."""
+        return items if self.taste_items is None else min(self.taste_items, items)
 
     @property
     def steps(self) -> int:
@@ -204,7 +230,8 @@ class Tastes(Biases):
         share = self._taste_share(shared)
         rows = jnp.sqrt(1.0 - share) * _scaled(rating, interactions)
         if self._axes:
-            tastes = _scaled(self._told(shared, interactions), interactions)
+            told = self._told(shared, interactions)
+            tastes = _scaled(told, interactions, most=1.0 / _SHORTEST)
             rows = jnp.concatenate([rows, jnp.sqrt(share) * tastes], axis=1)
         return trained._replace(upload=Upload(rows, trained.upload.dense))
 
@@ -235,13 +262,7 @@ class Tastes(Biases):
         released, evidence = found.released[:, : _OWN + self._axes].copy(), dict(found.evidence)
         released[:, _ASKS] = 0.0  # only says what the next upload would be asked for
         evidence["features"] = shared.items.shape[1] - _OWN - self._axes
-        evidence["axes"] = int(((released[:, _OWN:] ** 2).sum(axis=0) > 0.25).sum())
-        if memory is not None:
-            told = np.asarray(memory.told, dtype=np.float64)
-            edge = math.sqrt(len(told)) + math.sqrt(self._axes)
-            sizes = np.linalg.svd(told - told.mean(axis=0), compute_uv=False)
-            stand_out = (sizes > 1.5 * edge * math.sqrt(memory.precision)).sum()
-            evidence["axes"] = int(min(evidence["axes"], stand_out)) if memory.precision else 0
+        evidence["axes"] = int(((released[:, _OWN:] ** 2).sum(axis=0) > _USED).sum())
         return found._replace(ranker="tastes", released=released, evidence=evidence)
 
     def server_initial(self, shared: Shared, server: Server) -> TasteMemory:  # type: ignore[override]
@@ -286,7 +307,7 @@ class Tastes(Biases):
         share = self._division(memory, float(np.max(precision)), clip, norm)
         left, posterior = precision * (1.0 - share), memory.posterior
         lists = posterior.forecast_lists(left, clip, norm, self.count_weight)
-        if self._axes and not float(memory.stopped):
+        if self._axes:
             found = self._found(memory, precision * share, clip)
             lists = (1.0 - _PERSONAL) * lists + _PERSONAL * found
         if self.implicit:
@@ -307,48 +328,73 @@ class Tastes(Biases):
         return interactions.present * interactions.value / usual
 
     def _told(self, shared: Shared, interactions: Interactions) -> Array:
-        """Return ``x_u (Q' x_u)'``, summed over a client's users, for each of its items."""
-        weight = self._weight(interactions) * _picked(_share(shared))[interactions.item]
+        """Return ``(x_u x_u' - diag) Q``, summed over a client's users, for each of its items."""
+        popular = self._popular(shared)
+        picked = popular * _picked(_share(shared))
+        weight = self._weight(interactions) * picked[interactions.item]
         length = jnp.sqrt(interactions.sum_by_user(weight**2))
         weight = weight / interactions.of_users(jnp.maximum(length, 1e-12))
-        axes = shared.items[:, _OWN : _OWN + self._axes]
-        scores = interactions.products_by_user(axes, weight)
-        return interactions.sum_by_pair(weight[:, None] * interactions.of_users(scores))
+        axes = _unit(popular[:, None] * shared.items[:, _OWN : _OWN + self._axes])
+        scores = interactions.of_users(interactions.products_by_user(axes, weight))
+        others = scores - weight[:, None] * axes[interactions.item]
+        return interactions.sum_by_pair(weight[:, None] * others)
+
+    def _popular(self, shared: Shared) -> Array:
+        """Return 1 for the items that tastes are learned on, the most popular, and else 0."""
+        share = shared.items[:, _SHARE]
+        among = self._among(share.shape[0])
+        return jnp.where(share >= jnp.sort(share)[-among], 1.0, 0.0)
 
     def _turned(
         self, shared: Shared, memory: TasteMemory, told: Array, noise: Noise, share: Array
     ) -> tuple[Shared, TasteMemory]:
         """Return the axes after what a round told about them."""
-        items, axes = told.shape
-        old = shared.items[:, _OWN : _OWN + axes]
-        popularity = _share(shared)
-        common = popularity * _picked(popularity)
+        axes, popular = told.shape[1], self._popular(shared)[:, None]
+        old, popularity = shared.items[:, _OWN : _OWN + axes], _share(shared)
+        common = popular * (popularity * _picked(popularity))[:, None]
         common = common / jnp.maximum(jnp.linalg.norm(common), 1e-12)
 
         def beyond(matrix: Array) -> Array:
-            return matrix - common[:, None] * (common @ matrix)
+            return popular * matrix - common * (common.T @ matrix)
 
         gained = share / jnp.maximum(noise.std, 1e-9) ** 2
-        summed = memory.told + gained * told / jnp.sqrt(jnp.maximum(share, 1e-9))
-        precision = memory.precision + gained
+        summed = popular * (memory.told + gained * told / jnp.sqrt(jnp.maximum(share, 1e-9)))
+        precision, variance = memory.precision + gained, memory.variance + gained
         average = beyond(summed / jnp.maximum(precision, 1e-12))
-        noisy = axes / jnp.maximum(precision, 1e-12)
-        squares = (average**2).sum(1)
-        left = jnp.maximum(1.0 - noisy / jnp.maximum(squares, 1e-30), 0.0)
-        new = _orthonormal(beyond(left[:, None] * average))
-        largest = jnp.linalg.svd(average, compute_uv=False)[0]
-        edge = (math.sqrt(items) + math.sqrt(axes)) / jnp.sqrt(jnp.maximum(precision, 1e-12))
-        heard = gained > 0
-        silent = heard & (largest < _STANDS_OUT * edge)
-        stopped = jnp.maximum(memory.stopped, silent.astype(jnp.float32))
-        new = jnp.where(heard, new, old)
-        begins = ~heard & (precision == 0) & (shared.items[:, _SHARE].sum() > 0)
+        squares, turn = jnp.linalg.eigh(average.T @ average)
+        sizes = jnp.sqrt(jnp.maximum(squares[::-1], 0.0))
+        deviation = jnp.sqrt(variance) / jnp.maximum(precision, 1e-12)
+        edge = deviation * (math.sqrt(self._among(told.shape[0])) + math.sqrt(axes))
+        stands = sizes > jnp.maximum(edge + _STANDS_OUT * deviation, 1e-3 * sizes[0])
+        found = (gained > 0) & stands[0]
+        strength = jnp.sqrt(jnp.maximum(sizes**2 - edge**2, 0.0))
+        strength = strength / jnp.maximum(strength[0], 1e-30)
+        new = average @ turn[:, ::-1] / jnp.maximum(sizes, 1e-30)
+        lengths = jnp.sqrt(_USED + (1.0 - _USED) * jnp.maximum(strength, 0.01))
+        sent = _unit(self._placed(new, popular, shared)) * jnp.where(stands, lengths, _ASKED)
+        begins = (memory.precision == 0) & (gained == 0) & (shared.items[:, _SHARE].sum() > 0)
         first = _ASKED * _orthonormal(beyond(self._first(shared)))
-        new = jnp.where(begins, first, new) * (1.0 - stopped)
-        unit = old / jnp.maximum(jnp.linalg.norm(old, axis=0), 1e-12)
-        turned = jnp.where(heard, summed @ (unit.T @ new), summed)
-        moved = Shared(shared.items.at[:, _OWN : _OWN + axes].set(new), shared.dense)
-        return moved, memory._replace(told=turned, precision=precision, stopped=stopped)
+        kept = jnp.where(begins, first, old)
+        # Earlier rounds asked for other axes: they are turned, and count by what these share.
+        moved = _unit(popular * old).T @ new
+        left, _, right = jnp.linalg.svd(jnp.where(found, moved, jnp.eye(axes)))
+        alike = jnp.where(found, jnp.clip((moved**2).sum() / axes, 0.0, 1.0), 1.0)
+        summed = jnp.where(found, alike * (summed @ (left @ right)), summed)
+        items = shared.items.at[:, _OWN : _OWN + axes].set(jnp.where(found, sent, kept))
+        memory = memory._replace(told=summed, precision=alike * precision)
+        return Shared(items, shared.dense), memory._replace(variance=alike**2 * variance)
+
+    def _placed(self, axes: Array, popular: Array, shared: Shared) -> Array:
+        """Return axes with places for the items beyond the popular ones, by their features."""
+        features = shared.items[:, _OWN + self._axes :]
+        if not features.shape[1] or self._among(axes.shape[0]) == axes.shape[0]:
+            return axes
+        centred = features - (popular * features).sum(0) / jnp.maximum(popular.sum(), 1.0)
+        known = popular * centred
+        normal = known.T @ known + _PLACED * jnp.eye(features.shape[1])
+        level = axes.sum(0) / jnp.maximum(popular.sum(), 1.0)
+        slopes = jnp.linalg.solve(normal, known.T @ (axes - level))
+        return axes + (1.0 - popular) * (level + centred @ slopes)
 
     def _first(self, shared: Shared) -> Array:
         """Return the axes to begin with: leading directions of the features, or random ones."""
@@ -367,17 +413,19 @@ class Tastes(Biases):
         return jnp.where(there, leading, 0.1 * rest)
 
     def _parts(self, shared: Shared) -> tuple[Array, Array]:
-        """Return axes and features, centred by popularity; axes also have variance 1.
+        """Return axes and features, centred by popularity; the strongest axis has variance 1.
 
-        Axes of which the server has heard nothing yet are left out: they may be random.
+        Axes that have not stood out are left out, and weak ones vary less than strong ones.
         """
         share = _share(shared)
         axes = shared.items[:, _OWN : _OWN + self._axes]
-        axes = jnp.where((axes**2).sum(0) > 0.25, axes, 0.0)
+        strength = ((axes**2).sum(0) - _USED) / (1.0 - _USED)
+        strength = jnp.sqrt(jnp.clip(strength, 0.0, 1.0))
         features = shared.items[:, _OWN + self._axes :]
         axes, features = axes - share @ axes, features - share @ features
         spread = jnp.sqrt(share @ axes**2)
-        return jnp.where(spread > 1e-9, axes / jnp.maximum(spread, 1e-9), 0.0), features
+        axes = jnp.where(spread > 1e-9, axes / jnp.maximum(spread, 1e-9), 0.0)
+        return strength * axes, features
 
     def _interests(self, shared: Shared, interactions: Interactions) -> tuple[Array, Array, Array]:
         """Return a table of items, every user's weights of its columns, and how both are turned.
@@ -416,11 +464,16 @@ def _picked(share: Array) -> Array:
     return (share * share.shape[0] + _FLOOR) ** -0.25
 
 
-def _scaled(rows: Array, interactions: Interactions) -> Array:
-    """Return each client's rows, scaled to length 1."""
+def _scaled(rows: Array, interactions: Interactions, most: float = math.inf) -> Array:
+    """Return each client's rows, scaled to length 1, or by no more than `most`."""
     squares = interactions.sum_pairs((rows**2).sum(1))
-    factor = jnp.where(squares > 0, 1.0 / jnp.sqrt(jnp.maximum(squares, 1e-30)), 0.0)
-    return rows * interactions.of_clients(factor)[:, None]
+    factor = jnp.where(squares > 1e-12, 1.0 / jnp.sqrt(jnp.maximum(squares, 1e-30)), 0.0)
+    return rows * interactions.of_clients(jnp.minimum(factor, most))[:, None]
+
+
+def _unit(axes: Array) -> Array:
+    """Return the columns, scaled to length 1."""
+    return axes / jnp.maximum(jnp.linalg.norm(axes, axis=0), 1e-12)
 
 
 def _orthonormal(matrix: Array) -> Array:

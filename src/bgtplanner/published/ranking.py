@@ -23,7 +23,8 @@ Singles = NDArray[np.float32]
 _RARE = 0.02  # of popularity, relative to the mean item
 _LIKED, _UNSURE = 0.75, 0.2  # a rating that is liked, and how far predictions are off
 _USUAL = 0.7  # a usual rating
-_STRENGTHS = np.array([0.001, 0.1, 0.3, 1.0])  # prior variances of a person's interests
+_STRENGTHS = np.array([0.001, 0.1, 0.3, 1.0, 3.0])  # prior variances of a person's interests
+_USED = 0.25  # squared length of an axis above which it is used; it grows to 1 with its strength
 _STEPS = 1 << 17  # so many predicted ratings from 0 to 1 are told apart
 _COARSE = np.linspace(0.0, 1.0, 1025)
 _LIKELY = np.interp(  # the logarithm of how likely an item is liked, by its predicted rating
@@ -134,10 +135,11 @@ class TasteRanker(BiasRanker):
         settings, released = self.settings, self.released
         counted = np.maximum(released[:, 3], 0.0) + 1e-30  # all alike if none was counted
         self.share = counted / counted.sum()
-        axes = np.where((released[:, 5:] ** 2).sum(0) > 0.25, released[:, 5:], 0.0)
-        axes, features = axes - self.share @ axes, self.features - self.share @ self.features
+        axes, features = released[:, 5:], self.features - self.share @ self.features
+        strength = np.clip(((axes**2).sum(0) - _USED) / (1.0 - _USED), 0.0, 1.0)
+        axes = axes - self.share @ axes
         spread = np.sqrt(self.share @ axes**2)
-        axes = np.where(spread > 1e-9, axes / np.maximum(spread, 1e-9), 0.0)
+        axes = np.where(spread > 1e-9, axes / np.maximum(spread, 1e-9), 0.0) * strength**0.5
         self.axes = axes.shape[1]
         scales = [float(settings[f"{name}_shrinkage"]) ** -0.5 for name in ("taste", "interest")]
         table = np.concatenate([axes * scales[0], features * scales[1]], axis=1)
