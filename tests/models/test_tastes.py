@@ -583,7 +583,11 @@ class TestSettings:
         ]
         axes = [learner.axes or 0 for learner in learners]
         assert axes == sorted(axes, reverse=True)
-        assert (axes[0], axes[-1], len(set(axes)) > 3) == (16, 0, True)
+        assert (axes[0], axes[-1], len(set(axes)) > 2) == (16, 0, True)
+        among = [learner.taste_items or 0 for learner in learners]
+        assert among == sorted(among, reverse=True)
+        assert (among[0], among[-1]) == (1500, 158)  # 5 sqrt(1000)
+        assert Tastes().suited(1000, 100, 0.5).taste_items == 100
         assert {learner.taste_share for learner in learners} == {None}
 
     def test_what_was_chosen_stays(self) -> None:

@@ -37,14 +37,14 @@ class TestFederation:
             def suited(
                 self, clients: int, items: int, noise: float, *, implicit: bool = False
             ) -> Self:
-                assert (clients, items, implicit) == (500, 200, True)
+                assert (clients, items, implicit) == (5000, 200, True)
                 seen.append(noise)
                 return super().suited(clients, items, noise, implicit=implicit)
 
         axes = []
         for relation in ("auto", "replace-special", "replace-one"):
             chosen = config(**{"privacy.neighbours": relation})
-            model = federation_of(chosen, 200, Spy(), clients=500, implicit=True).model
+            model = federation_of(chosen, 200, Spy(), clients=5000, implicit=True).model
             assert isinstance(model, Tastes)
             assert isinstance(learner_of(chosen), Tastes)
             axes.append(model.axes)
@@ -53,7 +53,7 @@ class TestFederation:
         assert one == pytest.approx(2 * special) != 0
         assert axes[0] == axes[1] > axes[2] > 0
         free = config(**{"privacy.mechanism": "none"})
-        federation_of(free, 200, Spy(), clients=500, implicit=True)
+        federation_of(free, 200, Spy(), clients=5000, implicit=True)
         assert seen[-1] == 0.0
 
 

@@ -63,7 +63,7 @@ _RARE = 0.02  # the same in a ranking
 _LIKED, _UNSURE = 0.75, 0.2  # a rating that is liked, and how far predictions are off
 _USUAL = 0.7  # a usual rating
 _STRENGTHS = (0.001, 0.1, 0.3, 1.0, 3.0)  # prior variances of a user's interests, that may be none
-_MOST_AXES = 16
+_FEWEST_AXES, _MOST_AXES = 8, 16  # from few that begin at random, less can be seen
 _ASKED = 0.01  # length of axes that have not stood out: clients answer, and do not use them
 _USED = 0.25  # squared length of an axis above which it is used; it grows with its strength to 1
 _WAITING = 0.1  # of an upload, at least: what tastes get while nothing is known about them
@@ -139,7 +139,8 @@ class Tastes(Biases):
         if axes is None:
             noisy = noise * math.sqrt((among or items) / max(clients, 1))
             most = 0.5 + math.sqrt(clients) / (30 * max(noisy, 0.01))
-            axes = 0 if noisy > _TOO_NOISY else min(round(most), _MOST_AXES, items // 4)
+            most = min(max(round(most), _FEWEST_AXES), _MOST_AXES, items // 4)
+            axes = 0 if noisy > _TOO_NOISY else most
         return replace(self, axes=axes, taste_items=among, implicit=self.implicit or implicit)
 
     def split(
