@@ -79,7 +79,9 @@ _PLACED = 5.0  # ridge weight, in items, of the features that other items are pl
 _TYPICAL = 0.1  # singular value of the first axis in a typical federation, over the clip
 _PERSONAL = 0.25  # of the use of a list, where tastes are known: a third of what popularity gives
 _UNPLANNED = 0.65  # what tastes get of an upload where nothing is paid
-_DIVISIONS = np.linspace(0.0, 0.9, 19)  # of a charge: what tastes can get of it
+_DIVISIONS = np.linspace(
+    0.0, 0.5, 11
+)  # of a charge: what tastes can get of it; lists need popularity first
 
 
 class TasteMemory(NamedTuple):
