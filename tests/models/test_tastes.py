@@ -476,7 +476,8 @@ class TestSubspaceIteration:
                 precision, variance = alike * precision, alike**2 * variance
                 if not with_features:  # they give the others places, too
                     strength = np.sqrt(np.maximum(sizes**2 - edge**2, 0))
-                    wanted = 0.25 + 0.75 * np.maximum(strength / strength[0], 0.01)
+                    sure = 1 - np.minimum(edge / sizes, 1) ** 2
+                    wanted = 0.25 + 0.75 * np.maximum(sure * strength / strength[0], 0.01)
                     np.testing.assert_allclose(lengths[stands], wanted[stands], rtol=1e-2)
                     assert (lengths[~stands] < 0.01).all()
             assert float(known.memory.precision) == pytest.approx(precision, rel=1e-2)

@@ -346,7 +346,8 @@ class Tastes(Biases):
         """Return 1 for the items that tastes are learned on, the most popular, and else 0."""
         share = shared.items[:, _SHARE]
         among = self._among(share.shape[0])
-        return jnp.where(share >= jnp.sort(share)[-among], 1.0, 0.0)
+        popular: Array = jnp.where(share >= jnp.sort(share)[-among], 1.0, 0.0)
+        return popular
 
     def _turned(
         self, shared: Shared, memory: TasteMemory, told: Array, noise: Noise, share: Array
@@ -372,8 +373,9 @@ class Tastes(Biases):
         found = (gained > 0) & stands[0]
         strength = jnp.sqrt(jnp.maximum(sizes**2 - edge**2, 0.0))
         strength = strength / jnp.maximum(strength[0], 1e-30)
+        sure = jnp.maximum(1.0 - (edge / jnp.maximum(sizes, 1e-30)) ** 2, 0.0)
         new = average @ turn[:, ::-1] / jnp.maximum(sizes, 1e-30)
-        lengths = jnp.sqrt(_USED + (1.0 - _USED) * jnp.maximum(strength, 0.01))
+        lengths = jnp.sqrt(_USED + (1.0 - _USED) * jnp.maximum(strength * sure, 0.01))
         sent = _unit(self._placed(new, popular, shared)) * jnp.where(stands, lengths, _ASKED)
         begins = (memory.precision == 0) & (gained == 0) & (shared.items[:, _SHARE].sum() > 0)
         first = _ASKED * _orthonormal(beyond(self._first(shared)))
