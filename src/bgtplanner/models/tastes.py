@@ -135,7 +135,7 @@ class Tastes(Biases):
     def suited(self, clients: int, items: int, noise: float, *, implicit: bool = False) -> Self:
         """Choose the items and the number of axes by the noise, relative to the sampling error."""
         axes, among = self.axes, self.taste_items
-        if among is None and axes != 0:
+        if among is None and axes is None:  # whoever chooses axes chooses the items, too
             among = round(_ITEMS * math.sqrt(clients * max(1.0, _USUAL_NOISE / max(noise, 1e-9))))
             among = min(max(among, 1), items)
         if axes is None:
