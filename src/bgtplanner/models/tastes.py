@@ -80,7 +80,7 @@ _TYPICAL = 0.1  # singular value of the first axis in a typical federation, over
 _PERSONAL = 0.25  # of the use of a list, where tastes are known: a third of what popularity gives
 _UNPLANNED = 0.65  # what tastes get of an upload where nothing is paid
 _DIVISIONS = np.linspace(
-    0.0, 0.5, 11
+    0.0, 0.8, 17
 )  # of a charge: what tastes can get of it; lists need popularity first
 
 
