@@ -52,6 +52,7 @@ class Ratings:
         implicit: Whether these are clicks, plays or purchases, and no ratings. Their values are
             weights: 1, or the logarithm of a count as a share of that of the largest that counts.
         notes: What whoever starts a run should be told about how these were loaded.
+        test: Which of them are marked as test ratings, if a column says so.
 
     Example:
         >>> ratings = Ratings.from_arrays(["ann", "bob", "ann"], [7, 7, 9], [1, 5, 3], scale="max")
@@ -76,6 +77,7 @@ class Ratings:
     catalogue: Catalogue | None = None
     implicit: bool = False
     notes: tuple[str, ...] = ()
+    test: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.value)
@@ -108,10 +110,9 @@ class Ratings:
 
     def take(self, rows: NDArray[Any]) -> Self:
         """The same users, items and clients, with only the given rows (a mask or indices)."""
-        time = None if self.time is None else self.time[rows]
-        return replace(
-            self, user=self.user[rows], item=self.item[rows], value=self.value[rows], time=time
-        )
+        names = ("user", "item", "value", "time", "test")
+        columns = {name: getattr(self, name) for name in names}
+        return replace(self, **{name: of[rows] for name, of in columns.items() if of is not None})
 
     @property
     def features(self) -> FloatArray:
@@ -196,14 +197,15 @@ class Ratings:
     def from_frame(
         cls, frame: Any, *, user: Column = "user", item: Column = "item",
         value: Column = "rating", time: Column = "time", client: Column = "client",
-        decimal_comma: bool = False, **options: Any,
+        test: Column = None, decimal_comma: bool = False, **options: Any,
     ) -> Self:  # fmt: skip
         """Build ratings from anything with named columns: pandas, Polars, Arrow, a dict of lists.
 
         A column of another name is found as in a table that is read from a file: by its usual
         names, else by its place. ``value=None`` is for clicks without values; without times,
         ``time=None``. With `decimal_comma`, numbers in columns of text are written as ``3,5``.
-        Further options are those of :meth:`from_table`.
+        The column `test`, if given, marks test ratings. Further options are those of
+        :meth:`from_table`.
 
         Raises:
             ConfigError: If a column is not there, or has to be named; names all that are missing.
@@ -216,6 +218,7 @@ class Ratings:
         given: dict[str, Any] = {
             role: "none" if name is None else name for role, name in asked.items() if name != role
         }
+        given["test"] = "none" if test is None else test
         wanted = TableFormat(**given, decimal_comma=decimal_comma)
         return cls.from_table(read_table(frame, wanted), **options)
 
@@ -261,6 +264,9 @@ class Ratings:
         place = np.empty_like(client_of_user)  # of each user, in the order of clients
         place[np.argsort(client_of_user, kind="stable")] = np.arange(len(place))
         pair = place[user.index].astype(np.int64) * len(item.names) + item.index
+        marks = None if table.test is None else 2 * pair + table.test
+        if marks is not None and len(np.unique(marks)) > len(np.unique(pair)):
+            raise DataError("a rating is marked for training in one row and as a test in another")
         rows, scaled = _without_duplicates(pair, scaled, table.time, duplicates)
         if repeated := len(pair) - len(rows):
             kept = "their mean" if duplicates == "mean" else f"the {duplicates}"
@@ -271,6 +277,7 @@ class Ratings:
         return cls(
             user=user.index[rows], item=item.index[rows], value=scaled.astype(np.float32),
             time=None if table.time is None else table.time[rows],
+            test=None if table.test is None else table.test[rows],
             client_of_user=client_of_user, n_items=len(item.names),
             user_labels=user.names, item_labels=item.names, name=name, **known,
         )  # fmt: skip

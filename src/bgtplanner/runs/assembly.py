@@ -103,7 +103,7 @@ def ratings_of(config: Config) -> Ratings:
     columns = ItemsFormat(item=data.items_column, words=words)
     same = "data_dir duplicates delimiter header scale feedback count_cap items unknown_items"
     how: dict[str, Any] = {name: getattr(data, name) for name in same.split()}
-    for name in ("user", "item", "rating", "weight", "time", "client"):
+    for name in ("user", "item", "rating", "weight", "time", "client", "test"):
         how[name] = getattr(data, f"{name}_column")
     how["decimal_comma"] = data.decimal_comma or None
     how["items_format"] = None if columns == ItemsFormat() else columns
@@ -118,7 +118,7 @@ def ratings_from(frame: Any, settings: Mapping[str, Any]) -> Ratings:
 
     What they do not say is detected, as in a file.
     """
-    columns = {f"data.{role}_column": role for role in ("user", "item", "time", "client")}
+    columns = {f"data.{role}_column": role for role in ("user", "item", "time", "client", "test")}
     columns |= {"data.rating_column": "value", "data.weight_column": "value"}
     same = ("scale", "feedback", "count_cap", "duplicates", "decimal_comma")
     columns |= {f"data.{key}": key for key in same}
@@ -137,7 +137,11 @@ def split_of(config: Config, ratings: Ratings) -> Split:
         DataError: If there are too few ratings for a training set and a test set, or no times.
     """
     data, within = config.data, config.data.split
-    if within == "auto":
+    fits = data.test_column is None or within in ("auto", "marked")
+    config.require(("data.split", fits, "marked, since data.test_column marks the test ratings"))
+    if within == "auto" and (ratings.test is not None or data.test_column is not None):
+        within = "marked"
+    elif within == "auto":
         within = "user"
         with contextlib.suppress(ConfigError):  # ratings given in Python may have any name
             within = dataset_info(data.dataset).split_within

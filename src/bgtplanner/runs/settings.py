@@ -143,6 +143,8 @@ class DataSection(Section):
             clicks, weighted by ``log(1 + count)``.
         time_column: Column of the times, likewise.
         client_column: Column of the clients, likewise; without one every user is a client.
+        test_column: Column that marks the test ratings of your own table: 1 or 0, true or false,
+            test or train. It implies the split ``marked``.
         scale: How ratings become 0 to 1: ``LOW:HIGH`` (public), or ``minmax`` or ``max`` of them.
         feedback: Whether values are ratings, or counts of clicks; ``auto``: by the column's name.
         count_cap: The largest count that counts. It is public, and never read off the data.
@@ -155,7 +157,7 @@ class DataSection(Section):
     items_words: str | None = None
     unknown_items: Literal["error", "leave-out"] = "error"
     train_share: float = Field(default=0.8, gt=0, lt=1)
-    split: Literal["auto", "user", "all", "last", "time", "leave-last"] = "auto"
+    split: Literal["auto", "user", "all", "last", "time", "leave-last", "marked"] = "auto"
     leave_last: int = Field(default=1, ge=1)
     initial_share: float = Field(default=0.5, gt=0, le=1)
     arrival: Arrival = "random"
@@ -170,6 +172,7 @@ class DataSection(Section):
     weight_column: str | int | None = None
     time_column: str | int | None = None
     client_column: str | int | None = None
+    test_column: str | int | None = None
     scale: str | None = None
     feedback: Feedback = "auto"
     count_cap: float = Field(default=COUNT_CAP, gt=0)

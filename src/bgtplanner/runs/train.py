@@ -131,6 +131,11 @@ def train(
         data = assembly.ratings_from(ratings, chosen) if frame else ratings
     if items is not None:
         data = data.with_catalogue(items if isinstance(items, Catalogue) else read_items(items))
+    if data.test is not None or config.data.split == "marked":
+        raise ConfigError(
+            "the ratings mark a test set, and a training holds nothing out: leave out "
+            "data.test_column and data.split, or use `run`"
+        )
     assumed = _assumed(data, assume_public)
     target = None if out is None else as_path("out", out)
     state = None if target is None else target.with_name(f"{target.name}.state")
