@@ -22,7 +22,7 @@ from bgtplanner.errors import ConfigError, DataError, quoted
 from bgtplanner.federation.aggregation.client import Policy
 from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.flower.messages import unless
-from bgtplanner.privacy.accountants import accountant_named
+from bgtplanner.privacy.accountants import accountant_named, both_readings
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.compatibility import Choice, check, neighbours_of
 from bgtplanner.privacy.mechanisms import Neighbours
@@ -123,6 +123,19 @@ class ClientPolicy(_File):
     def budgets(self) -> Budgets:
         """The budget of the client's ledger."""
         return Budgets.same(Budget(self.epsilon, self.delta), 1)
+
+    @property
+    def promise(self) -> dict[str, Any]:
+        """What this client is promised, whatever server asks: its ledger enforces it."""
+        rule, budget = accountant_named(self.rule), Budget(self.epsilon, self.delta)
+        other = rule.other_promise(budget, self.neighbours)
+        read = both_readings(self.epsilon, self.neighbours, other)
+        return {
+            "private": True, "epsilon": self.epsilon, "delta": self.delta, "trust": self.trust,
+            "unit": "client", "neighbours": self.neighbours, "epsilon_other_reading": other,
+            "mechanism": rule.mechanism, "accounting": rule.name, "not_accounted": [],
+            "sentences": [f"All runs together, by this client's policy: {read}."],
+        }  # fmt: skip
 
     def check(self, rule: str, charge: float, clip: float) -> None:
         """Refuse a plan that this client does not agree to; the reason is for its own log only."""

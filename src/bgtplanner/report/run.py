@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,14 +12,16 @@ from typing import Any
 import numpy as np
 
 from bgtplanner.data.datasets import DATASETS, path_of
-from bgtplanner.errors import RunFolderError
+from bgtplanner.errors import ModelFileError, RunFolderError
 from bgtplanner.models.metrics import shown
+from bgtplanner.published.model import load_model
+from bgtplanner.published.verdict import Verdict
 from bgtplanner.report import pictures, verdict
 from bgtplanner.report.facts import Facts, Section
 from bgtplanner.report.guarantee import guarantee, is_sound
 from bgtplanner.report.verdict import ERROR
 from bgtplanner.runs.config import Config, to_toml
-from bgtplanner.runs.folder import RunFolder
+from bgtplanner.runs.folder import MODEL, RunFolder
 from bgtplanner.runs.record import identity_of
 from bgtplanner.runs.result import Result, number_of_examples
 from bgtplanner.runs.summary import FEWEST
@@ -46,6 +49,7 @@ class _Run:
     versions: Mapping[str, str] = field(default_factory=dict)
     deployed: bool = False
     examples: Mapping[str, Any] | None = None
+    verdict: Verdict | None = None  # the model's own
 
     @property
     def scored(self) -> bool:
@@ -85,7 +89,10 @@ def read_facts(path: Path | str, *, state: str = "finished") -> Facts:
         summary |= {key: of for key, of in identity_of(config).items() if key not in summary}
     versions = {"bgtplanner": notes.get("version", "unknown"), **(notes.get("versions") or {})}
     examples = folder.read("examples.json") if finished and not deployed else None
-    run = _Run(summary, rounds, config, versions, deployed, examples)
+    own = None
+    with contextlib.suppress(ModelFileError):  # of a learner that publishes none, or damaged
+        own = load_model(folder.path / MODEL).verdict() if finished else None
+    run = _Run(summary, rounds, config, versions, deployed, examples, own)
     if finished:
         return _facts(run, verdict.verdict(run.summary), _PARTS)
     done, total = len(rounds), config.federation.rounds
@@ -99,7 +106,7 @@ def read_facts(path: Path | str, *, state: str = "finished") -> Facts:
 
 def facts_of_result(result: Result) -> Facts:
     """Return the facts of a result."""
-    run = _Run(result.summary, result.rounds, result.config)
+    run = _Run(result.summary, result.rounds, result.config, verdict=result.verdict)
     return _facts(run, verdict.verdict(run.summary), _PARTS)
 
 
@@ -145,6 +152,8 @@ def _notes(run: _Run) -> Section | None:
             total.update(record.get("dropped_by_kind", {}))
         rest = "".join(f", {count:,} {name}" for name, count in total.items() if count)
         said.append(f"Uploads used: {sum(of['clients'] for of in run.rounds):,}{rest}.")
+    if run.verdict is not None:
+        said.append(f"The model's verdict, by its releases alone: {run.verdict}")
     return Section("", said) if said else None
 
 

@@ -174,6 +174,8 @@ class RunProgress(_View):
         said = verdict.about_scores(summary) if whole else [verdict.target_in_words(summary) or ""]
         if any(said):
             self._say(" ".join(said))
+        if result.verdict is not None:
+            self._say(f"The model's verdict, by its releases alone: {result.verdict.headline}")
         # The most important lines come last: the gain, the guarantee, what was spent.
         headline, *rest = verdict.verdict(summary)
         took = f"{summary['rounds_run']} rounds in {summary['seconds_total']:.1f} s."

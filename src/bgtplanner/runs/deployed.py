@@ -22,6 +22,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+import bgtplanner
 from bgtplanner.data.catalogue import ItemsFormat, read_items
 from bgtplanner.data.scales import as_scale
 from bgtplanner.errors import BGTPlannerError, ConfigError, DataError, MessageError, RunFolderError
@@ -33,12 +34,15 @@ from bgtplanner.flower.messages import SentCatalogue
 from bgtplanner.flower.server import Deployment, Group, Pace
 from bgtplanner.models.learner import settings_of
 from bgtplanner.privacy.accountants import both_readings
+from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.compatibility import Choice, check
+from bgtplanner.published.model import Model
 from bgtplanner.runs.assembly import accountant_of, coordinator_of, federation_of, promise_of
 from bgtplanner.runs.config import Config, load_config
-from bgtplanner.runs.folder import RunFolder
+from bgtplanner.runs.folder import MODEL, RunFolder
 from bgtplanner.runs.loop import Observer, Run
 from bgtplanner.runs.summary import facts_of, summarise
+from bgtplanner.runs.train import guarantee_of
 from bgtplanner.text import visible
 
 server_app = ServerApp()
@@ -112,8 +116,23 @@ def carry_out(
             spending = run.spending(None, machines.known)
             summary = summarise(config, facts, run.records, seconds, spending)
             summary["clients_with_last_model"] = kept
+            with contextlib.suppress(ConfigError):  # some learners publish none
+                _model_of(run, deployment, summary).save(folder.path / MODEL)
             folder.write("summary.json", summary)
             return summary
+
+
+def _model_of(run: Run, deployment: Deployment, summary: Mapping[str, Any]) -> Model:
+    """Return the model of a run that is over, with the federation's guarantee."""
+    config, rule = run.config, accountant_of(run.config)
+    promise = guarantee_of(
+        Budget(config.privacy.epsilon, config.privacy.delta), rule, config.privacy.relation,
+        people=summary["clients"], trust=config.privacy.trust,
+        tolerance=config.federation.tolerance,
+    )  # fmt: skip
+    promise |= {"epsilon_spent": summary["epsilon_spent_max"]}
+    trained = {"model": config.model.name, "rounds": deployment.next_round}
+    return deployment.model(promise, {"bgtplanner": bgtplanner.__version__, **trained})
 
 
 class _Progress(Observer):
