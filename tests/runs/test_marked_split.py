@@ -71,8 +71,8 @@ def test_a_single_rating_obeys_its_mark() -> None:
     ("marks", "told"),
     [
         (lambda _: "maybe", r"line 2.*expected 1 or 0, true or false, test or train"),
-        (lambda _: 1, "all ratings are marked test, and none train"),
-        (lambda _: 0, "all ratings are marked train, and none test"),
+        (lambda _: 1, r"0 for training, 48 for the test.*marks in data.test_column"),
+        (lambda _: 0, r"48 for training, 0 for the test.*marks in data.test_column"),
     ],
 )
 def test_marks_that_are_none_are_refused(tmp_path: Path, marks: Any, told: str) -> None:

@@ -204,8 +204,7 @@ class Ratings:
         A column of another name is found as in a table that is read from a file: by its usual
         names, else by its place. ``value=None`` is for clicks without values; without times,
         ``time=None``. With `decimal_comma`, numbers in columns of text are written as ``3,5``.
-        The column `test`, if given, marks test ratings. Further options are those of
-        :meth:`from_table`.
+        `test` marks test ratings. Further options are those of :meth:`from_table`.
 
         Raises:
             ConfigError: If a column is not there, or has to be named; names all that are missing.

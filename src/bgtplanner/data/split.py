@@ -163,7 +163,10 @@ def split_ratings(
     # Who has a single rating trains on it: as a test it would be of someone never heard of.
     alone = np.bincount(ratings.user, minlength=ratings.n_users)[ratings.user] == 1
     if within == "marked":
-        drawn, alone = ~_marks(ratings), np.zeros(len(ratings), dtype=bool)
+        if ratings.test is None:
+            problem = "no column marks its test ratings; name one with data.test_column"
+            raise DataError(f"{ratings.name}: {problem}")
+        drawn, alone = ~ratings.test, np.zeros(len(ratings), dtype=bool)
     train, test = ratings.take(drawn | alone), ratings.take(~(drawn | alone))
 
     # Single ratings draw last, so that the others' order is the same without them.
@@ -185,18 +188,6 @@ def split_ratings(
     late = np.minimum(1 + np.floor(step), rounds - 1)
     first = np.where(rank >= initial[group], late, 0).astype(np.int32)
     return Split(train=train, test=test, arrival=first, in_order=arrival == "time")
-
-
-def _marks(ratings: Ratings) -> NDArray[np.bool_]:
-    """Return which ratings are marked as test ratings: some, and not all."""
-    if ratings.test is None:
-        problem = "no column marks its test ratings; name one with data.test_column"
-        raise DataError(f"{ratings.name}: {problem}")
-    if len(set(ratings.test.tolist())) < 2:
-        one, other = ("test", "train") if ratings.test[0] else ("train", "test")
-        problem = f"all ratings are marked {one}, and none {other}; mark some of both"
-        raise DataError(f"{ratings.name}: {problem}")
-    return ratings.test
 
 
 def _times(ratings: Ratings, asked: str) -> NDArray[np.float64]:

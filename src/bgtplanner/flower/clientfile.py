@@ -132,8 +132,7 @@ class ClientPolicy(_File):
         read = both_readings(self.epsilon, self.neighbours, other)
         return {
             "private": True, "epsilon": self.epsilon, "delta": self.delta, "trust": self.trust,
-            "unit": "client", "neighbours": self.neighbours, "epsilon_other_reading": other,
-            "mechanism": rule.mechanism, "accounting": rule.name, "not_accounted": [],
+            "neighbours": self.neighbours, "epsilon_other_reading": other, "accounting": rule.name,
             "sentences": [f"All runs together, by this client's policy: {read}."],
         }  # fmt: skip
 

@@ -35,13 +35,12 @@ from bgtplanner.federation.simulation import restored_state, state_arrays
 from bgtplanner.flower import messages
 from bgtplanner.flower.machines import Machines
 from bgtplanner.flower.messages import Request, Sent, SentCatalogue, SentModel, SumStep, read_word
-from bgtplanner.models.learner import model_of, settings_of
+from bgtplanner.models.learner import settings_of
 from bgtplanner.models.metrics import Metrics
 from bgtplanner.planning.plan import Plan, noise_of
 from bgtplanner.privacy.accountants import Accountant
 from bgtplanner.privacy.mechanisms import Limits, Neighbours
 from bgtplanner.privacy.shares import Shares, Tolerance
-from bgtplanner.published.model import Model
 
 _Answer = TypeVar("_Answer", bound=Sent)
 
@@ -107,7 +106,6 @@ class Deployment:
         learner, key = federation.model, jax.random.split(jax.random.key(seed))[0]
         features = jnp.asarray(catalogue.features)
         shared = first_parameters(learner, key, 1, features)[0]
-        self._first = shared
         self.state = State(shared, (), learner.server_initial(shared, federation.server))
         self._coordinates = coordinates_of(federation.model, shared)
         self._fewest = max(pace.least_clients, 0 if group is None else group.fewest)
@@ -291,20 +289,6 @@ class Deployment:
         sent = self._sent()
         answers = self._ask({int(place): sent for place in places}, messages.KEEP)
         return sum(read_word(answer) == "kept" for answer in answers.values())
-
-    def model(self, guarantee: Mapping[str, Any], training: Mapping[str, Any]) -> Model:
-        """Return the model as a file: what was released, and the catalogue that was sent.
-
-        Raises:
-            ConfigError: If the learner publishes none.
-        """
-        pairs = zip(self._first, self.state.shared, strict=True)
-        return model_of(
-            self.federation.model, self.state.shared, self.state.memory,
-            self.catalogue.without_ratings(),
-            learned=any(not np.array_equal(old, new) for old, new in pairs),
-            guarantee=guarantee, training=training,
-        )  # fmt: skip
 
     def rest(self) -> RoundResult:
         """Record a round in which nothing is asked of any client."""

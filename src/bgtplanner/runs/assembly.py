@@ -158,8 +158,8 @@ def split_of(config: Config, ratings: Ratings) -> Split:
     if not len(split.test) or not len(split.train):
         raise DataError(
             f"{ratings.name}: too few ratings to hold out a test set "
-            f"({len(split.train)} for training, {len(split.test)} for the test); give more, or "
-            "another data.train_share"
+            f"({len(split.train)} for training, {len(split.test)} for the test); give more, "
+            "another data.train_share, or other marks in data.test_column"
         )
     return split
 

@@ -32,7 +32,7 @@ from bgtplanner.flower.check import Finding, finding
 from bgtplanner.flower.machines import Machines
 from bgtplanner.flower.messages import SentCatalogue
 from bgtplanner.flower.server import Deployment, Group, Pace
-from bgtplanner.models.learner import settings_of
+from bgtplanner.models.learner import model_of, settings_of
 from bgtplanner.privacy.accountants import both_readings
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.compatibility import Choice, check
@@ -117,22 +117,27 @@ def carry_out(
             summary = summarise(config, facts, run.records, seconds, spending)
             summary["clients_with_last_model"] = kept
             with contextlib.suppress(ConfigError):  # some learners publish none
-                _model_of(run, deployment, summary).save(folder.path / MODEL)
+                _published(run, deployment, summary).save(folder.path / MODEL)
             folder.write("summary.json", summary)
             return summary
 
 
-def _model_of(run: Run, deployment: Deployment, summary: Mapping[str, Any]) -> Model:
+def _published(run: Run, deployment: Deployment, summary: Mapping[str, Any]) -> Model:
     """Return the model of a run that is over, with the federation's guarantee."""
-    config, rule = run.config, accountant_of(run.config)
+    config, rule, state = run.config, accountant_of(run.config), deployment.state
     promise = guarantee_of(
         Budget(config.privacy.epsilon, config.privacy.delta), rule, config.privacy.relation,
         people=summary["clients"], trust=config.privacy.trust,
         tolerance=config.federation.tolerance,
     )  # fmt: skip
-    promise |= {"epsilon_spent": summary["epsilon_spent_max"]}
     trained = {"model": config.model.name, "rounds": deployment.next_round}
-    return deployment.model(promise, {"bgtplanner": bgtplanner.__version__, **trained})
+    return model_of(
+        deployment.federation.model, state.shared, state.memory,
+        deployment.catalogue.without_ratings(),
+        learned=any(record["clients"] for record in run.records),
+        guarantee=promise | {"epsilon_spent": summary["epsilon_spent_max"]},
+        training={"bgtplanner": bgtplanner.__version__, **trained},
+    )  # fmt: skip
 
 
 class _Progress(Observer):

@@ -44,7 +44,6 @@ from bgtplanner.runs.result import not_private
 from bgtplanner.runs.settings import TRAINING
 
 Public = Literal["catalogue", "scale"]
-Trust = Literal["central", "secagg", "local"]
 Progress = Callable[[int, int, float], None]
 
 _FIXED: dict[str, Any] = {
@@ -69,11 +68,10 @@ _ABOUT = {
 _TRUSTED = {
     "central": "Whoever ran the training held the ratings, and was trusted with them.",
     "local": "Ratings stayed with their clients, whose uploads are noised: no one was trusted.",
-    "secagg": "Ratings stayed with their clients, and the server saw sums only. This holds if, of "
-    "a round's clients, at most {dropouts:g} drop out and {colluders:g} collude with the server "
-    "(below 1: a share of them).",
+    "secagg": "Ratings stayed with their clients, and the server saw sums only. This holds while "
+    "at most {colluders:g} of a sum's clients collude with the server; if more than {dropouts:g} "
+    "drop out, it is not opened (below 1: a share of them).",
 }
-"""Who held the ratings, and who was trusted, by the kind of trust."""
 
 
 def train(
@@ -144,10 +142,7 @@ def train(
     if items is not None:
         data = data.with_catalogue(items if isinstance(items, Catalogue) else read_items(items))
     if data.test is not None or config.data.split == "marked":
-        raise ConfigError(
-            "the ratings mark a test set, and a training holds nothing out: leave out "
-            "data.test_column and data.split, or use `run`"
-        )
+        raise ConfigError("data.test_column, data.split: a training holds nothing out; use `run`")
     assumed = _assumed(data, assume_public)
     target = None if out is None else as_path("out", out)
     state = None if target is None else target.with_name(f"{target.name}.state")
@@ -316,14 +311,13 @@ def guarantee_of(
     people: int,
     assumed: Sequence[str] = (),
     counted: bool = False,
-    trust: Trust = "central",
+    trust: str = "central",
     tolerance: Tolerance | None = None,
 ) -> dict[str, Any]:
     """Return what the file of a training promises, in numbers and in sentences.
 
     `assumed` was read off the ratings and taken to be public. Other trainings on them are
-    `counted` if there is a ledger. In a federation, nobody is trusted with the ratings, and sums
-    have a `tolerance`.
+    `counted` if there is a ledger. Sums of a federation have a `tolerance`.
     """
     epsilon, delta = budget.epsilon, budget.delta
     sentences = [
