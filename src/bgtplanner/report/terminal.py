@@ -175,7 +175,7 @@ class RunProgress(_View):
         if any(said):
             self._say(" ".join(said))
         if result.verdict is not None:
-            self._say(f"The model's verdict, by its releases alone: {result.verdict.headline}")
+            self._say(f"By releases alone: {result.verdict.headline}")
         # The most important lines come last: the gain, the guarantee, what was spent.
         headline, *rest = verdict.verdict(summary)
         took = f"{summary['rounds_run']} rounds in {summary['seconds_total']:.1f} s."
