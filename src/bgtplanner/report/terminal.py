@@ -169,7 +169,6 @@ class RunProgress(_View):
         if self.verbosity < 0:
             return
         summary, whole = result.summary, self.verbosity > 0
-        self._say()
         print_table(self.console, verdict.scores(summary, judged=not whole), 1 if whole else 2)
         said = verdict.about_scores(summary) if whole else [verdict.target_in_words(summary) or ""]
         if any(said):
