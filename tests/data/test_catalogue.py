@@ -47,14 +47,6 @@ def test_columns_become_features() -> None:
     assert repr(made) == f"Catalogue(4 items, {len(made.names)} features, titles)"
 
 
-def test_words_are_features_if_asked_for() -> None:
-    texts = ["the space war", "space and time", "a war of words", "nothing else"]
-    wanted = ItemsFormat(words=("plot",))
-    made = Catalogue.from_frame({"id": list("abcd"), "plot": texts}, wanted)
-    assert made.features.sum(0).tolist() == [2.0] * len(made.names)
-    assert made.names == ("plot: space", "plot: war"), "words that two items have, and not most"
-
-
 def test_lists_and_embeddings() -> None:
     made = Catalogue.from_frame(
         pa.table(
@@ -163,9 +155,8 @@ def test_frames_that_cannot_be(frame: Any, said: str) -> None:
 
 
 def test_columns_that_are_not_there() -> None:
-    for wanted in (ItemsFormat(item="x"), ItemsFormat(words=("x",))):
-        with pytest.raises(ConfigError, match="'x': expected one of movieId, title"):
-            Catalogue.from_frame(FRAME, wanted)
+    with pytest.raises(ConfigError, match="'x': expected one of movieId, title"):
+        Catalogue.from_frame(FRAME, ItemsFormat(item="x"))
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ DATASETS: Registry[Dataset] = Registry(
 
 _OWN = Dataset(
     name="csv:PATH", description="a table of your own: user, item, rating, maybe time and client",
-    table=TableFormat(unnamed_times=True, bounds=(0, np.inf)), scale=None,
+    table=TableFormat(bounds=(0, np.inf)), scale=None,
 )  # fmt: skip
 
 
@@ -267,8 +267,8 @@ def _with_items(
         source = items
     if items_format is not None and not isinstance(source, Path):
         raise ConfigError(
-            "data.items_column and data.items_words (items_format) are about a table of items; "
-            "give one with --items, or leave them out"
+            "data.items_column (items_format) is about a table of items; give one with --items, "
+            "or leave it out"
         )
     if source is None:
         return replace(ratings, catalogue=None)

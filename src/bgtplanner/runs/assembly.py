@@ -99,14 +99,12 @@ class Prepared:
 def ratings_of(config: Config) -> Ratings:
     """Load the ratings that a config names, with their catalogue."""
     data, seed = config.data, config.run.seed
-    words = tuple(name.strip() for name in (data.items_words or "").split(",") if name.strip())
-    columns = ItemsFormat(item=data.items_column, words=words)
     same = "data_dir duplicates delimiter header scale feedback count_cap items unknown_items"
     how: dict[str, Any] = {name: getattr(data, name) for name in same.split()}
     for name in ("user", "item", "rating", "weight", "time", "client", "test"):
         how[name] = getattr(data, f"{name}_column")
     how["decimal_comma"] = data.decimal_comma or None
-    how["items_format"] = None if columns == ItemsFormat() else columns
+    how["items_format"] = ItemsFormat(item=data.items_column) if data.items_column else None
     if data.dataset == "synthetic":
         how["shape"] = config.synthetic.model_dump()
     ratings = load_ratings(data.dataset, seed=seed, **how)

@@ -124,7 +124,6 @@ class DataSection(Section):
         data_dir: Folder with real data sets; then ``$BGTPLANNER_DATA``, then the cache.
         items: The public catalogue: a table of all items; ``auto``: the data set's; or ``none``.
         items_column: Column of the items' labels in that table; detected by default.
-        items_words: Columns of text in it whose words are features, separated by commas.
         unknown_items: Whether ratings of items that it lacks are an ``error``, or left out.
         train_share: Share of the ratings to train on; the rest is the test set.
         split: Which ratings are the test set; ``auto``: random ones, as is usual for the data set.
@@ -154,7 +153,6 @@ class DataSection(Section):
     data_dir: str | None = None
     items: str = Field(default="auto", min_length=1)
     items_column: str | None = None
-    items_words: str | None = None
     unknown_items: Literal["error", "leave-out"] = "error"
     train_share: float = Field(default=0.8, gt=0, lt=1)
     split: Literal["auto", "user", "all", "last", "time", "leave-last", "marked"] = "auto"
