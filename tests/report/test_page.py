@@ -169,11 +169,6 @@ class TestPictures:
         assert last == pytest.approx([1 - share for share in rounds[-1]["left"]])
         paid = sum(record["charge"] > 0 for record in rounds)
         assert f"{last[1]:.1%} of ε 10. {paid} of 12 rounds were paid" in made["spent"][0].alt
-        forecasts = [of["why"]["forecast"][0] for of in rounds if of["why"].get("forecast")]
-        came, expected = 1 - rounds[-1]["rmse"] / alone, forecasts[-1]
-        said = words_of(facts_of(folder))
-        assert f"an error {expected:.1%} below that of a client alone; {came:.1%} came" in said
-        assert f"points {'less' if came < expected else 'more'}." in said
         without = make_run(tmp_path / "none", SHORT | {"privacy.mechanism": "none"})
         assert set(drawn(without)) == {"rmse"}
 

@@ -256,8 +256,8 @@ def garbage_after_a_drop_out(real: Any, self: Any, state: Any, message: bytes, v
 @pytest.mark.parametrize(
     ("broken", "fault"),
     [
-        ((member.Client, "_mask", no_pairwise_masks), BARE),
-        ((member.Client, "_mask", garbage_after_a_drop_out), LARGER),
+        ((member.Client, "_do_upload", no_pairwise_masks), BARE),
+        ((member.Client, "_do_upload", garbage_after_a_drop_out), LARGER),
         *(
             pytest.param(*fault, marks=pytest.mark.full)
             for fault in (

@@ -242,7 +242,7 @@ def _who(run: _Run) -> Section | None:
 
 
 def _spending(run: _Run) -> Section | None:
-    """Show how much of the budget was spent by which round, and what was expected of it."""
+    """Show how much of the budget was spent by which round."""
     if not run.private:
         return None
     summary, drawn, total = run.summary, [], run.config.federation.rounds
@@ -251,26 +251,7 @@ def _spending(run: _Run) -> Section | None:
     left = [record.get("left") or [] for record in run.rounds]
     if {len(share) for share in left} == {len(promise)}:
         drawn.append(pictures.spent(total, 1 - np.array(left), promise))
-    said = [
-        "The policy looks at what was released so far and decides what the round may cost; the "
-        "ledger refuses whatever does not fit."
-    ]
-    return Section("How the budget was spent, and why", [*said, *_forecast(run)], drawn)
-
-
-def _forecast(run: _Run) -> list[str]:
-    """Return by how much the planner's last forecast was off, if it made any."""
-    alone, error = run.summary.get(f"{ERROR}_client_alone"), run.rounds[-1].get(ERROR)
-    found = [(record.get("why") or {}).get("forecast") for record in run.rounds]
-    made = [(step, of[0]) for step, of in enumerate(found, start=1) if of and abs(of[0]) < 1e15]
-    if not made or not alone or error is None:
-        return []
-    step, expected, came = made[-1][0], round(100 * made[-1][1], 1), 100 - 100 * error / alone
-    off = f"{abs(round(came, 1) - expected):.1f} points {'less' if came < expected else 'more'}"
-    return [
-        f"In round {step}, the planner expected to end with an error {expected:.1f}% below that "
-        f"of a client alone; {came:.1f}% came, which is {off}."
-    ]
+    return Section("How the budget was spent", pictures=drawn)
 
 
 def _origin(run: _Run) -> Section:

@@ -33,7 +33,6 @@ from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.compatibility import UNITS
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.runs.config import Config, effective
-from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
 
 class Given(NamedTuple):
@@ -99,7 +98,7 @@ class Prepared:
 def ratings_of(config: Config) -> Ratings:
     """Load the ratings that a config names, with their catalogue."""
     data, seed = config.data, config.run.seed
-    same = "data_dir duplicates delimiter header scale feedback count_cap items unknown_items"
+    same = "data_dir delimiter header scale feedback count_cap items unknown_items"
     how: dict[str, Any] = {name: getattr(data, name) for name in same.split()}
     for name in ("user", "item", "rating", "weight", "time", "client", "test"):
         how[name] = getattr(data, f"{name}_column")
@@ -118,7 +117,7 @@ def ratings_from(frame: Any, settings: Mapping[str, Any]) -> Ratings:
     """
     columns = {f"data.{role}_column": role for role in ("user", "item", "time", "client", "test")}
     columns |= {"data.rating_column": "value", "data.weight_column": "value"}
-    same = ("scale", "feedback", "count_cap", "duplicates", "decimal_comma")
+    same = ("scale", "feedback", "count_cap", "decimal_comma")
     columns |= {f"data.{key}": key for key in same}
     given = {name: settings[key] for key, name in columns.items() if key in settings}
     if "data.weight_column" in settings:
@@ -293,22 +292,10 @@ def budgets_of(config: Config, n_clients: int) -> Budgets:
     given, delta = config.privacy.budgets, config.privacy.delta
     if given is None:
         return Budgets.same(Budget(config.privacy.epsilon, delta), n_clients)
-    if ":" in given and not Path(given).exists():
-        try:
-            return Budgets.shares(given, n_clients, delta=delta, seed=config.run.seed)
-        except ConfigError as error:
-            raise ConfigError(f"--{error}") from error
     try:
-        lines = read_bytes(Path(given), MOST_BYTES_OF_SETTINGS).decode().splitlines()
-        values = np.loadtxt(lines, dtype=np.float64, ndmin=1)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"--budgets {given}: expected EPSILON:SHARE,... or a file with one epsilon per line "
-            f"({error})"
-        ) from error
-    same = values.shape == (n_clients,)
-    ConfigError.unless(same, "--budgets", given, f"{n_clients} numbers, one per client")
-    return Budgets.per_client(values, delta)
+        return Budgets.shares(given, n_clients, delta=delta, seed=config.run.seed)
+    except ConfigError as error:
+        raise ConfigError(f"--{error}") from error
 
 
 def ledger_of(config: Config, clients: int, path: Path | None = None) -> Ledger:

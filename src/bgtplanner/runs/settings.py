@@ -9,13 +9,12 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass
 from importlib import resources
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import no_info_plain_validator_function
 
-from bgtplanner.data.ratings import Duplicates
 from bgtplanner.data.scales import COUNT_CAP, Feedback
 from bgtplanner.data.split import Arrival
 from bgtplanner.errors import ConfigError
@@ -130,7 +129,6 @@ class DataSection(Section):
         leave_last: The number of ratings that ``leave-last`` holds out; each user keeps one.
         initial_share: Share of the training ratings that are there from the start.
         arrival: Whether the others arrive in ``random`` order, or by ``time``.
-        duplicates: Which rating is kept where a user rated an item twice.
         clients: Distribute the users over this many clients. By default each user is one client.
         delimiter: Delimiter of your table; detected by default, like header and columns.
         header: Whether the first row holds names.
@@ -159,7 +157,6 @@ class DataSection(Section):
     leave_last: int = Field(default=1, ge=1)
     initial_share: float = Field(default=0.5, gt=0, le=1)
     arrival: Arrival = "random"
-    duplicates: Duplicates = "last"
     clients: int | None = Field(default=None, ge=1)
     delimiter: str | None = None
     header: bool | None = None
@@ -196,14 +193,6 @@ class SyntheticSection(Section):
     dim: int = Field(default=4, ge=0, le=1024)
     noise: float = Field(default=0.87, ge=0)
     choosy: float = Field(default=0.0, ge=0, le=10)
-
-    @model_validator(mode="after")
-    def _indexable(self) -> Self:
-        ratings = self.clients * self.ratings_per_client
-        ConfigError.unless(
-            ratings < 2**31, "clients * ratings_per_client", ratings, "fewer than 2**31 ratings"
-        )
-        return self
 
 
 class ModelSection(Section):
@@ -308,7 +297,7 @@ class PrivacySection(Section):
         accounting: The accountant by name; ``auto``: the mechanism's. ``authors`` proves nothing.
         epsilon: The total epsilon of each client.
         delta: The delta of each client: the probability that epsilon does not hold.
-        budgets: For unequal budgets: ``EPSILON:SHARE,...``, or a file with one epsilon per client.
+        budgets: For unequal budgets: ``EPSILON:SHARE,...``, such as ``1:0.5,10:0.5``.
         clip: Bound on the norm of an upload, C.
     """
 
