@@ -119,11 +119,6 @@ def contract_of(kind: Any) -> PolicyContract:
     return Contract()
 
 
-@pytest.mark.parametrize("kind", [Uniform, Random])
-def test_good_policies_keep_it(kind: Any, tmp_path: Path) -> None:
-    assert broken(contract_of(kind), tmp_path) == set()
-
-
 @pytest.mark.parametrize(
     ("kind", "check"),
     [

@@ -65,6 +65,7 @@ class TestRun:
         text = told(first=2)
         assert "\x1b" not in text
         assert "mine: 2 clients, 10 items, 16 ratings to train on, 4 held out" in text
+        assert ("gaussian" in text, "no privacy" in text) == (True, False)
         assert "continuing after round 2" in text
         assert re.findall(r"^round (\d+)/30 ", text, re.M) == ["8", "15", "23", "30"]
         assert len(text.splitlines()) <= 22, "with the lines of the command, less than 24"
