@@ -28,6 +28,7 @@ from bgtplanner.runs.settings import FLAGS, PRESETS, Sections, packaged
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
 GONE = {
+    "federation.stragglers": "who answers too late does not answer; set federation.dropout",
     "run.devices": "several devices are not used any more; leave it out",
     "model.expansions": "graphs are not expanded any more: nothing was gained; leave it out",
     "model.max_neighbours": "graphs are not expanded any more; leave it out",
