@@ -87,12 +87,10 @@ class Simulation(Engine):
 
     def _run(self, function: Callable[..., Any], *arrays: Any, **fixed: Any) -> Any:
         """Run a function of the federation on the device of this simulation."""
-        size = "large"
-        if self._small:
-            light = function in _LIGHT or fixed.get("method") in _LIGHT
-            size = "light" if light else "small"
         with jax.default_device(self._device):
-            found = compiled(function, self.federation, self._device, size, **fixed)
+            found = compiled(
+                function, self.federation, self._device, quickly=self._small, **fixed
+            )  # fmt: skip
             return found(*arrays)
 
     @cached_property
@@ -289,7 +287,3 @@ def _scores(
 def _of_model(federation: Federation, *arrays: Any, method: str) -> Any:
     """Return what a method of the model computes."""
     return getattr(federation.model, method)(*arrays)
-
-
-_LIGHT = {_first, Federation.stepped, "asking", "personalise", "predict"}
-"""What computes little beside a round."""
