@@ -19,7 +19,8 @@ from bgtplanner.planning.policy import LedgerPolicy
 from bgtplanner.planning.schedules import Random, Uniform
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.testing import LearnerContract, PolicyContract
+from bgtplanner.testing import PolicyContract
+from learner_contract import LearnerContract
 
 
 class NoiseOfTheRichest(Plan):
