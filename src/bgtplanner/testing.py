@@ -145,7 +145,8 @@ class PolicyContract:
             policy = self.make(ledger)
             self.play(policy, limit=2)
             state, before = _through_json(policy), ledger.spent()
-        for bad in (state, {}, None, "state"):
+        unusable: tuple[Any, ...] = (state, {}, None, "state")
+        for bad in unusable:
             _refuses(type(policy).from_state, bad, error=BGTPlannerError)
         with Ledger.open(path) as ledger:
             self.play(type(policy).from_state(state, ledger=ledger), limit=1)
