@@ -160,7 +160,7 @@ def test_a_budget_may_be_lowered_but_never_raised(path: Path) -> None:
     with Ledger.create(path, budgets_of(2.0, 2.0), BASIC) as ledger:
         ledger.reserve(1.0, run="a", round=0)
     with Ledger.open(path, budgets=budgets_of(1.5, 0.5)) as lowered:
-        assert lowered.budgets.classes == budgets_of(1.5, 0.5).classes
+        assert lowered.budgets == budgets_of(1.5, 0.5)
         assert lowered.left().tolist() == [0.5, 0.0]
         reservation = lowered.reserve(0.25, run="a", round=1)
         assert reservation.granted.tolist() == [True, False]

@@ -67,6 +67,13 @@ class Budgets:
     def __len__(self) -> int:
         return len(self.class_of_client)
 
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Budgets)
+            and self.classes == other.classes
+            and np.array_equal(self.class_of_client, other.class_of_client)
+        )
+
     @classmethod
     def same(cls, budget: Budget, clients: int) -> Self:
         """Return the same budget for every client."""
