@@ -116,10 +116,10 @@ def test_paths_are_taken_from_the_folder_of_the_file(tmp_path: Path) -> None:
     ("text", "said"),
     [
         (None, "no such file; 'bgtplanner deploy init FOLDER' writes an example"),
-        ("", "ratings: Field required"),
+        ("", "ratings: expected a value; it has no default"),
         ("ratings = ", "cannot be read as TOML"),
         ('ratings = "a"\nstate = 3', "state = 3: expected"),
-        ('ratings = "a"\nother = 3', "other = 3: Extra inputs are not permitted"),
+        ('ratings = "a"\nother = 3', "other: there is no such key"),
     ],
 )
 def test_a_file_that_cannot_be_used_says_what_was_expected(

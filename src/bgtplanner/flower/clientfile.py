@@ -227,8 +227,13 @@ def _load(path: Path, kind: type[_Kind]) -> _Kind:
     except ValidationError as error:
         problem = error.errors()[0]
         key, said = ".".join(map(str, problem["loc"])), str(problem["msg"])
-        if problem["type"] == "value_error":  # from a check of ours, which names the key itself
-            raise ConfigError(f"{path}: {said.removeprefix('Value error, ')}") from error
-        given = "" if problem["type"] == "missing" else f" = {quoted(problem['input'])}"
-        expected = said.replace("Input should be", "expected")
-        raise ConfigError(f"{path}: {key}{given}: {expected}") from error
+        plain = {"missing": "expected a value; it has no default",
+                 "extra_forbidden": "there is no such key; delete it"}  # fmt: skip
+        if problem["type"] in plain:
+            said = f"{key}: {plain[problem['type']]}"
+        elif problem["type"] == "value_error":  # from a check of ours: it names the key itself
+            said = said.removeprefix("Value error, ")
+        else:
+            expected = said.removeprefix("Input should be ")
+            said = f"{key} = {quoted(problem['input'])}: expected {expected}"
+        raise ConfigError(f"{path}: {said}") from error
