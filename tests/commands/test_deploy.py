@@ -220,6 +220,7 @@ def test_check_looks_at_identity_and_roster(deployment: Path) -> None:
     client = Client(load_client(home / "client.toml"))
     (home / "state" / "identity").chmod(0o640)
     assert "chmod 600" in failures(client)["roster"]
+    (home / "state" / "identity").chmod(0o600)
     (home / "roster.txt").chmod(0o664)
     assert "others may change it" in failures(client)["file modes"]
     Roster(roster.names[1:], roster.keys[1:]).write(home / "roster.txt")
