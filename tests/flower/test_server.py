@@ -374,7 +374,6 @@ def test_names_of_clients_are_not_on_the_servers_disk(
         ({"planning.policy": "bgt", "planning.reward": "test"}, "planning.reward = 'test'"),
         ({"planning.target": 0.2}, "planning.target) = 0.2"),
         ({"federation.dropout": 0.1}, "federation.dropout = 0.1"),
-        ({"federation.stragglers": 0.1}, "federation.stragglers = 0.1"),
         ({"deployment.clients": 2, "deployment.least_clients": 3}, "deployment.least_clients"),
     ],
 )

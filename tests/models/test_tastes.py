@@ -21,7 +21,7 @@ from bgtplanner.models import solving
 from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
 from bgtplanner.models.tastes import TasteMemory, Tastes
-from bgtplanner.testing import LearnerContract
+from learner_contract import LearnerContract
 from models.people import N_USERS, some_ratings
 
 Float = NDArray[np.float64]

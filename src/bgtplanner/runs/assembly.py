@@ -336,7 +336,6 @@ def coordinator_of(
         values=planning.context_size,
         participation=federation.participation,
         dropout=federation.dropout,
-        stragglers=federation.stragglers,
         tolerance=federation.tolerance,
         stops=federation.after_budget == "stop",
         seed=config.run.seed,

@@ -234,7 +234,6 @@ def check_deployable(config: Config) -> None:
          "none or released: no charge pays for what clients would say about their ratings"),
         ("planning.target", planning.target is None, "none: the RMSE is unknown"),
         ("federation.dropout", not config.federation.dropout, real),
-        ("federation.stragglers", not config.federation.stragglers, real),
         ("deployment.least_clients", least <= deployment.clients,
          f"at most clients = {deployment.clients}"),
     )  # fmt: skip

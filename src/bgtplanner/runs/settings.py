@@ -216,7 +216,6 @@ class FederationSection(Section):
         rounds: The most rounds of training, T.
         participation: Share of the clients that are invited to a round, drawn anew each time.
         dropout: Share of the clients that pay and then fail to answer.
-        stragglers: Share of the clients that pay and answer too late; mostly the same ones.
         most_dropouts: The most clients that may fail to answer, as a share, or a number from 1 on.
         most_colluders: The most clients that may tell what they added to the sum, likewise.
         after_budget: When the budget is spent: ``stop``, or ``rest``: clients still learn alone.
@@ -225,7 +224,6 @@ class FederationSection(Section):
     rounds: int = Field(default=100, ge=1, le=1_000_000)
     participation: float = Field(default=1.0, gt=0, le=1)
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    stragglers: float = Field(default=0.0, ge=0, lt=1)
     most_dropouts: _Tolerated | Literal["auto"] = "auto"
     most_colluders: _Tolerated = 1.0
     after_budget: Literal["rest", "stop"] = "rest"
@@ -233,7 +231,7 @@ class FederationSection(Section):
     @property
     def tolerance(self) -> Tolerance:
         """How many clients may drop out of a round or collude, for its promise to hold."""
-        usual = min(_ALWAYS_TOLERATED + self.dropout + self.stragglers, 1 - 2**-10)
+        usual = min(_ALWAYS_TOLERATED + self.dropout, 1 - 2**-10)
         most = usual if self.most_dropouts == "auto" else self.most_dropouts
         return Tolerance(most, self.most_colluders)
 
