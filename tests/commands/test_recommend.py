@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pyarrow import parquet
 from typer.testing import CliRunner
 
 from bgtplanner import load_model, simulate
@@ -164,11 +165,14 @@ def test_titles_and_reasons_for_everybody_in_every_format(genres: Path, tmp_path
         assert f"{row.predicted:.2f}" in line
         assert line.endswith(row.reason or "")
     assert len(whole) == 12
-    for name in ("a.csv", "a.json"):
+    for name in ("a.csv", "a.json", "a.parquet"):
         error, out = call("recommend", genres, "--all", "--top", 4, "--out", tmp_path / name)
         assert error is None
         assert f"Lists of 12 users: {tmp_path / name}" in out
     rows = [row for _, rows in whole for row in rows]
+    assert parquet.read_table(tmp_path / "a.parquet").to_pylist() == [
+        row._asdict() for row in rows
+    ]
     with (tmp_path / "a.csv").open(newline="") as file:
         listed = list(csv.DictReader(file))
     assert [row["title"] for row in listed] == [row.title for row in rows]

@@ -110,12 +110,26 @@ def test_gzip_parquet_and_other_letters(tmp_path: Path) -> None:
     assert titles.tolist() == ["Café", "Thé"]
 
 
-def test_a_table_without_a_header_is_refused(tmp_path: Path) -> None:
-    """Its first row would be lost otherwise."""
-    for content in ("1::Up::Drama\n2::Ran::War\n", "7,1990,War\n8,1991,War\n", "up\nran\n"):
-        (tmp_path / "items.dat").write_text(content)
-        with pytest.raises(DataError, match=r"items\.dat, line 1: expected the names of columns"):
-            read_items(tmp_path / "items.dat")
+@pytest.mark.parametrize(
+    ("content", "titles", "names"),
+    [
+        ("1::Up::Drama|War\n2::Ran::War\n3::If::Drama\n", ["Up", "Ran", "If"], "column 3"),
+        ("7,1990,Drama;War\n8,1991,War\n9,1999,Drama\n", None, "column 3"),
+        ("a,Up,War\nb,Ran,Drama\nc,If,Drama\nd,Us,War\n", ["Up", "Ran", "If", "Us"], "column 3"),
+        ("artistID,name,style\n7,Up,Drama;War\n8,Ran,War\n9,If,Drama\n", ["Up", "Ran", "If"],
+         "style"),
+    ],
+)  # fmt: skip
+def test_a_table_without_a_header(
+    tmp_path: Path, content: str, titles: list[str] | None, names: str
+) -> None:
+    (tmp_path / "items.dat").write_text(content)
+    made = read_items(tmp_path / "items.dat")
+    assert (None if made.titles is None else made.titles.tolist()) == titles
+    assert {f"{names}: Drama", f"{names}: War"} <= set(made.names)
+
+
+def test_a_column_of_labels_that_is_named_has_a_header(tmp_path: Path) -> None:
     (tmp_path / "items.csv").write_text("code,kind\n7,War\n8,War\n")
     named = read_items(tmp_path / "items.csv", ItemsFormat(item="code"))
     assert named.labels.tolist() == ["7", "8"]

@@ -290,3 +290,14 @@ class TestRealData:
         assert self.counts(ratings) == [56174, 107557, 261197, 348971, 226310]
         sizes = np.bincount(ratings.client_of_user)
         assert (len(sizes), sizes.min(), sizes.max()) == (605, 9, 10)
+
+
+@pytest.mark.parametrize(
+    ("fourth", "timed"), [((1_000_000_000, 1_100_000_000), True), ((3, 7), False)]
+)
+def test_times_without_a_name_are_found(
+    tmp_path: Path, fourth: tuple[int, int], timed: bool
+) -> None:
+    file = tmp_path / "own.csv"
+    file.write_text("".join(f"{u},{i},{1 + u},{fourth[u]}\n" for u in (0, 1) for i in (0, 1)))
+    assert (load_ratings(str(file)).time is not None) == timed

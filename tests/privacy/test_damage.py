@@ -23,6 +23,7 @@ from bgtplanner.privacy._rows import Head
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
 
+ASSETS = Path(__file__).parents[1] / "assets"
 PAGE = 4096
 BUDGETS = Budgets((Budget(9.0), Budget(7.0)), np.array([0, 1, 0]))
 
@@ -200,6 +201,7 @@ def test_a_cleanly_closed_ledger_can_be_verified_where_nothing_can_be_written() 
     try:
         with Ledger.create(folder / "new.sqlite", BUDGETS, "laplace/basic") as ledger:
             ledger.reserve(0.25, run="a", round=0)
+        shutil.copy(ASSETS / "ledger-schema1.sqlite", folder / "old.sqlite")
         for file in folder.iterdir():
             file.chmod(0o444)
         folder.chmod(0o555)
@@ -207,7 +209,7 @@ def test_a_cleanly_closed_ledger_can_be_verified_where_nothing_can_be_written() 
             [sys.executable, "-c", READER, str(folder)], capture_output=True, text=True
         )
         assert result.stderr == ""
-        assert result.stdout.splitlines() == ["new.sqlite 2 1", "1"]
+        assert result.stdout.splitlines() == ["new.sqlite 2 1", "old.sqlite 10 2", "2"]
     finally:
         folder.chmod(0o755)
         shutil.rmtree(folder)

@@ -74,14 +74,16 @@ def test_it_opens_with_the_same_balances_and_goes_on(old: tuple[Path, Head]) -> 
         assert ledger.verify() == 12
 
 
-def test_to_look_at_it_brings_it_up_to_date_and_books_nothing(old: tuple[Path, Head]) -> None:
+def test_to_look_at_it_does_not_change_it(old: tuple[Path, Head]) -> None:
     path, head = old
-    for _ in range(2):
-        with Ledger.open(path, read_only=True, head=head) as ledger:
-            same(ledger, head)
-            with pytest.raises(StorageError, match="readonly"):
-                ledger.reserve(0.001, run="a", round=0)
-    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
+    with Ledger.open(path, read_only=True, head=head) as ledger:
+        same(ledger, head)
+        with pytest.raises(StorageError, match="readonly"):
+            ledger.reserve(0.001, run="a", round=0)
+    after = {file.name: file.read_bytes() for file in path.parent.iterdir()}
+    after.pop("ledger.sqlite-shm", None)  # the log's index is made by whoever reads the log
+    assert after == before
 
 
 def test_it_is_brought_up_to_date_as_a_whole_or_not_at_all(

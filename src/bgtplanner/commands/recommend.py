@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Lists = Iterator[tuple[Any, list[Recommended]]]
 """People with their lists."""
 
-_SUFFIXES = (".json", ".jsonl", ".csv")
+_SUFFIXES = (".json", ".jsonl", ".csv", ".parquet")
 _WIDEST = 48  # characters of a title in a table
 
 
@@ -63,7 +63,7 @@ def recommend(
         user: Label of a user in the data. Repeatable.
         everybody: Recommend to every user.
         top: How many items to list.
-        out (PATH): Write to a .json, .jsonl or .csv.
+        out (PATH): Write to a .json, .jsonl, .csv or .parquet.
         ratings (PATH): A table of ratings; for a run: where its ratings are now.
         history (PATH): One person's ratings: item, rating.
         items (PATH): A newer table of items, for new ones.
@@ -270,6 +270,13 @@ def _written(path: Path, lists: Lists) -> int:
     number = 0
     try:
         with replacing(path) as file:
+            if path.suffix == ".parquet":
+                import pyarrow as pa
+                from pyarrow import parquet
+
+                rows = [row._asdict() for _, lines in lists for row in lines]
+                parquet.write_table(pa.Table.from_pylist(rows), file)
+                return len({row["user"] for row in rows})
             for number, (user, lines) in enumerate(lists, start=1):
                 text = json.dumps({"user": user, "items": _items(lines)}, allow_nan=False)
                 if path.suffix == ".json":

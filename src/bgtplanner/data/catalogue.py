@@ -40,6 +40,7 @@ _LONGEST_NAME = 80  # of a category
 _FEWEST_ITEMS = 2  # that a category must have, to say anything about one item from another
 _FEW = 8  # categories that no table is too small for
 _YEAR_IN_TITLE = re.compile(r"\((\d{4})\)\s*$")
+_LOOKED_AT = 1000  # rows, in search of a header
 _YEAR_IN_DATE = re.compile(r"(?:^|\D)((?:1[5-9]|20)\d\d)(?:\D|$)")
 
 
@@ -256,19 +257,33 @@ def _catalogue(table: OpenTable, wanted: ItemsFormat, where: str) -> Catalogue:
 
 
 def _header(table: OpenTable, wanted: ItemsFormat) -> tuple[Sequence[str], bool]:
-    """Return the names of the columns, and whether they stand in the first row."""
+    """Return the names of the columns, and whether they stand in the first row.
+
+    Without names the label comes first, and then the title, if that is text.
+    """
     first, names, problem = table.first, wanted.columns, ""
+    named = wanted.item is not None or usual_place(first, (*_IDS, *_TITLES)) is not None
+    if names is None and table.delimiter and not named and _is_a_row(first, table):
+        names = ("item", *["title"] * (len(first) > 1 and not is_number(first[1])))
+        names += tuple(f"column {at + 1}" for at in range(len(names), len(first)))
     if not table.delimiter or names is None:
         problem = "has two columns of the same name" * (len(set(first)) < len(first))
-        named = wanted.item is not None or usual_place(first, (*_IDS, *_TITLES)) is not None
-        if table.delimiter and not named:
-            problem = "expected the names of columns, such as item and title (data.items_column)"
         names = None
     elif len(first) != len(names):
         problem = f"expected {len(names)} columns, found {len(first)}"
     if problem:
         raise DataError(problem, path=table.path, line=table.line)
     return names or first, names is None
+
+
+def _is_a_row(first: Sequence[str], table: OpenTable) -> bool:
+    """Return whether a first row is no header: a name is no number, and not in its own column."""
+    if len(first) == 1 or any(map(is_number, first)):
+        return True
+    rows = itertools.islice(table.rows(), 1, _LOOKED_AT)
+    return any(
+        cell and cell in row[at : at + 1] for _, row in rows for at, cell in enumerate(first)
+    )
 
 
 def _named(columns: Mapping[str, Any], given: str | None, usual: Sequence[str]) -> Any:

@@ -153,7 +153,7 @@ DATASETS: Registry[Dataset] = Registry(
 
 _OWN = Dataset(
     name="csv:PATH", description="a table of your own: user, item, rating, maybe time and client",
-    table=TableFormat(bounds=(0, np.inf)), scale=None,
+    table=TableFormat(unnamed_times=True, bounds=(0, np.inf)), scale=None,
 )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from bgtplanner.errors import DataError
 from bgtplanner.text import LONGEST_LABEL, MOST_LABELS
 
 _IDS = ("user", "item", "client")
+_YEAR_1980, _YEAR_2100 = 315_532_800, 4_102_444_800  # in seconds
 _WHOLE = "^(0|[1-9][0-9]{0,17})$"  # a number that is written as it is read
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _MARKS = {"1": True, "true": True, "test": True, "0": False, "false": False, "train": False}
@@ -46,6 +47,9 @@ class TableFormat:
         test: Column that marks test ratings: 1 or 0, true or false, test or train; never detected.
         bounds: Smallest and largest allowed rating.
         decimal_comma: Whether numbers are written as ``3,5``.
+        unnamed_times: Whether the fourth column of a table without names is taken for the time if
+            all of it could be: seconds or milliseconds since 1970. This looks at the data, so it
+            is for whoever owns all of them, and not for one client.
     """
 
     delimiter: str | None = None
@@ -58,6 +62,7 @@ class TableFormat:
     test: Column = None
     bounds: tuple[float, float] | None = None
     decimal_comma: bool = False
+    unnamed_times: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +148,12 @@ def read_table(source: Any, table_format: TableFormat | None = None) -> Table:
     given: dict[str, Column] = {role: getattr(wanted, role) for role in ROLES}
     header = wanted.header if table.delimiter else True
     place, header = find_columns(table.first, given, header, where=table.path or "frame")
+    guessed = wanted.unnamed_times and not header and wanted.time is None
+    if guessed and len(table.first) > 3 and 3 not in place.values():
+        place["time"] = 3
     cells = dict(zip(place, table.columns(list(place.values()), header=header), strict=True))
+    if guessed and "time" in cells and not _are_times(cells["time"]):
+        del cells["time"]
     if table.path is not None and not len(cells["user"]):
         raise DataError("there are names of columns and no ratings", path=table.path)
     found: dict[str, Any] = dict.fromkeys(ROLES)
@@ -163,6 +173,18 @@ def read_table(source: Any, table_format: TableFormat | None = None) -> Table:
             refuse(outside, f"is out of range: expected a rating {expected}")
     named = [table.first[place["rating"]]] if header and "rating" in place else []
     return Table(**found, counts=usual_place(named, COUNT_NAMES) is not None)
+
+
+def _are_times(column: Any) -> bool:
+    """Return whether all cells can be seconds or milliseconds since 1970, from 1980 to 2100."""
+    import pyarrow as pa
+
+    try:
+        numbers = _numpy(column.dictionary.cast(pa.float64()))
+    except pa.ArrowInvalid:
+        return False
+    low, high = numbers.min(initial=np.inf), numbers.max(initial=-np.inf)
+    return any(_YEAR_1980 * unit <= low <= high < _YEAR_2100 * unit for unit in (1, 1000))
 
 
 def labels_of(column: Any, refuse: _Refuse) -> Labels:

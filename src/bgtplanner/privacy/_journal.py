@@ -45,6 +45,9 @@ CREATE TABLE newest (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT
 CREATE TABLE snapshot (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT NULL,
     hash BLOB NOT NULL, state BLOB NOT NULL, mark BLOB NOT NULL) STRICT;
 """
+_NEWEST_IN_SCHEMA_1 = """
+CREATE TEMP VIEW newest AS SELECT number, hash FROM rows ORDER BY number DESC LIMIT 1
+"""
 _CHUNK = 64  # rows read at a time: a reader blocks a writer no longer than that
 _WAIT_SECONDS = 30.0
 
@@ -92,7 +95,7 @@ class Journal:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             draft.touch(0o600, exist_ok=False)
-            with contextlib.closing(_connect(draft)) as connection, _sqlite_errors(draft):
+            with contextlib.closing(_connect(draft, "rw")) as connection, _sqlite_errors(draft):
                 _write_new(connection, key, [first])
             # Written under another name and then linked: a crash leaves no half-written ledger,
             # and of two processes that create the same one only the first succeeds.
@@ -113,7 +116,7 @@ class Journal:
         path = Path(path)
         if not path.is_file():
             raise LedgerError(f"{path}: no such ledger")
-        connection = _connect(path)
+        connection = _connect_to_read(path) if read_only else _connect(path, "rw")
         try:
             with _sqlite_errors(path):
                 (mark,) = connection.execute("PRAGMA application_id").fetchone()
@@ -127,11 +130,11 @@ class Journal:
                         f"{path}: a ledger of schema {schema}; this version reads up to {SCHEMA}. "
                         "Another version wrote it: update bgtplanner to open it"
                     )
-                if schema != SCHEMA or rebuild:
+                if schema != SCHEMA and read_only:
+                    connection.execute(_NEWEST_IN_SCHEMA_1)
+                elif schema != SCHEMA or rebuild:
                     _migrate(connection, path)
-                if read_only:  # beyond that, nothing is changed but what a crash cut short
-                    connection.execute("PRAGMA query_only = ON")
-                else:
+                if not read_only:
                     connection.execute("PRAGMA journal_mode = TRUNCATE")
                     connection.execute("PRAGMA synchronous = FULL")
                 if schema == SCHEMA:
@@ -271,12 +274,35 @@ def _refuse_cut(connection: sqlite3.Connection, path: Path) -> None:
         raise LedgerError(f"{path}: damaged: its last {missing} bytes are missing")
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
     with _sqlite_errors(path):
         return sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=_WAIT_SECONDS,
+            f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=_WAIT_SECONDS,
             isolation_level=None, check_same_thread=False,
         )  # fmt: skip
+
+
+def _connect_to_read(path: Path) -> sqlite3.Connection:
+    """Return a connection that changes nothing, except that it rolls back what a crash cut short.
+
+    A file of schema 1 is in write-ahead mode: SQLite would create files beside it in order to read
+    it, unless it is told that no one writes. No one does if there is no log.
+    """
+
+    def holds_something(ending: str) -> bool:
+        beside = path.with_name(path.name + ending)
+        return beside.exists() and beside.stat().st_size > 0
+
+    if holds_something("-journal"):  # after a crash, only a writer can read on
+        with (
+            contextlib.suppress(sqlite3.Error),
+            contextlib.closing(_connect(path, "rw")) as writer,
+        ):
+            writer.execute("PRAGMA schema_version")  # the first read gives a better message
+    with path.open("rb") as file:
+        write_ahead = file.read(20)[18:] == b"\2\2"
+    quiet = write_ahead and not holds_something("-wal")
+    return _connect(path, "ro&immutable=1" if quiet else "ro")
 
 
 @contextlib.contextmanager
