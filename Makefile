@@ -11,7 +11,7 @@ JOBS ?= 1
 help:
 	@echo "make run      set up, train on the embedded data, say where the results are"
 	@echo "make test     set up, then lint, types, import contract, all tests, wheel"
-	@echo "make test-all the same with every page, browser, kill and device; half an hour"
+	@echo "make test-all the same with every page, browser and fault of the audit; half an hour"
 	@echo "make test-seeds   the tests with other random numbers (SEARCH=3 times)"
 	@echo "make coverage all tests, and what none of them reaches"
 	@echo "make test-long    10,000 schedules of crashes and losses, on simulated machines"
@@ -69,7 +69,7 @@ PYTEST = $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 pytest: setup
 	$(PYTEST)
 
-# Every page and notebook executed, browsers, all kills, several devices, the authors' own functions.
+# Every page and notebook executed, browsers, every fault of the audit, the paper on real data.
 test-all: lint types contract wheel
 	$(PYTEST) -m 'not deploy'
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.planning.plan import Plan
@@ -22,7 +21,6 @@ from bgtplanner.runs.config import Config, load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.study import Study
 from bgtplanner.runs.summary import classes_of, facts_of, most_spent, spending_of, summarise
-from planning.forecasts import left
 
 CLIENTS, ITEMS, RATINGS = 300, 300, 15_000
 BESIDE = {
@@ -51,14 +49,11 @@ def records_of(config: Config) -> tuple[list[dict[str, Any]], LedgerPolicy | Non
             config, Ledger.in_memory(budgets_of(config, CLIENTS), accountant_of(config))
         )
         policy = made if isinstance(made, LedgerPolicy) else None
-    learns, forecast = policy is not None and policy.learns, None
-    if policy is not None and policy.learns and policy.forecasts:
-        forecast = MadeForecast(policy) if config.model.name in ("tastes", "biases") else None
+    learns = policy is not None and policy.learns
     records, learned, over = [], 0.0, False
     for index in range(config.federation.rounds):
         plan = None
         if policy is not None and not over:
-            policy.forecast = forecast
             released = learns and config.planning.context != "none"
             plan = policy.ask(1.0 + 0.1 * generator.standard_normal(3) if released else None)
         over = policy is not None and plan is None
@@ -83,34 +78,12 @@ def records_of(config: Config) -> tuple[list[dict[str, Any]], LedgerPolicy | Non
     return records, policy
 
 
-class MadeForecast:
-    """What a learner would expect: all of the budget, paid at once, lowers the error by 10 %."""
-
-    steps = 8
-
-    def __init__(self, policy: LedgerPolicy) -> None:
-        self._whole, self._policy = left(policy), policy
-
-    def left(self) -> NDArray[np.float64]:
-        return left(self._policy)
-
-    def precision(self, charges: NDArray[np.float64]) -> float:
-        return float(np.mean(charges / self._whole))
-
-    def pooled(self, after: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.ones(len(after))
-
-    def gain(self, precision: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-        paid = float(np.mean(1.0 - left(self._policy) / self._whole))
-        return {"ratings": np.asarray(0.12 * (1.0 - np.exp(-1.8 * (paid + precision))))}
-
-
 def planned(plan: Plan | None, policy: LedgerPolicy, luck: float) -> dict[str, Any]:
     """What a run notes of a plan, and settle it."""
     paid = CLIENTS if plan is not None and not plan.skip else 0
     multiplier = float(plan.noise_by_class.multiplier.min()) if plan is not None and paid else None
     noise = None if multiplier is None else 0.02 * multiplier
-    reward = 0.3 + 0.2 * luck if paid and policy.forecast is None else None
+    reward = 0.3 + 0.2 * luck if paid else None
     if plan is not None:
         policy.tell(plan, reward=reward)
     why = {} if plan is None else plan.why._asdict()

@@ -212,7 +212,7 @@ def _theory(results: Results) -> Iterator[Verdict]:
         NO,
         f"10 is booked for each tensor and item row; for a median client it is {min(exposed):,.0f}"
         f" to {max(exposed):,.0f}, without counting what is released without noise",
-        "`bgtplanner audit --unit row --epsilon 1`",
+        "an audit at fc8b66e2: below",
     )
     yield Verdict(
         "Regret of order sqrt(T), if the budget exceeds max{(A + 2) T0, T M(T0)}",

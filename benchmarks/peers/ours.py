@@ -56,7 +56,7 @@ class Ours:
     def _uploaded(self, terms: RoundParameters) -> Uploaded:
         simulation, index = self.simulation, np.int32(0)
         program = compiled(
-            Federation.uploaded, simulation.federation, self.where, "large", shows=False
+            Federation.uploaded, simulation.federation, self.where, quickly=False, shows=False
         )
         arguments = (simulation.state, self.interactions, index, jax.random.key(1), terms)
         found: Uploaded = program(*arguments)

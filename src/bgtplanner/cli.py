@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 import bgtplanner
-from bgtplanner.about import about
+from bgtplanner.about import commit
 from bgtplanner.commands import audit, data, deploy, ledger, recommend, train
 from bgtplanner.commands.options import say
 from bgtplanner.errors import BGTPlannerError, InterruptedRunError
@@ -47,13 +47,13 @@ app.add_typer(deploy.deploy_app, name="deploy")
 
 def _version(wanted: bool) -> None:
     if wanted:
-        for line in about(bgtplanner.__version__):
-            say(line)
+        say(f"bgtplanner {bgtplanner.__version__}")
+        say(f"commit: {commit() or 'not recorded: a checkout'}")
         raise typer.Exit
 
 
 _Version = Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help=(
-    "Print the version, the commit and which extras are installed."
+    "Print the version, and the commit that it was built from."
 ))]  # fmt: skip
 
 

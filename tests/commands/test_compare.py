@@ -55,7 +55,7 @@ def test_for_real(compare: Call) -> None:
     assert done.code == 1, done.err
     assert "4 cells\n1/4  demo gaussian uniform seed 0: RMSE 0." in done.out
     assert "failed: csv:missing.csv gaussian uniform seed 0: " in done.out
-    assert "Tables: grid/comparison.csv, .json" in done.out
+    assert "Tables: grid/comparison.json" in done.out
     table = done.out.split("NDCG@10 and RMSE")[1].split("failed:")[0]
     assert max(map(len, table.splitlines())) <= 80
     assert done.err == ""
@@ -116,7 +116,7 @@ def test_a_sweep_goes_on_and_takes_more_values(command_line: Call, fake: Fake) -
     assert len(fake.configs) == 4 + 6, "what failed is tried again, what is finished is not"
     said = " ".join(done.out.split())
     assert "failed: demo gaussian uniform seed 0, privacy.epsilon=13: training" in said
-    assert "Tables: grid/sweep.csv, .json" in said
+    assert "Tables: grid/sweep.json" in said
     fake.fails = ""
     done = sweep("--out", "grid", "--json")
     rows = [row for row in json.loads(done.out)["rows"] if not row["reference"]]

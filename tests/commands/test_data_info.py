@@ -42,12 +42,3 @@ def test_counts_by_hand(tmp_path: Path) -> None:
     assert facts["ratings_per_item"] == {"min": 1, "median": 1.5, "max": 2}
     assert facts["histogram"] == {"1": 5, "2": 5, "4": 5}
     assert (facts["train"], facts["test"]) == (12, 3)
-
-
-def test_all_alike(tmp_path: Path) -> None:
-    name = table(tmp_path, [("a", i, 3) for i in range(10)])
-    facts = described(data__dataset=name, data__scale="1:5")
-    assert (facts["histogram"], facts["implicit"]) == ({"3": 10}, False)
-    facts = described(data__dataset=name)
-    assert (facts["histogram"], facts["implicit"]) == ({"1": 10}, True)
-    assert facts["rmse_constant"] == pytest.approx(0, abs=1e-7)

@@ -194,10 +194,6 @@ class TestCatalogues:
         table.write_text("key,title,plot\n10,A,space war\n11,B,space opera\n12,C,war\n13,D,none\n")
         made = load_ratings("ml-100k", data_dir=own, items=table)
         assert (made.n_items, made.features.shape) == (4, (4, 0))
-        with_words = load_ratings(
-            "ml-100k", data_dir=own, items=table, items_format=ItemsFormat(words=("plot",))
-        )
-        assert with_words.features.sum(axis=0).tolist() == [2, 2]
         assert load_ratings("ml-100k", data_dir=own, items=read_items(table)).catalogue is not None
         again = tmp_path / "u.item"
         again.write_bytes((own / "ml-100k" / "u.item").read_bytes())
@@ -211,7 +207,7 @@ class TestCatalogues:
         rest = load_ratings("ml-100k", data_dir=own, items=table, unknown_items="leave-out")
         assert len(rest) == 2
         for items in ("none", "auto"):
-            with pytest.raises(ConfigError, match="are about a table of items"):
+            with pytest.raises(ConfigError, match="is about a table of items"):
                 load_ratings("demo", items=items, items_format=ItemsFormat(item="x"))
         with pytest.raises(ConfigError, match="--items"):
             load_ratings("demo", items=" ")
@@ -294,3 +290,14 @@ class TestRealData:
         assert self.counts(ratings) == [56174, 107557, 261197, 348971, 226310]
         sizes = np.bincount(ratings.client_of_user)
         assert (len(sizes), sizes.min(), sizes.max()) == (605, 9, 10)
+
+
+@pytest.mark.parametrize(
+    ("fourth", "timed"), [((1_000_000_000, 1_100_000_000), True), ((3, 7), False)]
+)
+def test_times_without_a_name_are_found(
+    tmp_path: Path, fourth: tuple[int, int], timed: bool
+) -> None:
+    file = tmp_path / "own.csv"
+    file.write_text("".join(f"{u},{i},{1 + u},{fourth[u]}\n" for u in (0, 1) for i in (0, 1)))
+    assert (load_ratings(str(file)).time is not None) == timed

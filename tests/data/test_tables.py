@@ -366,22 +366,6 @@ class TestParquet:
         with pytest.raises(DataError, match="row 2: column 1 is empty"):
             parquet(user=some.take(pa.array([0, None])), item=["a", "b"], rating=[1, 2])
 
-    def test_columns_given(self, parquet: Any) -> None:
-        columns = {"a": [3.0, 4.5], "b": [1, 2], "c": [10, 20]}
-        for chosen in (
-            {"user": "b", "item": "c", "rating": "a"},
-            {"user": 1, "item": 2, "rating": 0},
-        ):
-            assert users(parquet(chosen, **columns)) == [1, 2]
-        with pytest.raises(ConfigError, match="user='who': no such column; the header has 'a'"):
-            parquet({"user": "who"}, **columns)
-        with pytest.raises(ConfigError, match="which column is the item"):
-            parquet(user=[1], b=[2], rating=[3])
-        with pytest.raises(DataError, match="has 2 columns; the rating was expected in column 3"):
-            parquet({"rating": 2}, a=[1], b=[2])
-        with pytest.raises(DataError, match="expected at least 3 columns"):
-            parquet(a=[1])
-
     @pytest.mark.parametrize(
         ("column", "cells", "problem"),
         [

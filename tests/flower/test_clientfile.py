@@ -146,3 +146,11 @@ def test_ratings_over_a_catalogue_keep_both_ends_of_the_scale(tmp_path: Path) ->
     assert rated == [(0, 0.75), (1, 1.0), (2, 0.0)]
     assert own.client_of_user.tolist() == [0, 0]
     assert (own.low, own.high, own.name) == (1.0, 5.0, "own")
+
+
+def test_what_a_client_is_promised_is_what_its_policy_says() -> None:
+    promise = policy().promise
+    said = (promise["epsilon"], promise["delta"], promise["trust"], promise["neighbours"])
+    assert said == (10.0, 1e-5, "local", "replace-one")
+    assert promise["epsilon_other_reading"] == pytest.approx(3.9, abs=0.5)
+    assert "epsilon 10" in promise["sentences"][0]

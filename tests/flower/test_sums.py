@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
+from bgtplanner import load_model
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import RunFolderError
@@ -34,6 +35,12 @@ pytestmark = pytest.mark.usefixtures("compiled_once")
 
 CLIENTS = 8
 GROUP: dict[str, Any] = {"roster": "../../roster.txt", "smallest_group": 4, "colluders": 1}
+PROMISED = {
+    "private": True, "delta": 1e-5, "trust": "secagg", "neighbours": "replace-special",
+    "unit": "client", "mechanism": "gaussian", "accounting": "gaussian/gdp", "people": CLIENTS,
+    "most_dropouts": 0.05, "most_colluders": 1.0,
+    "not_accounted": ["other trainings on the same ratings"],
+}  # fmt: skip
 SUMMED = {"privacy.trust": "secagg", "deployment.roster": "roster.txt", "run.seed": 7}
 
 
@@ -78,6 +85,16 @@ def test_the_same_model_as_a_simulation(
     simulated = simulate(few, seed=7, settings=told, out=tmp_path / "simulated")
     same_model(tmp_path / "run", simulated)
     same_ledgers(tmp_path / "run", tmp_path / "simulated", files)
+    published, expected = load_model(tmp_path / "run" / "run.model"), simulated.model
+    assert np.allclose(published.released, expected.released, rtol=1e-4, atol=1e-5)
+    assert (published.ranker, published.learned) == (expected.ranker, True)
+    assert {name: published.guarantee[name] for name in PROMISED} == PROMISED
+    assert published.guarantee["epsilon"] == epsilon
+    assert published.guarantee["epsilon_other_reading"] > epsilon
+    assert 0 < published.guarantee["epsilon_spent"] <= epsilon
+    told = " ".join(published.guarantee["sentences"])
+    assert "the server saw sums only" in told
+    assert "was trusted with them" not in told
     ours, theirs = rounds_of(tmp_path / "run"), rounds_of(tmp_path / "simulated")
     assert not any(one.get("aborted") or one["refused"] for one in ours)
     for name in ("charge", "clients", "surplus"):

@@ -21,7 +21,6 @@ import numpy as np
 import pytest
 
 from bgtplanner.errors import BGTPlannerError, MessageError
-from bgtplanner.federation import ratelimit
 from bgtplanner.federation.aggregation.client import Client as Member
 from bgtplanner.federation.aggregation.client import _State
 from bgtplanner.federation.aggregation.messages import STEPS, Opened, Opening, Survivors
@@ -266,10 +265,9 @@ def disks_that_stop(schedule: Schedule) -> Iterator[None]:
         return schedule.disks[int(path.relative_to(schedule.home).parts[0])]
 
     with pytest.MonkeyPatch.context() as patch, stand_in():
-        for of in (ratelimit, module):
-            patch.setattr(
-                of, "replace_file", lambda path, to: disk_of(path).replace_file(path, to)
-            )
+        patch.setattr(
+            module, "replace_file", lambda path, to: disk_of(path).replace_file(path, to)
+        )
         patch.setattr(Journal, "writing", lambda self: disk_of(self.path).writing(self, real))
         yield
 

@@ -25,11 +25,11 @@ from bgtplanner.federation.aggregation.client import Client as Member
 from bgtplanner.federation.aggregation.messages import Survivors, Upload
 from bgtplanner.federation.aggregation.server import Server
 from bgtplanner.federation.randomizer import Randomizer
-from bgtplanner.federation.ratelimit import RateLimit
 from bgtplanner.flower import client as module
 from bgtplanner.flower import state
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.messages import Request, SumStep
+from bgtplanner.flower.state import RateLimit
 from games import summing
 from games.machines import DoesStepsAgain, PaysOnceAddsTwice
 from games.summing import (

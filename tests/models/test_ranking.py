@@ -17,13 +17,9 @@ from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import split_ratings
 from bgtplanner.data.synthetic import synthetic_ratings
-from bgtplanner.models.metrics import (
-    METRICS,
-    Lists,
-    lists_of,
-    relevant,
-)
-from bgtplanner.models.ranking import SEED
+from bgtplanner.models import ranking
+from bgtplanner.models.metrics import METRICS, Lists, lists_of, relevant
+from bgtplanner.models.ranking import SEED, best_unrated
 from bgtplanner.models.references import rankings, references, the_same_for_all
 
 
@@ -76,6 +72,26 @@ class TestLists:
         found = lists_of(the_same_for_all(scores), train, test)
         assert found.items[0].tolist() == [3] + [-1] * 9
 
+    def test_some_users_at_a_time_as_all_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """In numbers for which models are compiled; who has rated nearly all gets what is left."""
+        train = table([(0, item, 1.0) for item in range(17)] + [(1, 0, 2.0), (3, 5, 2.0)])
+        scores, asked = np.random.default_rng(0).integers(0, 6, (4, 20)), []
+
+        def rank(users: Any) -> Any:
+            asked.append(len(users))
+            return scores[users]
+
+        def found() -> list[list[int]]:
+            blocks = best_unrated(rank, train, np.array([3, 0, 2]), 5)
+            return [row for block in blocks for row in block.tolist()]
+
+        once = found()
+        monkeypatch.setattr(ranking, "_FEWEST", 2)
+        monkeypatch.setattr(ranking, "_AT_ONCE", 3 * 20)
+        assert found() == once
+        assert asked == [3, 2, 1]
+        assert (set(once[1][:3]), once[1][3:]) == ({17, 18, 19}, [-1, -1])
+
 
 class TestRelevant:
     def test_four_of_five_stars(self) -> None:
@@ -117,6 +133,11 @@ class TestOfLists:
         for name in ("overlap", "ndcg_at_10", "recall_at_10", "mrr"):
             assert np.isnan(METRICS[name].of(alone))
         assert METRICS["twins"].of(alone) == 0
+
+    def test_twins_among_more_users_than_are_compared_at_a_time(self) -> None:
+        rows = np.arange(6000).reshape(600, 10)
+        rows[599] = rows[3]
+        assert METRICS["twins"].of(made(rows.tolist(), items=6000)) == pytest.approx(2 / 600)
 
     def test_by_hand(self) -> None:
         """Two relevant items at the places 2 and 4 of three, one that was missed."""

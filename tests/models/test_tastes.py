@@ -21,7 +21,7 @@ from bgtplanner.models import solving
 from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
 from bgtplanner.models.tastes import TasteMemory, Tastes
-from bgtplanner.testing import LearnerContract
+from learner_contract import LearnerContract
 from models.people import N_USERS, some_ratings
 
 Float = NDArray[np.float64]
@@ -569,9 +569,6 @@ class TestSubspaceIteration:
         assert (none.steps, FREE.steps) == (3, 4)  # axes turn a little further with each
 
 
-# ---- no round does harm
-
-
 # ---- settings
 
 
@@ -595,6 +592,3 @@ class TestSettings:
         for given in (Tastes(axes=3, taste_items=90), Tastes(axes=0, implicit=True)):
             assert given.suited(1000, 1500, 50.0) == given
         assert Tastes().suited(1000, 1500, 0.5, implicit=True).implicit
-
-
-# ---- whole runs

@@ -22,12 +22,6 @@ def refused(message: str) -> Any:
     return pytest.raises(ConfigError, match=f"^{re.escape(message)}$")
 
 
-def test_gaussian_blocks_add_up_their_squares() -> None:
-    found = client_level("gaussian", [2.0, 4.0], [3, 8], 1e-5)
-    assert found == Spent(float(gdp_epsilon(3 / 4 + 8 / 16, 1e-5)), None)
-    assert isinstance(found.epsilon, float)
-
-
 def test_the_authors_setting_is_far_from_its_label() -> None:
     # "Epsilon 10" booked as mu^2 = 10 over 100 rounds, 56 rows and tensors each.
     found = client_level("gaussian", [10**0.5] * 100, [56] * 100, 1e-5)

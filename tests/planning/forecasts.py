@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +30,8 @@ class Made:
         steps: In how many paid rounds it learns best.
         unit: The precision of a charge of 1.
         joining: By how much the precision of a payment grows with each round that it waits.
-        can_pay: The most that anybody has left, per class; None: any amount.
         lists: The precision that makes lists half as useful as the best; None: there are none.
         learned: The precision that was bought so far.
-        asked: How often it was asked for anything.
     """
 
     most: float = 0.1
@@ -43,29 +40,19 @@ class Made:
     steps: int = 0
     unit: float = 1.0
     joining: float = 0.0
-    can_pay: Floats | None = None
     lists: float | None = None
     learned: float = 0.0
-    curve: Callable[[Floats], Floats] | None = None
-    asked: list[str] = field(default_factory=list)
 
     def left(self) -> Floats:
-        self.asked.append("left")
-        return np.array([np.inf]) if self.can_pay is None else self.can_pay
+        return np.array([np.inf])
 
     def precision(self, charges: Floats) -> float:
-        self.asked.append("precision")
         return float(self.unit * np.mean(charges**self.power))
 
     def pooled(self, after: Floats) -> Floats:
-        self.asked.append("pooled")
         return np.asarray(1.0 + self.joining * after)
 
     def gain(self, precision: Floats) -> dict[str, Floats]:
-        self.asked.append("gain")
         total = self.learned + np.asarray(precision, dtype=np.float64)
-        curve = (
-            (lambda of: self.most * of / (of + self.half)) if self.curve is None else self.curve
-        )
-        gains = {"ratings": np.asarray(curve(total))}
+        gains = {"ratings": self.most * total / (total + self.half)}
         return gains if self.lists is None else gains | {"lists": total / (total + self.lists)}

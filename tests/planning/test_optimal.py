@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.schedules import Hong, Optimal, Uniform
@@ -79,57 +78,6 @@ def test_independent_noise_with_the_dual_schedule_is_as_private_and_never_noisie
     ours = float(np.sum(workload**2 / schedule) * schedule.sum())
     assert ours <= loss(workload, correlation, rounds) * (1 + 1e-6)
     assert closed(workload) <= ours * (1 + 1e-9)
-
-
-@pytest.mark.parametrize("workload", [prefix(3), np.array([[1.0, -2.0, 0.5], [0.0, 1.0, 3.0]])])
-def test_the_best_of_all_correlations_is_the_closed_schedule(workload: Floats) -> None:
-    places = np.tril_indices(3)
-
-    def cost(flat: Floats) -> float:
-        correlation = np.zeros((3, 3))
-        correlation[places] = flat
-        correlation[np.diag_indices(3)] = np.exp(correlation[np.diag_indices(3)])
-        return loss(workload, correlation, width=2, sweeps=25)  # 2 * 3 / 2 <= 3: wide enough
-
-    found = []
-    for seed in range(2):
-        start = 0.5 * np.random.default_rng(seed).normal(size=6)
-        options = {"maxiter": 600, "xatol": 1e-5, "fatol": 1e-7, "adaptive": True}
-        found.append(minimize(cost, start, method="Nelder-Mead", options=options).fun)
-    assert min(found) == pytest.approx(closed(workload), rel=3e-3)
-    assert min(found) >= closed(workload) * (1 - 1e-4)
-
-
-def test_it_is_false_for_scalars_and_true_for_them_if_no_entry_is_negative() -> None:
-    """One number a round cannot be the worst client of a correlation with both signs."""
-    ones = np.ones((3, 3)) / 3
-    workload = np.linalg.cholesky(1.5 * (np.eye(3) - ones) + 1e-12 * np.eye(3)).T
-    correlation = np.linalg.cholesky(np.eye(3) - (1 - 1e-6) * ones).T
-    assert closed(workload) == pytest.approx(9.0, rel=1e-5)
-    assert loss(workload, correlation, width=1) == pytest.approx(8.0, rel=1e-4)
-    assert loss(workload, correlation, width=2) > 8.99
-    generator = np.random.default_rng(1)
-    for _ in range(10):
-        correlation = np.tril(generator.random((5, 5))) + np.eye(5)
-        schedule = correlation.T @ correlation @ np.ones(5)
-        ours = float(np.sum(prefix(5) ** 2 / schedule) * schedule.sum())
-        assert ours <= loss(prefix(5), correlation, width=1) * (1 + 1e-9)
-
-
-def test_clients_who_take_part_once_are_served_better_by_correlated_noise() -> None:
-    """With one participation the sensitivity is that of the largest column alone."""
-    workload, even = prefix(50), np.eye(50)
-    root = np.cumprod(np.append(1.0, 1 - 0.5 / np.arange(1, 50)))  # of the series 1 / (1 - x)
-    correlation = np.array(
-        [[root[i - j] if i >= j else 0.0 for j in range(50)] for i in range(50)]
-    )
-    np.testing.assert_allclose(correlation @ correlation, workload, atol=1e-9)
-
-    def once(matrix: Floats) -> float:
-        squared = matrix.T @ matrix
-        return float(np.trace(np.linalg.solve(squared, workload.T @ workload)) * squared.max())
-
-    assert once(correlation) < 0.5 * once(even)
 
 
 # ---- the policy

@@ -73,16 +73,19 @@ def drawn(lengths: list[float], number: int, seed: int, noise: float = 0.1) -> t
     return rows, rewards + noise * generator.standard_normal(number)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_fitting_tells_long_from_short_length_scales(seed: int) -> None:
-    rows, rewards = drawn([1.0, 0.4, 20.0], 128, seed)
-    predictor = Predictor(fit=True, length_scale=2.0, noise=0.5)
-    for time, (inputs, reward) in enumerate(zip(rows, rewards, strict=True)):
-        predictor.observe(inputs, time=time, reward=reward)
-    level, short, long = predictor.length_scales
-    assert 0.2 < short < 0.8 < level < 2.5
+def test_fitting_tells_long_from_short_length_scales() -> None:
+    """The median of five: one fit in fifty misses a bound, three of five less than 1 in 10,000."""
+    fitted = []
+    for seed in range(5):
+        rows, rewards = drawn([1.0, 0.4, 20.0], 128, seed)
+        predictor = Predictor(fit=True, length_scale=2.0, noise=0.5)
+        for time, (inputs, reward) in enumerate(zip(rows, rewards, strict=True)):
+            predictor.observe(inputs, time=time, reward=reward)
+        fitted.append([*predictor.length_scales, predictor.noise])
+    level, short, long, noise = np.median(fitted, axis=0)
+    assert 0.2 < short < 0.6 < level < 2.0
     assert long > 3.0
-    assert predictor.noise < 0.4
+    assert noise < 0.3
 
 
 # ---- refusals

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.paper.as_coded import AsCoded
 from forecasts import Made
 
-from bgtplanner.errors import BGTPlannerError, ConfigError
+from bgtplanner.errors import BGTPlannerError
 from bgtplanner.paper.planners import AsPrinted, Repaired
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.schedules import Adap, Fixed, Optimal, Random, Unlimited
@@ -64,16 +64,3 @@ def test_what_was_not_edited_goes_on_and_anything_else_is_refused(name: str) -> 
         for edited in (without, state | {key: "x"}, state | {key: [1]}, {**state, "more": 1}):
             with pytest.raises(BGTPlannerError):
                 kind.from_state(edited)
-
-
-@pytest.mark.parametrize("name", ["bgt", "unlimited"])
-@pytest.mark.parametrize("version", [3, "4", True, 4.0, None])
-def test_other_versions_are_refused(name: str, version: Any) -> None:
-    state = json.loads(state_of(name)) | {"version": version}
-    with pytest.raises(ConfigError, match=r"^state: version = .*: expected 4, .* start again"):
-        POLICIES[name][0].from_state(state)
-
-
-def test_the_state_of_another_policy_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^state: kind = 'Adap': expected Random"):
-        Random.from_state(json.loads(state_of("adap")))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -59,10 +57,8 @@ def printed(found: Comparison, **options: Any) -> list[list[str]]:
 class TestFacts:
     def test_the_best_and_what_could_be_chance(self) -> None:
         facts = facts_of_comparison(comparison())
-        assert facts.headline == (
-            "bgt has a lower error than uniform on ml-100k, gaussian, and not by chance: RMSE "
-            "0.3117 as served (1.25 stars)."
-        )
+        said = "Lower errors than uniform's, and not by chance, on ml-100k, gaussian: bgt."
+        assert facts.headline == said
         assert facts.lead == ["12 of 12 cells are finished."]
         several = comparison(datasets=("ml-100k", "demo"), mechanisms=("gaussian", "laplace"))
         headline = facts_of_comparison(several).headline
@@ -86,9 +82,8 @@ class TestFacts:
     def test_a_sweep(self) -> None:
         facts = facts_of_comparison(comparison("privacy.epsilon=5,20", lost="epsilon=20"))
         assert facts.kind == "sweep"
-        assert "is that of bgt at privacy.epsilon = 5; its interval" in facts.headline
-        nothing = facts_of_comparison(comparison("privacy.epsilon=5", lost="ml"))
-        assert nothing.headline == "Effect of privacy.epsilon: no cell is finished yet."
+        assert facts.headline.startswith("Effect of privacy.epsilon: ")
+        assert "12 failed, for the reasons below." in facts.lead
 
 
 class TestTables:
@@ -124,10 +119,6 @@ class TestTables:
         tree = json.loads((tmp_path / "comparison.json").read_text())
         assert (tree["baseline"], tree["reported"]) == ("uniform", ["rmse_best", "f1_best"])
         assert tree["failed"][0]["folder"] == "ml-100k/gaussian/uniform/seed-2"
-        mean = tree["rows"][0]["figures"]["rmse_best"]
-        rows = list(csv.DictReader(io.StringIO((tmp_path / "comparison.csv").read_text())))
-        first = next(of for of in rows if (of["policy"], of["metric"]) == ("bgt", "rmse_best"))
-        assert {name: float(first[name]) for name in mean} == mean
 
 
 class TestFolders:

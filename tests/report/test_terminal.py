@@ -13,6 +13,7 @@ from rich.console import Console
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import split_ratings
+from bgtplanner.published.verdict import verdict_of
 from bgtplanner.report.terminal import RunProgress, Screen, StudyProgress
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.result import Result
@@ -51,8 +52,10 @@ def told(verbosity: int = 0, total: int = 30, first: int = 0, **changes: Any) ->
     view.started(config, split_ratings(ratings, seed=0, rounds=5), first)
     for number in range(first, total):
         view.round({"round": number, "rmse": 0.25, "left": [0.5, 0.25]}, total)
+    model = changes.pop("model_verdict", None)
     summary = SUMMARY | changes
-    view.finished(cast(Result, SimpleNamespace(summary=summary, rounds=[], folder=Path("x"))))
+    of = SimpleNamespace(summary=summary, rounds=[], folder=Path("x"), verdict=model)
+    view.finished(cast(Result, of))
     view.close()
     return text_of(target)
 
@@ -62,6 +65,7 @@ class TestRun:
         text = told(first=2)
         assert "\x1b" not in text
         assert "mine: 2 clients, 10 items, 16 ratings to train on, 4 held out" in text
+        assert ("gaussian" in text, "no privacy" in text) == (True, False)
         assert "continuing after round 2" in text
         assert re.findall(r"^round (\d+)/30 ", text, re.M) == ["8", "15", "23", "30"]
         assert len(text.splitlines()) <= 22, "with the lines of the command, less than 24"
@@ -72,6 +76,12 @@ class TestRun:
         assert "budget left 50%" in text
         assert "\nround 8/30" not in text
         assert told(-1) == told(-1, terminal=True) == ""
+
+    @pytest.mark.parametrize("axes", [0, 3])
+    def test_the_model_says_what_its_lists_are_worth(self, axes: int) -> None:
+        own = verdict_of({"axes": axes, "popularity": 0.9}, {}, learned=True)
+        assert " ".join(own.headline.split()) in " ".join(told(model_verdict=own).split())
+        assert own.headline not in " ".join(told().split())
 
     @pytest.mark.parametrize("verbosity", [0, 1])
     def test_what_matters_comes_last(self, verbosity: int) -> None:

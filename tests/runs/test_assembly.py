@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 from bgtplanner.errors import ConfigError
 from bgtplanner.models.tastes import Tastes
 from bgtplanner.planning.policy import Policy
-from bgtplanner.privacy.budget import Budgets
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.runs.assembly import (
     accountant_of,
@@ -57,14 +55,9 @@ class TestFederation:
         assert seen[-1] == 0.0
 
 
-class TestBudgets:
-    def test_a_file_with_one_a_line(self, tmp_path: Path) -> None:
-        file = tmp_path / "epsilons.txt"
-        file.write_text("2.5\n1\n2.5\n")
-        found = budgets_of(config(privacy__budgets=str(file), privacy__delta=1e-4), 3)
-        assert found == Budgets.per_client([2.5, 1.0, 2.5], 1e-4)
-        with pytest.raises(ConfigError, match="4 numbers, one per client"):
-            budgets_of(config(privacy__budgets=str(file)), 4)
+def test_unequal_budgets_name_the_flag() -> None:
+    with pytest.raises(ConfigError, match="--budgets"):
+        budgets_of(config(privacy__budgets="epsilons.txt"), 4)
 
 
 def policy(preset: str = "recommended", **changes: Any) -> Policy:

@@ -59,7 +59,7 @@ def test_what_is_public_about_a_round_does_not_depend_on_what_a_client_rated(few
     seen = [
         [(r["clients"], r["paid"], r["late"], r["charge"], r["noise_norm"]) for r in run.rounds]
         for run in (
-            played(ratings, federation__participation=0.5, federation__stragglers=0.1)
+            played(ratings, federation__participation=0.5, federation__dropout=0.1)
             for ratings in (few, other)
         )
     ]

@@ -86,9 +86,10 @@ def test_a_second_training_is_charged_to_the_same_people(tmp_path: Path) -> None
     table(tmp_path / "ratings.csv", people(59))
     with pytest.raises(LedgerError):
         train(**asked)
+    table(tmp_path / "ratings.csv", people())
     renamed = (tmp_path / "ratings.csv").read_text().replace("u1,", "u1000,")
     (tmp_path / "ratings.csv").write_text(renamed)
-    with pytest.raises(LedgerError):
+    with pytest.raises(LedgerError, match="other people"):
         train(**asked)
     made = train(**asked, ledger=None)
     assert "other trainings on the same ratings" in made.guarantee["not_accounted"]

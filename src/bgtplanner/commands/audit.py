@@ -14,8 +14,8 @@ EXIT_CODES = {"holds": 0, "refuted": 1, "inconclusive": 3}
 @command()
 def audit(
     *, mechanism: str = "gaussian", trust: str = "local", neighbours: str = "auto",
-    unit: str = "client", path: str = "auto", epsilon: float = 1.0, delta: float = 1e-5,
-    releases: int | None = None, confidence: float = 0.99, seed: int | None = None,
+    path: str = "auto", epsilon: float = 1.0, delta: float = 1e-5, releases: int | None = None,
+    confidence: float = 0.99, seed: int | None = None,
 ) -> Answer:  # fmt: skip
     """Attack the real code, and show what the attack found and could have found.
 
@@ -31,11 +31,10 @@ def audit(
     Example: `bgtplanner audit --trust secagg`
 
     Options:
-        mechanism: gaussian | laplace | privunit
+        mechanism: gaussian | laplace
         trust: local | secagg
         neighbours: replace-special | replace-one; auto: by the trust.
-        unit: client | row (the paper's)
-        path: guard | client; auto: client for sums of Gaussian noise.
+        path: guard | client; auto: client for sums.
         epsilon: The budget to audit.
         delta: Its delta.
         releases: How many; default 200,000, of a client 300, of sums 80.
@@ -54,14 +53,12 @@ def _view(found: Mapping[str, Any]) -> list[str]:
     claim = found["claimed_epsilon"]
     against = "nothing" if found["neighbours"] == "replace-special" else "another's"
     sums = "{dropouts} of {members} clients drop out, {colluders} tell what was sent"
-    rows = "by theory, epsilon {client_level_epsilon:.3f} for the whole client"
     lines = [
-        ("attacked", "{mechanism}, trust {trust}, unit {unit}, path {path}"),
+        ("attacked", "{mechanism}, trust {trust}, path {path}"),
         ("", "{releases:,} releases of neighbouring inputs"),
         *[("", sums)] * bool(found["members"]),
         ("claimed", "epsilon {claimed_epsilon:g} at delta {delta:g} ({accounting})"),
         ("", f"{{neighbours}}: one client's upload against {against}"),
-        *[("", rows)] * (found["unit"] == "row"),
         ("seen", "epsilon >= {epsilon_lower:.3f} with {confidence:.4g} confidence"),
         ("expected", "about {epsilon_expected:.3f}, if everything is as stated"),
         ("from guesses alone", "epsilon >= {epsilon_lower_any:.3f}, for any noise"),

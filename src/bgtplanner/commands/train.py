@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import shutil
-import sys
 import textwrap
 import time
 from dataclasses import replace
@@ -164,18 +162,11 @@ def _ended(result: Result, quiet: bool) -> Answer:
     except MissingExtraError as error:
         lines = [f"Results: {result.folder}/summary.json ({error})"]
     user, data = result.ratings.user_labels.min(), result.config.data.dataset
-    words = ("recommend", str(result.folder), "--user", str(user))
-    lines.append(f"Next: {shlex.join((_called(), *words))}")
-    whole = ("train", "--ratings", data, "--out", "my.model")
-    lines.append(f"For a model of all ratings: {shlex.join((_called(), *whole))}")
+    words = ("bgtplanner", "recommend", str(result.folder), "--user", str(user))
+    whole = ("bgtplanner", "train", "--ratings", data, "--out", "my.model")
+    lines.append(f"Next: {shlex.join(words)}")
+    lines.append(f"For a model of all ratings: {shlex.join(whole)}")
     return Answer(dict(result.summary), lines)
-
-
-def _called() -> str:
-    """What to type for this program: its path if the shell would not find it by its name."""
-    script = Path(sys.argv[0])
-    found = script.name != "bgtplanner" or shutil.which("bgtplanner") or not script.exists()
-    return "bgtplanner" if found else str(script)
 
 
 Several = list[str] | None
@@ -278,6 +269,6 @@ def _carried_out(
     write_tables(found, folder)
     lines = [part for table in tables_of(found, planned=True) for part in (table, "")]
     lines += [f"failed: {of.cell.name}: {of.error or ''}" for of in found.failed]
-    lines.append(f"Tables: {shlex.quote(str(folder))}/{study.kind}.csv, .json")
+    lines.append(f"Tables: {shlex.quote(str(folder))}/{study.kind}.json")
     lines.append(f"To see it as a page: bgtplanner report {shlex.quote(str(folder))} --open")
     return Answer(found.as_json(), lines, code=1 if found.failed else 0)

@@ -1,9 +1,9 @@
 """What is publicly known about the items: labels, titles and features.
 
 A catalogue costs no privacy: nothing in it comes from a rating. Features are numbers from 0 to 1,
-most of them 0: categories that an item has or has not, numbers in five classes of equal size, and
-words; only given embeddings go from -1 to 1. A user's leanings towards them are learned on the
-client, from its own ratings alone.
+most of them 0: categories that an item has or has not, and numbers in five classes of equal size;
+only given embeddings go from -1 to 1. A user's leanings towards them are learned on the client,
+from its own ratings alone.
 """
 
 from __future__ import annotations
@@ -39,10 +39,9 @@ _LONGEST_TITLE = 256  # the rest is cut off: one endless title would make all of
 _LONGEST_NAME = 80  # of a category
 _FEWEST_ITEMS = 2  # that a category must have, to say anything about one item from another
 _FEW = 8  # categories that no table is too small for
-_WORD = re.compile(r"[^\W\d_]{3,}")
 _YEAR_IN_TITLE = re.compile(r"\((\d{4})\)\s*$")
-_YEAR_IN_DATE = re.compile(r"(?:^|\D)((?:1[5-9]|20)\d\d)(?:\D|$)")
 _LOOKED_AT = 1000  # rows, in search of a header
+_YEAR_IN_DATE = re.compile(r"(?:^|\D)((?:1[5-9]|20)\d\d)(?:\D|$)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,12 +51,10 @@ class ItemsFormat:
     Attributes:
         columns: Names of the columns of a table that has no header.
         item: Column of the item's label, by name.
-        words: Columns of text whose words are features; the title can be one of them.
     """
 
     columns: tuple[str, ...] | None = None
     item: str | None = None
-    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -146,7 +143,7 @@ def _features(name: str, cells: Sequence[Any]) -> _Made:
     parts = _separated(texts)
     counts = Counter(itertools.chain.from_iterable(parts))
     if len(counts) > max(_FEW, len(filled) / 2) or max(counts.values()) < _FEWEST_ITEMS:
-        return _Made(left_out="text that hardly comes twice; its words can be features")
+        return _Made(left_out="text that hardly comes twice")
     return _categories(name, parts)
 
 
@@ -165,15 +162,6 @@ def _number(name: str, values: NDArray[np.float64]) -> _Made:
     inside = (place[:, None] == np.arange(len(edges) - 1)) & np.isfinite(values)[:, None]
     bounds = itertools.pairwise(f"{edge:.10g}" for edge in edges)
     return _Made([f"{name}: {low} to {high}" for low, high in bounds], inside)
-
-
-def _words(name: str, cells: Sequence[Any]) -> _Made:
-    """Return a category for each word that some items share, and not most of them."""
-    rows = [set(_WORD.findall(as_label(cell).lower())) for cell in cells]
-    counts = Counter(itertools.chain.from_iterable(rows))
-    return _categories(
-        name, [[word for word in row if 2 * counts[word] <= len(rows)] for row in rows]
-    )
 
 
 def _lists(name: str, cells: Sequence[Any]) -> _Made:
@@ -239,7 +227,7 @@ def _catalogue(table: OpenTable, wanted: ItemsFormat, where: str) -> Catalogue:
     names, header = _header(table, wanted)
     cells = table.columns(range(len(names)), header=header)
     columns = {name: column.to_pylist() for name, column in zip(names, cells, strict=True)}
-    item = _named(columns, wanted.item, _IDS, "item") or next(iter(columns), None)
+    item = _named(columns, wanted.item, _IDS) or next(iter(columns), None)
     if item is None or not columns[item]:
         raise DataError(f"{where} has no items; expected a row for each")
     refuse = partial(table.refuse, names.index(item), header)
@@ -247,17 +235,14 @@ def _catalogue(table: OpenTable, wanted: ItemsFormat, where: str) -> Catalogue:
     repeated = np.ones(len(labels), dtype=bool)
     repeated[np.unique(labels.index, return_index=True)[1]] = False
     refuse(repeated, "is a label that came before; expected each item once")
-    title = _named(columns, None, _TITLES, "title")
+    title = _named(columns, None, _TITLES)
     titles = None if title is None else [as_label(cell) for cell in columns[title]]
-    for name in wanted.words:
-        _named(columns, name, (), "words")
     rest = {name: of for name, of in columns.items() if name not in (item, title)}
     if titles is not None and usual_place(names, _DATES) is None:
         years = [_YEAR_IN_TITLE.search(text) for text in titles]
         if sum(year is not None for year in years) > len(years) / 2:
             rest["year"] = [year and year[1] for year in years]
-    made = {name: _features(name, of) for name, of in rest.items() if name not in wanted.words}
-    made |= {name: _words(name, columns[name]) for name in wanted.words}
+    made = {name: _features(name, of) for name, of in rest.items()}
     left_out = [f"{name}: {part.left_out}" for name, part in made.items() if part.left_out]
     feature_names = [name for part in made.values() for name in part.names]
     if len(feature_names) > _MOST_FEATURES:
@@ -276,12 +261,11 @@ def _header(table: OpenTable, wanted: ItemsFormat) -> tuple[Sequence[str], bool]
 
     Without names the label comes first, and then the title, if that is text.
     """
-    first, names = table.first, wanted.columns
-    named = usual_place(first, (*_IDS, *_TITLES)) is not None
+    first, names, problem = table.first, wanted.columns, ""
+    named = wanted.item is not None or usual_place(first, (*_IDS, *_TITLES)) is not None
     if names is None and table.delimiter and not named and _is_a_row(first, table):
         names = ("item", *["title"] * (len(first) > 1 and not is_number(first[1])))
         names += tuple(f"column {at + 1}" for at in range(len(names), len(first)))
-    problem = ""
     if not table.delimiter or names is None:
         problem = "has two columns of the same name" * (len(set(first)) < len(first))
         names = None
@@ -302,13 +286,11 @@ def _is_a_row(first: Sequence[str], table: OpenTable) -> bool:
     )
 
 
-def _named(columns: Mapping[str, Any], given: str | None, usual: Sequence[str], role: str) -> Any:
+def _named(columns: Mapping[str, Any], given: str | None, usual: Sequence[str]) -> Any:
     """Return the name of the column that is given, or else called as such columns are."""
     names = list(columns)
     if given is not None:
-        ConfigError.unless(
-            given in names, f"items: {role}", given, f"one of {', '.join(names[:20])}"
-        )
+        ConfigError.unless(given in names, "items: item", given, f"one of {', '.join(names[:20])}")
         return given
     place = usual_place(names, usual)
     return None if place is None else names[place]

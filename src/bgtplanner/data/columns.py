@@ -14,7 +14,7 @@ from bgtplanner.errors import ConfigError, DataError
 Column = str | int | None
 """A column by its name in the header, by its position from 0, or not given."""
 
-ROLES = ("user", "item", "rating", "time", "client")
+ROLES = ("user", "item", "rating", "time", "client", "test")
 """What the columns of a table of ratings are for, in the usual order."""
 
 ITEM_NAMES = (
@@ -39,6 +39,7 @@ _USUAL_NAMES = {
     "time": ("timestamp", "time", "date", "datetime", "unixreviewtime", "ratedat", "createdat",
              "unixtime", "reviewtime", "reviewdate"),
     "client": ("client",),
+    "test": (),  # ratings are held out only if someone says so
 }  # fmt: skip
 
 

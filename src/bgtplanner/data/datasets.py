@@ -20,7 +20,7 @@ from bgtplanner.arguments import as_path, as_whole, refuse_unless
 from bgtplanner.caches import user_cache, with_home
 from bgtplanner.data.catalogue import Catalogue, ItemsFormat, read_items
 from bgtplanner.data.columns import Column
-from bgtplanner.data.ratings import Duplicates, Ratings
+from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.scales import COUNT_CAP, Feedback, Scale, as_scale
 from bgtplanner.data.split import deal_users, merge_users
 from bgtplanner.data.synthetic import demo_ratings, synthetic_ratings
@@ -183,8 +183,7 @@ def dataset_info(name: str) -> Dataset:
 def load_ratings(
     name: str, *, data_dir: Path | str | None = None, seed: int = 0, weight: Column = None,
     scale: Scale | str | None = None, feedback: Feedback = "auto", count_cap: float = COUNT_CAP,
-    duplicates: Duplicates = "last", items: Catalogue | Path | str = "auto",
-    items_format: ItemsFormat | None = None,
+    items: Catalogue | Path | str = "auto", items_format: ItemsFormat | None = None,
     unknown_items: Literal["error", "leave-out"] = "error",
     shape: Mapping[str, Any] | None = None, **table: Any,
 ) -> Ratings:  # fmt: skip
@@ -197,10 +196,9 @@ def load_ratings(
         weight: Column of counts in a table, such as plays or hours, in the place of ratings: rows
             are clicks, and `feedback` is ``clicks``.
         scale: How the values of a table become [0, 1], as for :meth:`Ratings.from_table`, where
-            `feedback`, `count_cap` and `duplicates` are explained, too; by default ``max``.
+            `feedback` and `count_cap` are explained, too; by default ``max``.
         feedback: By default what is known of a named set, or what a column's name says.
         count_cap: The largest count that counts; public.
-        duplicates: Which rating is kept when a user rated an item twice.
         items: The public catalogue: ``auto`` takes the set's own file if it is there, ``none``
             takes the items that occur in the ratings; or a table of items, or a catalogue.
         items_format: How such a table is read; what is not said is detected.
@@ -232,8 +230,8 @@ def load_ratings(
     if path is not None and asked not in (None, "max"):
         given["bounds"] = None if asked == "minmax" else asked
     info = replace(info, table=replace(info.table, **given), scale=asked)
-    how: dict[str, Any] = {"duplicates": duplicates, "count_cap": count_cap}
-    how["feedback"] = info.feedback if feedback == "auto" else feedback
+    known_as = info.feedback if feedback == "auto" else feedback
+    how: dict[str, Any] = {"count_cap": count_cap, "feedback": known_as}
     folder = None
     if info.make is not None:
         ratings = info.make(seed=seed, **(shape or {}))
@@ -267,8 +265,8 @@ def _with_items(
         source = items
     if items_format is not None and not isinstance(source, Path):
         raise ConfigError(
-            "data.items_column and data.items_words (items_format) are about a table of items; "
-            "give one with --items, or leave them out"
+            "data.items_column (items_format) is about a table of items; give one with --items, "
+            "or leave it out"
         )
     if source is None:
         return replace(ratings, catalogue=None)

@@ -27,9 +27,6 @@ FloatArray = NDArray[np.float32]
 
 _WHOLE = re.compile("0|-?[1-9][0-9]{0,17}")  # integers that are written as they are read
 
-Duplicates = Literal["last", "first", "mean", "error"]
-"""What happens when a user rated the same item twice."""
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Ratings:
@@ -52,6 +49,7 @@ class Ratings:
         implicit: Whether these are clicks, plays or purchases, and no ratings. Their values are
             weights: 1, or the logarithm of a count as a share of that of the largest that counts.
         notes: What whoever starts a run should be told about how these were loaded.
+        test: Which of them are marked as test ratings, if a column says so.
 
     Example:
         >>> ratings = Ratings.from_arrays(["ann", "bob", "ann"], [7, 7, 9], [1, 5, 3], scale="max")
@@ -76,6 +74,7 @@ class Ratings:
     catalogue: Catalogue | None = None
     implicit: bool = False
     notes: tuple[str, ...] = ()
+    test: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.value)
@@ -108,10 +107,9 @@ class Ratings:
 
     def take(self, rows: NDArray[Any]) -> Self:
         """The same users, items and clients, with only the given rows (a mask or indices)."""
-        time = None if self.time is None else self.time[rows]
-        return replace(
-            self, user=self.user[rows], item=self.item[rows], value=self.value[rows], time=time
-        )
+        names = ("user", "item", "value", "time", "test")
+        columns = {name: getattr(self, name) for name in names}
+        return replace(self, **{name: of[rows] for name, of in columns.items() if of is not None})
 
     @property
     def features(self) -> FloatArray:
@@ -180,8 +178,8 @@ class Ratings:
 
         Users, items and clients are labels, numbers or text; without `client`, every user is a
         client. Without `value` they are clicks, which have the value 1, as have values above 0
-        that are all the same, without bounds. If `time` is given, `duplicates` goes by it, else
-        by position. Further options are those of :meth:`from_table`.
+        that are all the same, without bounds. Of several ratings of an item by a user, the latest
+        counts if there are times, else the last. Further options are those of :meth:`from_table`.
 
         Raises:
             DataError: If a column or a value cannot be used; names the column and the row.
@@ -196,14 +194,14 @@ class Ratings:
     def from_frame(
         cls, frame: Any, *, user: Column = "user", item: Column = "item",
         value: Column = "rating", time: Column = "time", client: Column = "client",
-        decimal_comma: bool = False, **options: Any,
+        test: Column = None, decimal_comma: bool = False, **options: Any,
     ) -> Self:  # fmt: skip
         """Build ratings from anything with named columns: pandas, Polars, Arrow, a dict of lists.
 
         A column of another name is found as in a table that is read from a file: by its usual
         names, else by its place. ``value=None`` is for clicks without values; without times,
         ``time=None``. With `decimal_comma`, numbers in columns of text are written as ``3,5``.
-        Further options are those of :meth:`from_table`.
+        `test` marks test ratings. Further options are those of :meth:`from_table`.
 
         Raises:
             ConfigError: If a column is not there, or has to be named; names all that are missing.
@@ -216,6 +214,7 @@ class Ratings:
         given: dict[str, Any] = {
             role: "none" if name is None else name for role, name in asked.items() if name != role
         }
+        given["test"] = "none" if test is None else test
         wanted = TableFormat(**given, decimal_comma=decimal_comma)
         return cls.from_table(read_table(frame, wanted), **options)
 
@@ -223,8 +222,7 @@ class Ratings:
     def from_table(
         cls, table: Table, *, users: ArrayLike | None = None, items: ArrayLike | None = None,
         scale: Scale | str | None = None, feedback: Feedback = "auto",
-        count_cap: float = COUNT_CAP, duplicates: Duplicates = "last", name: str = "ratings",
-        usual: Scale = "minmax",
+        count_cap: float = COUNT_CAP, name: str = "ratings", usual: Scale = "minmax",
     ) -> Self:  # fmt: skip
         """Build ratings from a table that was read.
 
@@ -238,17 +236,12 @@ class Ratings:
             feedback: ``clicks``: values are counts, such as plays or hours, and weigh the clicks
                 by ``log(1 + count)``; ``auto``: what the name of their column says.
             count_cap: The largest count that counts; public, as bounds are.
-            duplicates: Which rating is kept when a user rated an item twice: by default the
-                latest by time if there are times, else the last in the table.
             name: Name of this set in reports.
             usual: The scale of values about which nothing is asked.
         """
         refuse_unless(isinstance(name, str), "name", name, "text")
-        for option, chosen, possible in (
-            ("feedback", feedback, get_args(Feedback)),
-            ("duplicates", duplicates, get_args(Duplicates)),
-        ):
-            ConfigError.unless(chosen in possible, option, chosen, " or ".join(possible))
+        possible = get_args(Feedback)
+        ConfigError.unless(feedback in possible, "feedback", feedback, " or ".join(possible))
         counts = feedback == "clicks" or (feedback == "auto" and table.counts and scale is None)
         scaled, known = scaled_values(
             table.rating, len(table.user), scale, usual, count_cap if counts else None
@@ -261,37 +254,30 @@ class Ratings:
         place = np.empty_like(client_of_user)  # of each user, in the order of clients
         place[np.argsort(client_of_user, kind="stable")] = np.arange(len(place))
         pair = place[user.index].astype(np.int64) * len(item.names) + item.index
-        rows, scaled = _without_duplicates(pair, scaled, table.time, duplicates)
+        marks = None if table.test is None else 2 * pair + table.test
+        if marks is not None and len(np.unique(marks)) > len(np.unique(pair)):
+            raise DataError("a rating is marked for training in one row and as a test in another")
+        rows = _without_duplicates(pair, table.time)
         if repeated := len(pair) - len(rows):
-            kept = "their mean" if duplicates == "mean" else f"the {duplicates}"
             problem = f"{repeated:,} of {len(pair):,} rows repeat a user and an item"
-            known["notes"] += (f"{problem}: {kept} counts.",)
+            known["notes"] += (f"{problem}: the last counts.",)
         if items is not None:
             known["public"] |= {"catalogue"}
         return cls(
-            user=user.index[rows], item=item.index[rows], value=scaled.astype(np.float32),
+            user=user.index[rows], item=item.index[rows], value=scaled[rows].astype(np.float32),
             time=None if table.time is None else table.time[rows],
+            test=None if table.test is None else table.test[rows],
             client_of_user=client_of_user, n_items=len(item.names),
             user_labels=user.names, item_labels=item.names, name=name, **known,
         )  # fmt: skip
 
 
 def _without_duplicates(
-    pair: NDArray[np.int64], value: NDArray[np.float64], time: NDArray[np.float64] | None,
-    rule: Duplicates,
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:  # fmt: skip
-    """The rows to keep, in the order of their user-item pairs, and their values."""
+    pair: NDArray[np.int64], time: NDArray[np.float64] | None
+) -> NDArray[np.int64]:
+    """Return the last row of every user-item pair, in the order of the pairs."""
     order = np.argsort(pair, kind="stable") if time is None else np.lexsort((time, pair))
-    begins = np.flatnonzero(np.diff(pair[order], prepend=-1))
-    if len(begins) == len(order):
-        return order, value[order]
-    if rule == "error":
-        raise DataError(f"{len(order) - len(begins)} ratings repeat a user-item pair")
-    if rule == "mean":
-        sums = np.add.reduceat(value[order], begins)
-        return order[begins], sums / np.diff(begins, append=len(order))
-    rows = order[begins if rule == "first" else np.append(begins[1:], len(order)) - 1]
-    return rows, value[rows]
+    return np.asarray(order[np.flatnonzero(np.diff(pair[order], append=-1))])
 
 
 def _clients_of_users(client: Labels, user: Labels) -> IntArray:

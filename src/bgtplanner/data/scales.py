@@ -22,8 +22,7 @@ COUNT_CAP = 100.0
 since every weight would then say something about the person with the most."""
 
 _FEWEST_JUDGED = 20  # values, below which nothing is said about how they are distributed
-_FAR = 2.0  # as many times the width of the scale of all others is far outside it
-_TAIL = 10.0  # counts: their largest value is above this, and this times their median
+_FAR = 10.0  # the largest of ratings is at most this, or this times their median
 
 
 def as_scale(given: Any) -> Scale:
@@ -97,26 +96,10 @@ def _weights(counts: NDArray[np.float64], cap: float) -> NDArray[np.float64]:
 
 
 def _ask_for_a_scale(raw: NDArray[np.float64]) -> None:
-    """Refuse to guess the scale of values that look like counts, or have one far outside."""
-    if len(raw) < _FEWEST_JUDGED:
-        return
-    levels = np.unique(raw)
-    if _has_a_tail(raw) and _has_a_tail(raw[raw < levels[-1]]):
+    """Refuse to guess the scale of values that look like counts, or have one far above."""
+    if len(raw) >= _FEWEST_JUDGED and raw.max() > _FAR * max(1.0, float(np.median(raw))):
         raise DataError(
-            "the values look like counts, such as plays or hours; say data.feedback=clicks "
-            "(feedback='clicks' in Python), or state their scale if they are ratings, such as "
-            "data.scale=0:100"
+            f"the largest value is more than {_FAR:g} times as large as most: are these counts, "
+            "such as plays or hours? Say data.feedback=clicks (feedback='clicks' in Python); or "
+            "state the scale of ratings, such as data.scale=1:5, and mend what is outside"
         )
-    for far, others in ((levels[-1], levels[:-1]), (levels[0], levels[1:])):
-        low, high = (others[0], others[-1]) if len(others) > 2 else (-np.inf, np.inf)
-        if max(far - high, low - far) > _FAR * (high - low):
-            raise DataError(
-                f"{int((raw == far).sum()):,} of {len(raw):,} values are far outside the scale of "
-                f"all others; state the scale, such as data.scale={low:g}:{high:g}, and leave out "
-                "or mend what is outside, or say data.feedback=clicks if these are counts"
-            )
-
-
-def _has_a_tail(values: NDArray[np.float64]) -> bool:
-    """Return whether values are distributed as counts are: most are small, and a few are large."""
-    return bool(values.min() >= 0 and values.max() > max(_TAIL, _TAIL * float(np.median(values))))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bgtplanner.data.ratings import IntArray, Ratings
 from bgtplanner.errors import ConfigError, DataError
 
-Within = Literal["user", "all", "last", "time", "leave-last"]
+Within = Literal["user", "all", "last", "time", "leave-last", "marked"]
 """How a test set is held out; see :func:`split_ratings`."""
 
 Arrival = Literal["random", "time"]
@@ -121,7 +121,8 @@ def split_ratings(
             random (MovieLens); ``"all"`` draws over all ratings at once (FilmTrust); ``"last"``
             holds out the last ratings of every user, as many as under ``"user"``; ``"time"``
             holds out the last ratings of all, from one moment on; ``"leave-last"`` holds out the
-            last `leave_last` ratings of every user, and leaves each at least one.
+            last `leave_last` ratings of every user, and leaves each at least one; ``"marked"``
+            those that a column of the table marks.
         leave_last: How many ratings of a user ``"leave-last"`` holds out.
         initial_share: Share of each client's training ratings that is there from the start
             (rounded up); the rest arrives evenly over the rounds. 1 turns arrival off.
@@ -152,7 +153,8 @@ def split_ratings(
     draw = generator.random(len(ratings))
     users, everybody = (ratings.user, ratings.n_users), (np.zeros_like(ratings.user), 1)
     group, groups = everybody if within in ("all", "time") else users
-    when = _times(ratings, f"data.split={within}") if within not in ("user", "all") else None
+    timeless = within in ("user", "all", "marked")
+    when = None if timeless else _times(ratings, f"data.split={within}")
     rank, sizes = _rank_within(group, draw, groups, when)
     kept = np.floor(train_share * sizes + 1e-9)
     if within == "leave-last":
@@ -160,6 +162,11 @@ def split_ratings(
     drawn = rank < kept.astype(np.int32)[group]
     # Who has a single rating trains on it: as a test it would be of someone never heard of.
     alone = np.bincount(ratings.user, minlength=ratings.n_users)[ratings.user] == 1
+    if within == "marked":
+        if ratings.test is None:
+            problem = "no column marks its test ratings; name one with data.test_column"
+            raise DataError(f"{ratings.name}: {problem}")
+        drawn, alone = ~ratings.test, np.zeros(len(ratings), dtype=bool)
     train, test = ratings.take(drawn | alone), ratings.take(~(drawn | alone))
 
     # Single ratings draw last, so that the others' order is the same without them.

@@ -34,13 +34,6 @@ _NOUNS = {  # by genre: the first two are high and low on the first hidden facto
     "Crime": "Heist Informer Inspector Pawnshop Getaway Forger Warehouse Bookkeeper",
     "Adventure": "Caravan Compass Expedition Summit Lagoon Airship Glacier Ferry",
     "Drama": "Inheritance Harvest Schoolmaster Mill Widow Homecoming Quarry Apprentice",
-    "Fantasy": "Dragon Enchanter Chalice Labyrinth Griffin Talisman Willow Oracle",
-    "War": "Barracks Armistice Sentry Battalion Trench Telegram Medic Deserter",
-    "Musical": "Chorus Serenade Bandstand Tambourine Overture Ballroom Cabaret Encore",
-    "Horror": "Crypt Attic Scarab Mirror Hollow Gravedigger Lantern Asylum",
-    "Documentary": "Census Reef Assembly Observatory Migration Archive Delta Workshop",
-    "Mystery": "Cipher Manor Locket Riddle Governess Footprint Clockmaker Envelope",
-    "Western": "Prairie Stagecoach Saloon Drifter Canyon Telegraph Sheriff Mustang",
     "Animation": "Teapot Marionette Beetle Balloonist Hedgehog Tinsmith Pebble Comet",
 }
 _ADJECTIVES = (

@@ -27,6 +27,7 @@ _IDS = ("user", "item", "client")
 _YEAR_1980, _YEAR_2100 = 315_532_800, 4_102_444_800  # in seconds
 _WHOLE = "^(0|[1-9][0-9]{0,17})$"  # a number that is written as it is read
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_MARKS = {"1": True, "true": True, "test": True, "0": False, "false": False, "train": False}
 _Refuse = Callable[..., None]
 
 
@@ -43,6 +44,7 @@ class TableFormat:
             or purchases without one, as they are by default if no column is left for it.
         time: Column of the time, in numbers or ISO dates, or ``"none"``; by default found by its
             usual names only, as is that of the `client`.
+        test: Column that marks test ratings: 1 or 0, true or false, test or train; never detected.
         bounds: Smallest and largest allowed rating.
         decimal_comma: Whether numbers are written as ``3,5``.
         unnamed_times: Whether the fourth column of a table without names is taken for the time if
@@ -57,6 +59,7 @@ class TableFormat:
     rating: Column = None
     time: Column = None
     client: Column = None
+    test: Column = None
     bounds: tuple[float, float] | None = None
     decimal_comma: bool = False
     unnamed_times: bool = False
@@ -111,6 +114,7 @@ class Table:
     rating: NDArray[np.float64] | None
     time: NDArray[np.float64] | None
     client: Labels | None
+    test: NDArray[np.bool_] | None = None
     counts: bool = False
 
     def take(self, rows: NDArray[np.bool_]) -> Self:
@@ -158,6 +162,8 @@ def read_table(source: Any, table_format: TableFormat | None = None) -> Table:
         refuse = partial(table.refuse, place[role], header)
         if role in _IDS:
             found[role] = labels_of(column, refuse)
+        elif role == "test":
+            found[role] = _marks(column, refuse)
         else:
             found[role] = _numbers(column, refuse, role == "time", wanted.decimal_comma)
         if role == "rating" and wanted.bounds is not None:
@@ -198,6 +204,15 @@ def labels_of(column: Any, refuse: _Refuse) -> Labels:
     labels = Labels.from_column(found)
     refuse(labels.index >= MOST_LABELS, f"is one of more than {MOST_LABELS:,} labels", rows)
     return Labels(labels.names, labels.index[rows])
+
+
+def _marks(column: Any, refuse: _Refuse) -> NDArray[np.bool_]:
+    """Return which ratings a column marks as test ratings."""
+    rows, cells = _coded(column, refuse)
+    marks = [_MARKS.get(str(cell).lower()) for cell in cells.to_pylist()]
+    unknown = np.array([mark is None for mark in marks], dtype=bool)
+    refuse(unknown, "is no mark; expected 1 or 0, true or false, test or train", rows)
+    return np.array(marks, dtype=bool)[rows]
 
 
 def _numbers(column: Any, refuse: _Refuse, dates: bool, comma: bool) -> NDArray[np.float64]:

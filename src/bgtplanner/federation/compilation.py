@@ -32,9 +32,6 @@ _QUICK: dict[str, Any] = {
     "xla_cpu_prefer_vector_width": 128,
 }
 
-# No optimisation at all, for what computes little beside a round.
-_LIGHT: dict[str, Any] = _QUICK | {"xla_backend_optimization_level": 0}
-
 _RUNS_KEPT = 40
 _runs = itertools.count(1)
 
@@ -79,24 +76,23 @@ def begin_run() -> None:
 
 @cache
 def compiled(
-    function: Callable[..., Any], federation: Hashable, device: jax.Device, size: str,
+    function: Callable[..., Any], federation: Hashable, device: jax.Device, *, quickly: bool,
     **fixed: Hashable,
 ) -> Callable[..., Any]:  # fmt: skip
     """Return a pure function of a federation and arrays, compiled for a device.
 
-    The size is ``large``, or ``small`` or ``light`` for what should be compiled quickly, and
     `fixed` are arguments that are no arrays. Runs of equal federations and shapes share it.
     """
-    options = _options(device.platform, size)
+    options = _options(device.platform, quickly)
     return jax.jit(partial(function, federation, **fixed), compiler_options=options)
 
 
 @cache
-def _options(platform: str, size: str) -> dict[str, Any] | None:
+def _options(platform: str, quickly: bool) -> dict[str, Any] | None:
     """Return the options for XLA on a device, or None where XLA does not know them."""
     if platform != "cpu":
         return None
-    options = _ON_CPU | {"large": {}, "small": _QUICK, "light": _LIGHT}[size]
+    options = _ON_CPU | (_QUICK if quickly else {})
     try:
         jax.jit(lambda: 0, compiler_options=options)()
     except jax.errors.JaxRuntimeError:  # this version of XLA does not have one of them

@@ -11,11 +11,11 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Protocol
 
+import jax
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
-from bgtplanner.errors import ConfigError, SchemaError
+from bgtplanner.errors import ConfigError, RunFolderError, SchemaError
 from bgtplanner.federation.parameters import RoundParameters, noise_of_mean, round_parameters
 from bgtplanner.federation.result import RoundResult, Seen
 from bgtplanner.federation.rounds import Federation, State
@@ -55,17 +55,42 @@ class Engine(Protocol):
     n_items: int
     next_round: int
     seen: Seen
+    state: State
 
-    @property
-    def state(self) -> State: ...
     def step(self, terms: RoundParameters, plan: Plan) -> RoundResult: ...
     def rest(self) -> RoundResult: ...
     def present(self) -> Mask: ...
     def divide(self, split: Mapping[str, float]) -> None: ...
     def evaluate(self) -> Metrics: ...
-    def arrays(self) -> dict[str, NDArray[Any]]: ...
-    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None: ...
     def shown_pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]: ...
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the whole state as named plain arrays, enough to go on bit for bit."""
+        leaves, _ = jax.tree_util.tree_flatten_with_path(self.state)
+        named = {_name_of(path): np.array(leaf) for path, leaf in leaves}
+        return named | {"next_round": np.asarray(self.next_round)}
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from the result of :meth:`arrays`, with leaves of the same shape and type."""
+        leaves, tree = jax.tree_util.tree_flatten_with_path(self.state)
+        restored: list[jax.Array] = []
+        for name, leaf in ((_name_of(path), leaf) for path, leaf in leaves):
+            stored = arrays.get(name)
+            if stored is None or stored.shape != leaf.shape or stored.dtype != leaf.dtype:
+                raise RunFolderError(
+                    f"checkpoint entry '{name}' is missing or of another shape or type: it was "
+                    "written for other data, another model or by another version"
+                )
+            restored.append(jax.device_put(stored, leaf.device))
+        if "next_round" not in arrays:
+            raise RunFolderError("checkpoint entry 'next_round' is missing")
+        self.state = jax.tree_util.tree_unflatten(tree, restored)
+        self.next_round = int(arrays["next_round"])
+
+
+def _name_of(path: Any) -> str:
+    """Return the name of a leaf of the state."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 @dataclass(eq=False, repr=False)
@@ -83,7 +108,6 @@ class Coordinator:
             nothing to a policy that plans by forecasts.
         participation: Share of the clients that are invited to a round.
         dropout: Share of the clients that pay and then fail to answer.
-        stragglers: Share of the clients that pay and answer too late; mostly the same ones.
         tolerance: How many clients may drop out or collude under ``secagg``. If more drop out,
             the sum is not opened: the charge is spent, and nothing is learned.
         stops: Whether the run ends with the budget. Otherwise each client learns from its own.
@@ -101,7 +125,6 @@ class Coordinator:
     values: int = 5
     participation: float = 1.0
     dropout: float = 0.0
-    stragglers: float = 0.0
     tolerance: Tolerance = field(default=Tolerance())
     stops: bool = False
     seed: int = 0
@@ -196,9 +219,8 @@ class Coordinator:
         """Play a round, if it is paid for and enough clients answer; return its result."""
         if plan.reservation is None:
             return self.engine.rest()
-        late = plan.participants & self._late(index)
         fails = self._drawn(0xD407, index).random(len(self.ledger)) < self.dropout
-        answers = plan.participants & ~fails & ~late
+        answers = plan.participants & ~fails
         own = plan.own_clip
         if own is None and self._own_clips and self.policy.follows_norms:
             own = np.ones(len(self.ledger))
@@ -222,7 +244,7 @@ class Coordinator:
                 together = float(terms.share) * max(record.clients, 1) ** 0.5
                 surplus = max(0.0, together / float(terms.scale.max()) - 1)
                 record = replace(record, surplus=surplus)
-        return replace(record, split=split or None, late=record.late + int(late.sum()))
+        return replace(record, split=split or None)
 
     def _invited(self, index: int) -> Mask:
         """Return the invited clients, out of those that can be reached."""
@@ -234,14 +256,6 @@ class Coordinator:
         chosen = np.zeros(len(order), dtype=bool)
         chosen[np.argsort(order, kind="stable")[:wanted]] = True
         return chosen & self.present
-
-    def _late(self, index: int) -> Mask:
-        """Return who is too late: times are lognormal, half of the variance is per client."""
-        if not self.stragglers:
-            return np.zeros(len(self.ledger), dtype=bool)
-        streams = self._drawn(0x510), self._drawn(0x1A7E, index)
-        own, luck = (stream.standard_normal(len(self.ledger)) for stream in streams)
-        return np.asarray((own + luck) / 2**0.5 > ndtri(1 - self.stragglers))
 
     def _drawn(self, *of: int) -> np.random.Generator:
         """Return a generator that the seed and these numbers determine, also after a resume."""
@@ -319,7 +333,7 @@ class _Forecast:
         std = noise_of_mean(
             of.ledger.accountant, of.trust, of.policy.clip, (charges[:, None] * parts).ravel(),
             share * number, of.ledger.neighbours, tolerance=of.tolerance,
-            answering=(1 - of.dropout) * (1 - of.stragglers),
+            answering=1 - of.dropout,
         )  # fmt: skip
         return float(1.0 / share / std**2)
 

@@ -191,6 +191,8 @@ class Protection:
         `more` is for units that do not protect whole uploads: the `blocks` of the dense part, and
         how to `combine` uploads.
         """
+        if not self.of.release:
+            return self.noised(key, self.clipped(upload, interactions, parameters), parameters)
         module, _, name = self.of.release.partition(":")
         released: Released = getattr(importlib.import_module(module), name)(
             self, key, upload, interactions, parameters, **more
@@ -313,19 +315,6 @@ class Protection:
         scales = parameters.as_answered().scale
         std: Array = self.kind.std_of_sum(_counts(parameters), scales, self.common)
         return std
-
-
-def release_whole(
-    protection: Protection, key: Array, upload: Upload, interactions: Interactions,
-    parameters: RoundParameters, **_: Any,
-) -> Released:  # fmt: skip
-    """Release for unit ``client``: clip each whole upload, noise every coordinate, average.
-
-    The denominator is the number of clients that answered, which is public; it does not depend on
-    whether a client rated an item, or anything at all.
-    """
-    clipped = protection.clipped(upload, interactions, parameters)
-    return protection.noised(key, clipped, parameters)
 
 
 def _counts(parameters: RoundParameters) -> Array:

@@ -14,9 +14,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from bgtplanner.data.split import Pairs as NamedPairs
 from bgtplanner.data.split import Split
-from bgtplanner.errors import ConfigError, RunFolderError
+from bgtplanner.errors import ConfigError
 from bgtplanner.federation.chunks import Heldout, Pairs, by_chunk
 from bgtplanner.federation.compilation import FEW_RATINGS, compiled, padding_of
+from bgtplanner.federation.coordinator import Engine
 from bgtplanner.federation.parameters import RoundParameters
 from bgtplanner.federation.protection import Released
 from bgtplanner.federation.result import RoundResult, Seen
@@ -42,7 +43,7 @@ def pick_device(name: str) -> jax.Device:
         raise ConfigError(f"--device {name}: not available; this machine has {kinds}") from error
 
 
-class Simulation:
+class Simulation(Engine):
     """A federation on one machine, stepped round by round.
 
     The seed is that of everything random in training; every client puts a share `validation` of
@@ -86,12 +87,10 @@ class Simulation:
 
     def _run(self, function: Callable[..., Any], *arrays: Any, **fixed: Any) -> Any:
         """Run a function of the federation on the device of this simulation."""
-        size = "large"
-        if self._small:
-            light = function in _LIGHT or fixed.get("method") in _LIGHT
-            size = "light" if light else "small"
         with jax.default_device(self._device):
-            found = compiled(function, self.federation, self._device, size, **fixed)
+            found = compiled(
+                function, self.federation, self._device, quickly=self._small, **fixed
+            )  # fmt: skip
             return found(*arrays)
 
     @cached_property
@@ -247,52 +246,12 @@ class Simulation:
         names = ("federation", "split", "seed", "device", "validation")
         return _restored, (dict(zip(names, self._made_with, strict=True)), self.arrays())
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the whole state as named plain arrays, enough to go on bit for bit."""
-        return state_arrays(self.state, self.next_round)
-
-    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from the result of :meth:`arrays`."""
-        self.state, self.next_round = restored_state(arrays, self.state, self._device)
-
 
 def _restored(made_with: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Simulation:
     """Return the simulation that :meth:`Simulation.__reduce__` describes."""
     made = Simulation(**made_with)
     made.restore(arrays)
     return made
-
-
-def state_arrays(state: State, next_round: int) -> dict[str, NDArray[Any]]:
-    """Return a state as named plain arrays, enough to go on bit for bit."""
-    leaves = jax.tree_util.tree_leaves_with_path(state)
-    named = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
-    arrays = {name: np.array(leaf) for name, leaf in named.items()}
-    return arrays | {"next_round": np.asarray(next_round)}
-
-
-def restored_state(
-    arrays: Mapping[str, NDArray[Any]], like: State, device: jax.Device
-) -> tuple[State, int]:
-    """Return the state and the next round that :func:`state_arrays` was given.
-
-    Raises:
-        RunFolderError: If an array is missing or has another shape or type than in `like`.
-    """
-    paths, tree = jax.tree_util.tree_flatten_with_path(like)
-    restored: list[Array] = []
-    for path, leaf in paths:
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        stored = arrays.get(name)
-        if stored is None or stored.shape != leaf.shape or stored.dtype != leaf.dtype:
-            raise RunFolderError(
-                f"checkpoint entry '{name}' is missing or of another shape or type: it was "
-                "written for other data, another model or by another version"
-            )
-        restored.append(jax.device_put(stored, device))
-    if "next_round" not in arrays:
-        raise RunFolderError("checkpoint entry 'next_round' is missing")
-    return jax.tree_util.tree_unflatten(tree, restored), int(arrays["next_round"])
 
 
 def _first(federation: Federation, interactions: Interactions, seed: Array) -> tuple[Array, State]:
@@ -328,7 +287,3 @@ def _scores(
 def _of_model(federation: Federation, *arrays: Any, method: str) -> Any:
     """Return what a method of the model computes."""
     return getattr(federation.model, method)(*arrays)
-
-
-_LIGHT = {_first, Federation.stepped, "asking", "personalise", "predict"}
-"""What computes little beside a round."""

@@ -21,7 +21,6 @@ from bgtplanner.errors import BGTPlannerError, ConfigError
 from bgtplanner.federation.aggregation.keys import public_bytes
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.identity import identity_in
-from bgtplanner.models.registry import MODELS
 
 _CONNECT_SECONDS = 10.0
 
@@ -56,11 +55,10 @@ def check_client(
     """Check everything that a client needs; with the server's HOST:PORT, the connection, too."""
     checks: dict[str, Callable[[], str]] = {
         "programs": _programs, "file modes": partial(_modes, client),
-        "models": partial(_models, client), "ratings": partial(_ratings, client),
-        "ledger": partial(_ledger, client),
+        "ratings": partial(_ratings, client), "ledger": partial(_ledger, client),
     }  # fmt: skip
     if client.policy.secagg is not None:
-        checks |= {"identity": partial(_identity, client), "roster": partial(_roster, client)}
+        checks["roster"] = partial(_roster, client)
     if superlink is not None:
         address = host_and_port("--superlink", superlink)
         checks["connection"] = partial(_connected, *address, root_certificates)
@@ -102,16 +100,6 @@ def _modes(client: Client) -> str:
     return "ratings and state are private, the policy is protected"
 
 
-def _models(client: Client) -> str:
-    """Check that the models of the policy are installed here, with the settings that it names."""
-    for name in client.policy.models:
-        try:
-            MODELS[name](**client.policy.settings.get(name, {}))
-        except (BGTPlannerError, TypeError) as error:
-            raise ConfigError(f"{name}: {error}") from error
-    return ", ".join(client.policy.models)
-
-
 def _ratings(client: Client) -> str:
     """Check that the ratings can be read; the note counts them and names none."""
     table = client.file.table()
@@ -131,19 +119,13 @@ def _ledger(client: Client) -> str:
     return f"{spent_of}; a round may still cost {left:.4g}"
 
 
-def _identity(client: Client) -> str:
-    """Check that the client has a key of its own that no one else on this machine can read."""
-    path = client.file.identity
-    key = public_bytes(identity_in(path)).hex()
-    if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise ConfigError(f"{path}: others may read it: chmod 600")
-    return f"public key {key}"
-
-
 def _roster(client: Client) -> str:
     """Check with whom this client would add up; the digest is to be compared with the others'."""
-    group, roster = client.policy.secagg, client.file.roster(client.policy)
-    own = roster.names[roster.place(public_bytes(identity_in(client.file.identity)))]
+    group, path = client.policy.secagg, client.file.identity
+    key, roster = public_bytes(identity_in(path)), client.file.roster(client.policy)
+    if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ConfigError(f"{path}: others may read it: chmod 600")
+    own = roster.names[roster.place(key)]
     note = f"{len(roster)} clients, this one as {own!r}; digest {roster.digest.hex()}"
     if group is not None and len(roster) < group.smallest_group:
         few = f"fewer than smallest_group = {group.smallest_group}, so no sum is joined"

@@ -219,7 +219,7 @@ class Client(ClientState):
         """Return the last model that came and the present ratings, of which lists are made."""
         sent = self._kept()
         ratings = self._ratings_for(sent)
-        return self._model_of(sent).model(ratings), ratings
+        return self._model_of(sent).model(self.policy.promise), ratings
 
     # ---- internals
 

@@ -7,7 +7,6 @@ the client, and nothing that a server sends can change them.
 
 from __future__ import annotations
 
-import os
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from bgtplanner.errors import ConfigError, DataError, quoted
 from bgtplanner.federation.aggregation.client import Policy
 from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.flower.messages import unless
-from bgtplanner.privacy.accountants import accountant_named
+from bgtplanner.privacy.accountants import accountant_named, both_readings
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.compatibility import Choice, check, neighbours_of
 from bgtplanner.privacy.mechanisms import Neighbours
@@ -124,6 +123,18 @@ class ClientPolicy(_File):
         """The budget of the client's ledger."""
         return Budgets.same(Budget(self.epsilon, self.delta), 1)
 
+    @property
+    def promise(self) -> dict[str, Any]:
+        """What this client is promised, whatever server asks: its ledger enforces it."""
+        rule, budget = accountant_named(self.rule), Budget(self.epsilon, self.delta)
+        other = rule.other_promise(budget, self.neighbours)
+        read = both_readings(self.epsilon, self.neighbours, other)
+        return {
+            "private": True, "epsilon": self.epsilon, "delta": self.delta, "trust": self.trust,
+            "neighbours": self.neighbours, "epsilon_other_reading": other, "accounting": rule.name,
+            "sentences": [f"All runs together, by this client's policy: {read}."],
+        }  # fmt: skip
+
     def check(self, rule: str, charge: float, clip: float) -> None:
         """Refuse a plan that this client does not agree to; the reason is for its own log only."""
         unless(rule == self.rule, "another rule than the ledger's")
@@ -173,18 +184,11 @@ class ClientFile(_File):
         return _load(self.policy, ClientPolicy)
 
     def table(self) -> Table:
-        """Return the client's ratings as they are in the file now.
-
-        A file that someone is still writing to is refused as far as that can be seen.
-        """
-        table, problem = read_table(self.ratings, TableFormat()), ""
-        if _is_cut_off(self.ratings):
-            problem = "ends within a line, as if it were half-written; expected a line break. "
-            problem += "Write a new file, and rename it"
-        elif table.rating is None:
-            problem = "has no rating column; give one, which is 1 in every row if rows are clicks"
-        if problem:
-            raise DataError(problem, path=self.ratings)
+        """Return the client's ratings as they are in the file now."""
+        table = read_table(self.ratings, TableFormat())
+        if table.rating is None:
+            lacks = "has no rating column; give one, which is 1 in every row if rows are clicks"
+            raise DataError(lacks, path=self.ratings)
         return table
 
     def ratings_over(
@@ -215,14 +219,6 @@ def load_client(path: Path | str) -> ClientFile:
     return found.model_copy(
         update={name: file.parent / path for name, path in found if path is not None}
     )
-
-
-def _is_cut_off(path: Path) -> bool:
-    """Return whether a table ends within a line; a packed one that is cut off cannot be read."""
-    with path.open("rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
-        file.seek(-1, os.SEEK_END)
-        return not packed and file.read(1) not in (b"\n", b"\r")
 
 
 _Kind = TypeVar("_Kind", bound=_File)

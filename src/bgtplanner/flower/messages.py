@@ -27,6 +27,7 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 from numpy.typing import NDArray
 
 from bgtplanner.data.catalogue import Catalogue
+from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import MessageError
 from bgtplanner.federation.aggregation import wire
 from bgtplanner.federation.aggregation.wire import Reader, array, blob, fixed, real, several, text
@@ -142,6 +143,15 @@ class SentCatalogue(Sent):
         """
         about = f"{self.text}\n{self.features.shape}\n".encode()
         return hashlib.sha256(about + self.features.astype("<f4").tobytes()).hexdigest()
+
+    def without_ratings(self) -> Ratings:
+        """Return no ratings, with these items and this scale, as a model file needs them."""
+        known = Catalogue(
+            labels=np.array(self.items), features=self.features, names=self.names,
+            titles=np.array(self.titles) if self.titles else None,
+        )  # fmt: skip
+        empty = Ratings.from_arrays([], [], [], items=known.labels, scale=(self.low, self.high))
+        return replace(empty, item_labels=known.labels, catalogue=known)
 
     @classmethod
     def decode(cls, got: Reader) -> Self:

@@ -27,11 +27,11 @@ from bgtplanner.federation.aggregation.neighbourhood import degree_and_threshold
 from bgtplanner.federation.aggregation.roster import Roster
 from bgtplanner.federation.aggregation.server import Server as SumServer
 from bgtplanner.federation.client import coordinates_of, first_parameters, without_features
+from bgtplanner.federation.coordinator import Engine
 from bgtplanner.federation.parameters import RoundParameters
 from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.result import RoundResult, Seen
 from bgtplanner.federation.rounds import Federation, State
-from bgtplanner.federation.simulation import restored_state, state_arrays
 from bgtplanner.flower import messages
 from bgtplanner.flower.machines import Machines
 from bgtplanner.flower.messages import Request, Sent, SentCatalogue, SentModel, SumStep, read_word
@@ -77,7 +77,7 @@ class Group(NamedTuple):
         return most
 
 
-class Deployment:
+class Deployment(Engine):
     """A federation on real machines, stepped round by round.
 
     Its `run` has the same name when the server is restarted; sums are made with a `group`. Only
@@ -307,11 +307,3 @@ class Deployment:
     def shown_pairs(self) -> NoReturn:
         """Refuse: clients do not say which items they have rated."""
         raise ConfigError("planning.context = usage: expected none, released or forecast here")
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the whole state as named plain arrays."""
-        return state_arrays(self.state, self.next_round)
-
-    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from the result of :meth:`arrays`."""
-        self.state, self.next_round = restored_state(arrays, self.state, jax.devices()[0])

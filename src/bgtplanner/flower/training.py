@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -18,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import MessageError
 from bgtplanner.federation.client import (
@@ -101,18 +99,14 @@ class Trainer:
             return first
         return jax.tree.unflatten(tree, known)
 
-    def model(self, ratings: Ratings) -> Model:
-        """Return the model that this client's lists are made of, on its own machine."""
+    def model(self, guarantee: Mapping[str, Any]) -> Model:
+        """Return the model that this client's lists are made of, with what it is promised."""
         first = first_parameters(self.learner, jax.random.key(0), 1, self._features)[0]
-        pairs, sent = zip(first, self.shared, strict=True), self._catalogue
-        known = Catalogue(
-            labels=np.array(sent.items), features=sent.features, names=sent.names,
-            titles=np.array(sent.titles) if sent.titles else None,
-        )  # fmt: skip
+        pairs = zip(first, self.shared, strict=True)
         return model_of(
-            self.learner, self.shared, None, replace(ratings, catalogue=known),
+            self.learner, self.shared, None, self._catalogue.without_ratings(),
             learned=any(not np.array_equal(old, new) for old, new in pairs),
-            guarantee={}, training={"model": self._about["name"]},
+            guarantee=guarantee, training={"model": self._about["name"]},
         )  # fmt: skip
 
 

@@ -71,10 +71,9 @@ _TOO_NOISY = 2.2  # noise per item over the sampling error: axes are not worth i
 _ITEMS = 5.0  # times the root of the clients: items that axes are learned on, with usual noise
 _USUAL_NOISE = 0.5  # on the sum of all uploads, over the clip: about epsilon 10
 _STANDS_OUT = 3.0  # noise alone does so with a chance below exp(-4.5), 1.1 percent
-_SHORTEST = (
-    0.5  # what is told about tastes is made twice as long, and no longer than 1: people for
-)
-# whom the axes say little count less, or what sets everybody apart from chance would win
+# What is told about tastes is made twice as long, and no longer than 1: people for whom the axes say
+# little count less, or what sets everybody apart from chance would win.
+_SHORTEST = 0.5
 _PLACED = 5.0  # ridge weight, in items, of the features that other items are placed by
 _TYPICAL = 0.1  # singular value of the first axis in a typical federation, over the clip
 _PERSONAL = 0.25  # of the use of a list, where tastes are known: a third of what popularity gives
@@ -399,7 +398,8 @@ class Tastes(Biases):
         normal = known.T @ known + _PLACED * jnp.eye(features.shape[1])
         level = axes.sum(0) / jnp.maximum(popular.sum(), 1.0)
         slopes = jnp.linalg.solve(normal, known.T @ (axes - level))
-        return axes + (1.0 - popular) * (level + centred @ slopes)
+        others: Array = level + centred @ slopes
+        return axes + (1.0 - popular) * others
 
     def _first(self, shared: Shared) -> Array:
         """Return the axes to begin with: leading directions of the features, or random ones."""

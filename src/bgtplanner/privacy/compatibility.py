@@ -30,14 +30,14 @@ class Unit:
     """What one clip, and with it one guarantee, covers."""
 
     name: str
-    release: str  # the address of the function that protects uploads in a simulation
+    release: str = ""  # the address of a function that protects uploads in a way of its own
     sound: bool = True  # it is the whole client: the guarantee covers all that it sends
     own_clips: bool = False  # clients may have clips of their own
 
 
 UNITS: Registry[Unit] = Registry(
     "unit",
-    {"client": Unit(name="client", release="bgtplanner.federation.protection:release_whole")},
+    {"client": Unit(name="client")},
     expected="a Unit",
     fits=lambda thing: isinstance(thing, Unit),
 )

@@ -31,25 +31,12 @@ _BESIDE: Mapping[str, Mapping[str, Any]] = {  # colour and dashes of the referen
     "client_alone": {"color": GREY, "ls": "-."},
     "features_alone": {"color": VERMILLION, "ls": (0, (5, 1, 1, 1, 1, 1))},
 }
-_MOST_CLASSES = 5
+_CLASSES = (BLUE, VERMILLION, GREEN, YELLOW, GREY)
 _LOWEST, _HIGHEST = 0.8, 1.1  # what an axis of errors covers at least, in errors of clients alone
 _AROUND = (
     f"The axis does not start at zero. It always has room from {1 - _LOWEST:.0%} below a client "
     f"alone to {_HIGHEST - 1:.0%} above, so that a small change looks small."
 )
-
-
-def shades(colour: str, number: int) -> list[str]:
-    """Return shades of a colour, from light to dark, for one policy under several settings.
-
-    Example:
-        >>> shades("#808080", 2)
-        ['#b9b9b9', '#5a5a5a']
-    """
-    rgb = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)])
-    steps = np.linspace(0.45, -0.3, number) if number > 1 else [0.0]
-    mixed = [np.rint(rgb + abs(step) * ((255 if step > 0 else 0) - rgb)) for step in steps]
-    return ["#" + "".join(f"{int(part):02x}" for part in one) for one in mixed]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,12 +130,11 @@ def quality(summary: Mapping[str, Any], name: str, values: Sequence[float], tota
 
 def spent(total: int, taken: NDArray[np.float64], promised: Sequence[float]) -> Picture:
     """Draw which share of its budget each class of clients has spent, ``[rounds, classes]``."""
-    columns = np.linspace(0, len(promised) - 1, min(len(promised), _MOST_CLASSES)).round()
-    tints = shades(BLUE, len(columns))
+    columns = np.linspace(0, len(promised) - 1, min(len(promised), len(_CLASSES))).round()
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for column, tint in zip(columns.astype(int), tints, strict=True):
+        for column, tint in zip(columns.astype(int), _CLASSES, strict=False):
             share, name = [0.0, *taken[:, column]], f"budget ε {promised[column]:g}"
             axes.step(range(len(share)), share, where="post", color=tint, lw=2, label=name)
         _by_round(axes, total, "share spent so far")

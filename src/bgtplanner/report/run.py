@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,14 +12,16 @@ from typing import Any
 import numpy as np
 
 from bgtplanner.data.datasets import DATASETS, path_of
-from bgtplanner.errors import RunFolderError
+from bgtplanner.errors import ModelFileError, RunFolderError
 from bgtplanner.models.metrics import shown
+from bgtplanner.published.model import load_model
+from bgtplanner.published.verdict import Verdict
 from bgtplanner.report import pictures, verdict
 from bgtplanner.report.facts import Facts, Section
 from bgtplanner.report.guarantee import guarantee, is_sound
 from bgtplanner.report.verdict import ERROR
 from bgtplanner.runs.config import Config, to_toml
-from bgtplanner.runs.folder import RunFolder
+from bgtplanner.runs.folder import MODEL, RunFolder
 from bgtplanner.runs.record import identity_of
 from bgtplanner.runs.result import Result, number_of_examples
 from bgtplanner.runs.summary import FEWEST
@@ -46,6 +49,7 @@ class _Run:
     versions: Mapping[str, str] = field(default_factory=dict)
     deployed: bool = False
     examples: Mapping[str, Any] | None = None
+    verdict: Verdict | None = None  # the model's own
 
     @property
     def scored(self) -> bool:
@@ -85,7 +89,10 @@ def read_facts(path: Path | str, *, state: str = "finished") -> Facts:
         summary |= {key: of for key, of in identity_of(config).items() if key not in summary}
     versions = {"bgtplanner": notes.get("version", "unknown"), **(notes.get("versions") or {})}
     examples = folder.read("examples.json") if finished and not deployed else None
-    run = _Run(summary, rounds, config, versions, deployed, examples)
+    own = None
+    with contextlib.suppress(ModelFileError):  # of a learner that publishes none, or damaged
+        own = load_model(folder.path / MODEL).verdict() if finished else None
+    run = _Run(summary, rounds, config, versions, deployed, examples, own)
     if finished:
         return _facts(run, verdict.verdict(run.summary), _PARTS)
     done, total = len(rounds), config.federation.rounds
@@ -99,7 +106,7 @@ def read_facts(path: Path | str, *, state: str = "finished") -> Facts:
 
 def facts_of_result(result: Result) -> Facts:
     """Return the facts of a result."""
-    run = _Run(result.summary, result.rounds, result.config)
+    run = _Run(result.summary, result.rounds, result.config, verdict=result.verdict)
     return _facts(run, verdict.verdict(run.summary), _PARTS)
 
 
@@ -145,6 +152,8 @@ def _notes(run: _Run) -> Section | None:
             total.update(record.get("dropped_by_kind", {}))
         rest = "".join(f", {count:,} {name}" for name, count in total.items() if count)
         said.append(f"Uploads used: {sum(of['clients'] for of in run.rounds):,}{rest}.")
+    if run.verdict is not None:
+        said.append(f"The model's verdict, by its releases alone: {run.verdict}")
     return Section("", said) if said else None
 
 
@@ -233,7 +242,7 @@ def _who(run: _Run) -> Section | None:
 
 
 def _spending(run: _Run) -> Section | None:
-    """Show how much of the budget was spent by which round, and what was expected of it."""
+    """Show how much of the budget was spent by which round."""
     if not run.private:
         return None
     summary, drawn, total = run.summary, [], run.config.federation.rounds
@@ -242,26 +251,7 @@ def _spending(run: _Run) -> Section | None:
     left = [record.get("left") or [] for record in run.rounds]
     if {len(share) for share in left} == {len(promise)}:
         drawn.append(pictures.spent(total, 1 - np.array(left), promise))
-    said = [
-        "The policy looks at what was released so far and decides what the round may cost; the "
-        "ledger refuses whatever does not fit."
-    ]
-    return Section("How the budget was spent, and why", [*said, *_forecast(run)], drawn)
-
-
-def _forecast(run: _Run) -> list[str]:
-    """Return by how much the planner's last forecast was off, if it made any."""
-    alone, error = run.summary.get(f"{ERROR}_client_alone"), run.rounds[-1].get(ERROR)
-    found = [(record.get("why") or {}).get("forecast") for record in run.rounds]
-    made = [(step, of[0]) for step, of in enumerate(found, start=1) if of and abs(of[0]) < 1e15]
-    if not made or not alone or error is None:
-        return []
-    step, expected, came = made[-1][0], round(100 * made[-1][1], 1), 100 - 100 * error / alone
-    off = f"{abs(round(came, 1) - expected):.1f} points {'less' if came < expected else 'more'}"
-    return [
-        f"In round {step}, the planner expected to end with an error {expected:.1f}% below that "
-        f"of a client alone; {came:.1f}% came, which is {off}."
-    ]
+    return Section("How the budget was spent", pictures=drawn)
 
 
 def _origin(run: _Run) -> Section:

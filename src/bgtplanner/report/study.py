@@ -8,10 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bgtplanner.report.facts import Facts, Section
-from bgtplanner.report.verdict import in_words as error_in_words
-from bgtplanner.report.verdict import unit_of
-from bgtplanner.runs.statistics import Comparison, Row, summed_up, tables_of
-from bgtplanner.runs.study import Study, finished_cells, in_words
+from bgtplanner.runs.statistics import Comparison, summed_up, tables_of
+from bgtplanner.runs.study import Study, finished_cells
 
 
 def study_facts(folder: Path, study: Study, state: str = "finished") -> Facts:
@@ -50,46 +48,23 @@ def facts_of_comparison(found: Comparison, state: str = "finished") -> Facts:
 
 
 def _headline(found: Comparison) -> str:
-    """Return which policy is better than the baseline, if that is not chance, and where."""
-    rows = [row for row in found.rows if not row.reference and row.mechanism != "none"]
-    known = [(value.mean, row) for row in rows if (value := row.figures[found.error]) is not None]
+    """Return which policies have lower errors than the baseline, and not by chance."""
+    count, better = len(found.outcomes), dict[str, list[tuple[float, str]]]()
     if found.study.variations:
-        keys = ", ".join(dict.fromkeys(key for grid in found.study.variations for key in grid))
-        if not known:
-            return f"Effect of {keys}: no cell is finished yet."
-        error, row = min(known, key=lambda entry: entry[0])
-        at = ", ".join(f"{key} = {in_words(value)}" for key, value in row.varied.items())
-        how = f"{_error(found, row, error)}, is that of {row.policy} at {at}"
-        return f"Effect of {keys}: the lowest mean error, {how}; its interval is in the tables."
-    groups: dict[str, list[tuple[float, Row]]] = {}
+        keys = dict.fromkeys(key for grid in found.study.variations for key in grid)
+        return f"Effect of {', '.join(keys)}: errors are in the tables, with their intervals."
     for row in found.differences:
         value = row.figures[found.error]
         if value is not None and row.policy != "unlimited":
-            better = value.half is not None and value.mean < -value.half
-            name = row.group
-            groups.setdefault(name, []).extend([(value.mean, row)] if better else [])
-    if not groups:
-        count = len(found.outcomes)
+            sure = value.half is not None and value.mean < -value.half
+            better.setdefault(row.group, []).extend([(value.mean, row.policy)] if sure else [])
+    if not better:
         return f"{count} {'cell is' if count == 1 else 'cells are'} finished."
-    best = {name: min(of, key=lambda entry: entry[0])[1] for name, of in groups.items() if of}
-    against, places = found.study.against, next(iter(groups), "")
-    if not best:
+    against, wins = found.study.against, Counter(min(of)[1] for of in better.values() if of)
+    if not wins:
         return f"No policy has an error below that of {against} by more than could be chance."
-    if len(groups) > 1:
-        wins = Counter(row.policy for row in best.values()).most_common()
-        won = ", ".join(f"{name} in {number}" for name, number in wins)
-        return (
-            f"Lower errors than {against}'s, and not by chance: {won} of {len(groups)} settings."
-        )
-    policy = best[places].policy
-    error, row = next(of for of in known if of[1].policy == policy)
-    how = _error(found, row, error)
-    return f"{policy} has a lower error than {against} on {places}, and not by chance: {how}."
-
-
-def _error(found: Comparison, row: Row, error: float) -> str:
-    """Return a mean error in words, on the scale of the data, too, if it is known."""
-    runs = (of.summary for of in found.outcomes if of.cell.dataset == row.dataset and of.summary)
-    summary = next(runs, {})
-    said = f"RMSE {error:.4f}{' as served' * found.error.endswith('_served')}"
-    return f"{said} ({error_in_words(summary, error)})" if unit_of(summary) else said
+    said = f"Lower errors than {against}'s, and not by chance"
+    if len(better) == 1:
+        return f"{said}, on {next(iter(better))}: {next(iter(wins))}."
+    won = ", ".join(f"{name} in {number}" for name, number in wins.most_common())
+    return f"{said}: {won} of {len(better)} settings."

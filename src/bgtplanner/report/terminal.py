@@ -169,11 +169,12 @@ class RunProgress(_View):
         if self.verbosity < 0:
             return
         summary, whole = result.summary, self.verbosity > 0
-        self._say()
         print_table(self.console, verdict.scores(summary, judged=not whole), 1 if whole else 2)
         said = verdict.about_scores(summary) if whole else [verdict.target_in_words(summary) or ""]
         if any(said):
             self._say(" ".join(said))
+        if result.verdict is not None:
+            self._say(f"By releases alone: {result.verdict.headline}")
         # The most important lines come last: the gain, the guarantee, what was spent.
         headline, *rest = verdict.verdict(summary)
         took = f"{summary['rounds_run']} rounds in {summary['seconds_total']:.1f} s."

@@ -33,7 +33,6 @@ from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.compatibility import UNITS
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.runs.config import Config, effective
-from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
 
 class Given(NamedTuple):
@@ -99,14 +98,12 @@ class Prepared:
 def ratings_of(config: Config) -> Ratings:
     """Load the ratings that a config names, with their catalogue."""
     data, seed = config.data, config.run.seed
-    words = tuple(name.strip() for name in (data.items_words or "").split(",") if name.strip())
-    columns = ItemsFormat(item=data.items_column, words=words)
-    same = "data_dir duplicates delimiter header scale feedback count_cap items unknown_items"
+    same = "data_dir delimiter header scale feedback count_cap items unknown_items"
     how: dict[str, Any] = {name: getattr(data, name) for name in same.split()}
-    for name in ("user", "item", "rating", "weight", "time", "client"):
+    for name in ("user", "item", "rating", "weight", "time", "client", "test"):
         how[name] = getattr(data, f"{name}_column")
     how["decimal_comma"] = data.decimal_comma or None
-    how["items_format"] = None if columns == ItemsFormat() else columns
+    how["items_format"] = ItemsFormat(item=data.items_column) if data.items_column else None
     if data.dataset == "synthetic":
         how["shape"] = config.synthetic.model_dump()
     ratings = load_ratings(data.dataset, seed=seed, **how)
@@ -118,9 +115,9 @@ def ratings_from(frame: Any, settings: Mapping[str, Any]) -> Ratings:
 
     What they do not say is detected, as in a file.
     """
-    columns = {f"data.{role}_column": role for role in ("user", "item", "time", "client")}
+    columns = {f"data.{role}_column": role for role in ("user", "item", "time", "client", "test")}
     columns |= {"data.rating_column": "value", "data.weight_column": "value"}
-    same = ("scale", "feedback", "count_cap", "duplicates", "decimal_comma")
+    same = ("scale", "feedback", "count_cap", "decimal_comma")
     columns |= {f"data.{key}": key for key in same}
     given = {name: settings[key] for key, name in columns.items() if key in settings}
     if "data.weight_column" in settings:
@@ -137,7 +134,11 @@ def split_of(config: Config, ratings: Ratings) -> Split:
         DataError: If there are too few ratings for a training set and a test set, or no times.
     """
     data, within = config.data, config.data.split
-    if within == "auto":
+    fits = data.test_column is None or within in ("auto", "marked")
+    config.require(("data.split", fits, "marked, since data.test_column marks the test ratings"))
+    if within == "auto" and (ratings.test is not None or data.test_column is not None):
+        within = "marked"
+    elif within == "auto":
         within = "user"
         with contextlib.suppress(ConfigError):  # ratings given in Python may have any name
             within = dataset_info(data.dataset).split_within
@@ -154,8 +155,8 @@ def split_of(config: Config, ratings: Ratings) -> Split:
     if not len(split.test) or not len(split.train):
         raise DataError(
             f"{ratings.name}: too few ratings to hold out a test set "
-            f"({len(split.train)} for training, {len(split.test)} for the test); give more, or "
-            "another data.train_share"
+            f"({len(split.train)} for training, {len(split.test)} for the test); give more, "
+            "another data.train_share, or other marks in data.test_column"
         )
     return split
 
@@ -291,22 +292,10 @@ def budgets_of(config: Config, n_clients: int) -> Budgets:
     given, delta = config.privacy.budgets, config.privacy.delta
     if given is None:
         return Budgets.same(Budget(config.privacy.epsilon, delta), n_clients)
-    if ":" in given and not Path(given).exists():
-        try:
-            return Budgets.shares(given, n_clients, delta=delta, seed=config.run.seed)
-        except ConfigError as error:
-            raise ConfigError(f"--{error}") from error
     try:
-        lines = read_bytes(Path(given), MOST_BYTES_OF_SETTINGS).decode().splitlines()
-        values = np.loadtxt(lines, dtype=np.float64, ndmin=1)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"--budgets {given}: expected EPSILON:SHARE,... or a file with one epsilon per line "
-            f"({error})"
-        ) from error
-    same = values.shape == (n_clients,)
-    ConfigError.unless(same, "--budgets", given, f"{n_clients} numbers, one per client")
-    return Budgets.per_client(values, delta)
+        return Budgets.shares(given, n_clients, delta=delta, seed=config.run.seed)
+    except ConfigError as error:
+        raise ConfigError(f"--{error}") from error
 
 
 def ledger_of(config: Config, clients: int, path: Path | None = None) -> Ledger:
@@ -347,7 +336,6 @@ def coordinator_of(
         values=planning.context_size,
         participation=federation.participation,
         dropout=federation.dropout,
-        stragglers=federation.stragglers,
         tolerance=federation.tolerance,
         stops=federation.after_budget == "stop",
         seed=config.run.seed,

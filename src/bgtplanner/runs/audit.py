@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.randomizer import Randomizer
-from bgtplanner.paper.accounting import client_level
 from bgtplanner.privacy.accountants import Accountant, default_accountant
 from bgtplanner.privacy.audit import (
     Check,
@@ -40,37 +39,32 @@ from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.compatibility import neighbours_of
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.mechanisms import Neighbours
-from bgtplanner.privacy.privunit import Cap, cap_of
 from bgtplanner.privacy.randomness import ExactNoise, SeededNoise
 
 Floats = NDArray[np.float64]
-
-BLOCKS = 32
-"""Rows of an upload in the unit ``row``, each of which is clipped and charged alone."""
 
 DROPOUTS, COLLUDERS = 1, 1
 MEMBERS = 2 * DROPOUTS + COLLUDERS + 2
 """The smallest group in which so many may drop out and collude."""
 
-RELEASES = {"guard": 200_000, "row": 20_000, "client": 300, "sum": 80}
-"""Default numbers of releases: they take seconds and suffice for claims of 10, 8, 3 and 1.5."""
+RELEASES = {"guard": 200_000, "client": 300, "sum": 80}
+"""Default numbers of releases: they take seconds and suffice for claims of 10, 3 and 1.5."""
 
-_FEWEST = {"guard": 1000, "row": 1000, "client": 40, "sum": 40}
+_FEWEST = {"guard": 1000, "client": 40, "sum": 40}
 _WORDS = {
-    "mechanism": ("gaussian", "laplace", "privunit"), "trust": ("local", "secagg"),
-    "neighbours": ("auto", "replace-special", "replace-one"), "unit": ("client", "row"),
-    "path": ("auto", "guard", "client"),
+    "mechanism": ("gaussian", "laplace"), "trust": ("local", "secagg"),
+    "neighbours": ("auto", "replace-special", "replace-one"), "path": ("auto", "guard", "client"),
 }  # fmt: skip
 _RAM = Path("/dev/shm")  # noqa: S108 - disks are slow
-_SIZE = 8  # coordinates of an upload, or of a block of it
+_SIZE = 8  # coordinates of an upload
 _LOUD = 16.0  # the length of an upload; the clip is 1
 _BITS = 30  # below the noise's scale: no release has more of them
 
 
 def audit(
     *, mechanism: str = "gaussian", trust: str = "local", neighbours: str = "auto",
-    unit: str = "client", path: str = "auto", epsilon: float = 1.0, delta: float = 1e-5,
-    releases: int | None = None, confidence: float = 0.99, seed: int | None = None,
+    path: str = "auto", epsilon: float = 1.0, delta: float = 1e-5, releases: int | None = None,
+    confidence: float = 0.99, seed: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Attack a path with many releases of neighbouring inputs, and compare them with its claim.
 
@@ -88,17 +82,16 @@ def audit(
         ConfigError.unless(given[name] in words, f"--{name}", given[name], " or ".join(words))
     summed = trust == "secagg"
     path = ("client" if summed else "guard") if path == "auto" else path
-    kind = "sum" if summed else "row" if unit == "row" else path
+    kind = "sum" if summed else path
     number = RELEASES[kind] if releases is None else releases
     setting = Setting(
-        mechanism, trust, unit, neighbours_of(trust, neighbours, "--neighbours"),
+        mechanism, trust, neighbours_of(trust, neighbours, "--neighbours"),
         default_accountant(mechanism), Budget(epsilon, delta),
     )  # fmt: skip
     for good, name, value, wanted in (
         (number >= _FEWEST[kind], "releases", number, f"at least {_FEWEST[kind]:,}"),
         (0.5 <= confidence < 1, "confidence", confidence, "from 0.5 to below 1"),
         (seed is None or seed >= 0, "seed", seed, "a whole number from 0"),
-        (unit == "client" or path == "guard", "unit", unit, "client, unless --path guard"),
         (path == "client" or not summed, "path", path, "client: a sum is made by many of them"),
         (mechanism == "gaussian" or not summed, "mechanism", mechanism,
          "gaussian, with --trust secagg: no other noise is drawn in shares"),
@@ -138,15 +131,11 @@ def _concluded(
     refuted = lower > claim or any(check.p_value <= each for check in checks)
     summed = path == "client" and setting.trust == "secagg"
     group = {"members": MEMBERS, "dropouts": DROPOUTS, "colluders": COLLUDERS}
-    whole = claim  # of a client all of whose rows are charged alone
-    if setting.unit == "row":
-        multiplier = setting.accountant.noise_multiplier(setting.charge)
-        whole = client_level(setting.mechanism, [multiplier], BLOCKS, delta).epsilon
     return {
         "mechanism": setting.mechanism, "trust": setting.trust, "neighbours": setting.neighbours,
-        "unit": setting.unit, "path": path, "accounting": setting.accountant.name,
+        "unit": "client", "path": path, "accounting": setting.accountant.name,
         "delta": delta, "releases": number, "confidence": confidence,
-        "claimed_epsilon": claim, "client_level_epsilon": whole,
+        "claimed_epsilon": claim, "client_level_epsilon": claim,
         "epsilon_lower": lower, "epsilon_lower_any": found.epsilon,
         "epsilon_lower_gaussian": found.epsilon_gaussian if most == 2 else None,
         "epsilon_largest": found.largest, "epsilon_expected": max(ideal[:most]),
@@ -167,7 +156,6 @@ class Setting:
 
     mechanism: str
     trust: str
-    unit: str
     neighbours: Neighbours
     accountant: Accountant
     budget: Budget
@@ -183,26 +171,18 @@ class Setting:
         return self.accountant.even_charge(self.budget, 1)
 
     @cached_property
-    def cap(self) -> Cap | None:
-        """With PrivUnit, which part of the sphere is preferred, and how strongly."""
-        return cap_of(self.charge) if self.mechanism == "privunit" else None
-
-    @cached_property
     def scale(self) -> float:
         """The noise on every coordinate for a clip of 1, by the definition of each charge."""
-        if self.cap is not None:
-            return 1 / float(self.cap.strength)
         apart = 1 - self.other_side
         return apart / (self.charge if self.mechanism == "laplace" else math.sqrt(self.charge))
 
 
 @dataclass(frozen=True, eq=False)
 class Trials:
-    """Releases of two neighbouring inputs, ``[trials, blocks, coordinates]``, and their judgement.
+    """Releases of two neighbouring inputs, ``[trials, coordinates]``, and their judgement.
 
     The scale is that of the stated noise in every trial. `ahead` and `behind` are the clipped
-    uploads of the first and of the second input, with one block; zero stands for nothing in the
-    place of an upload.
+    uploads of the first and of the second input; zero stands for nothing in the place of one.
     """
 
     setting: Setting
@@ -214,37 +194,29 @@ class Trials:
 
     def scores(self, values: Floats) -> Floats:
         """Return how much each release looks like the first input: the exact privacy loss."""
-        ahead, behind, loss = self.ahead, self.behind, self.setting.charge
+        ahead, behind = self.ahead, self.behind
         if self.setting.mechanism == "gaussian":
             each = (values - (ahead + behind) / 2) * (ahead - behind) / self.scale**2
-        elif self.setting.mechanism == "laplace":
-            each = (np.abs(values - behind) - np.abs(values - ahead)) / self.scale
         else:
-            each = loss * self._beyond(values, ahead) - loss * self._beyond(values, behind)
+            each = (np.abs(values - behind) - np.abs(values - ahead)) / self.scale
         # Laplace noise has many equal scores; they stay equal.
-        return np.asarray(each.sum(axis=(1, 2)).round(9))
+        return np.asarray(each.sum(axis=1).round(9))
 
     def ideal_scores(self) -> tuple[Floats, Floats]:
         """Return scores of releases that are exactly as stated, from an independent generator."""
-        draw, shape, cap = np.random.default_rng(0), self.first.shape, self.setting.cap
-        if cap is None:
-            noise = draw.laplace if self.setting.mechanism == "laplace" else draw.normal
-            uploads = (self.ahead, self.behind)
-            first, second = (self.scores(up + noise(0, self.scale, shape)) for up in uploads)
-            return first, second
-        charge, chance = self.setting.charge, float(cap.chance)
-        back = chance * math.exp(-charge)
-        odds = [chance, 1 - chance - back, back]
-        first, second = charge * draw.choice([1.0, 0.0, -1.0], (2, len(self.first)), p=odds)
-        return first, -second
+        draw, shape = np.random.default_rng(0), self.first.shape
+        noise = draw.laplace if self.setting.mechanism == "laplace" else draw.normal
+        uploads = (self.ahead, self.behind)
+        first, second = (self.scores(up + noise(0, self.scale, shape)) for up in uploads)
+        return first, second
 
     def checks(self) -> list[Check]:
         """Compare the releases with the mechanism that the claim rests on."""
-        first, second = self._noise(self.first, self.ahead), self._noise(self.second, self.behind)
+        first = (self.first - self.ahead) / self.scale
+        second = (self.second - self.behind) / self.scale
         beyond = self._beyond(self.first, self.ahead)
         if self.setting.other_side:  # nothing in the place of an upload does not reach anywhere
             beyond = np.append(beyond, self._beyond(self.second, self.behind))
-        chance = 0.5 if self.setting.cap is None else float(self.setting.cap.chance)
         far = "an upload reaches further than its clip allows"
         step = 2.0 ** (np.floor(np.log2(self.scale)) - _BITS)
         off = sum(int((of / step % 1 != 0).sum()) for of in (self.first, self.second))
@@ -252,44 +224,34 @@ class Trials:
         return [
             size_of_noise(first, second, laplace=self.setting.mechanism == "laplace"),
             fresh_noise(first, second),
-            at_least("within the clip", int(beyond.sum()), beyond.size, chance, far),
+            at_least("within the clip", int(beyond.sum()), beyond.size, 0.5, far),
             Check("last bits", 0.0 if off else 1.0, float(off), 0.0, grid),
         ]
 
-    def _noise(self, values: Floats, upload: Floats) -> Floats:
-        """Return releases minus the stated uploads, in units of the noise's scale, by blocks."""
-        noise = (values - upload) / self.scale
-        if self.setting.cap is not None:  # plain noise only where there is nothing of the upload
-            noise = (values / self.scale)[self.ahead == 0].reshape(*values.shape[:2], -1)
-        return np.asarray(noise.reshape(-1, noise.shape[-1]))
-
     def _beyond(self, values: Floats, upload: Floats) -> NDArray[np.bool_]:
-        """Return which blocks reach as far as the upload, or into the cap around it."""
-        cap, length = self.setting.cap, np.linalg.norm(upload, axis=2, keepdims=True)
-        reach = length if cap is None else cap.threshold * self.scale
-        return np.asarray((values * upload / length).sum(axis=2, keepdims=True) >= reach)
+        """Return which releases reach as far as the upload."""
+        length = np.linalg.norm(upload, axis=1)
+        return np.asarray((values * upload).sum(axis=1) / length >= length)
 
 
 def guard_trials(setting: Setting, number: int, noise: ExactNoise | None) -> Trials:
     """Pass trials of either input through a client's randomizer, with its ledger.
 
-    An upload points along half of the coordinates, drawn anew for every trial and block, or along
-    one. For Laplace noise, a single coordinate is the worst case. For the others the direction
-    makes no difference; several coordinates reveal a clip that is applied to each of them alone,
-    and other ones each time one that is missing on some of them. In the unit ``row``, every block
-    is released like a client of its own, and what is booked for one of them is the claim for all.
+    An upload points along half of the coordinates, drawn anew for every trial, or along one. For
+    Laplace noise, a single coordinate is the worst case. For Gaussian noise the direction makes no
+    difference; several coordinates reveal a clip that is applied to each of them alone, and other
+    ones each time one that is missing on some of them.
     """
     used = 1 if setting.mechanism == "laplace" else _SIZE // 2
     way = np.repeat([1 / math.sqrt(used), 0.0], [used, _SIZE - used])
-    shape = number, BLOCKS if setting.unit == "row" else 1, _SIZE
-    ahead = np.random.default_rng(0).permuted(np.broadcast_to(way, shape), axis=2)
-    budgets, seen = Budgets.same(setting.budget, number * shape[1]), []
+    ahead = np.random.default_rng(0).permuted(np.broadcast_to(way, (number, _SIZE)), axis=1)
+    budgets, seen = Budgets.same(setting.budget, number), []
     for sign in (1, setting.other_side):
         ledger = Ledger.in_memory(budgets, setting.accountant, neighbours=setting.neighbours)
         guard = Randomizer(ledger, noise=noise)
-        given = sign * _LOUD * ahead.reshape(-1, _SIZE)
+        given = sign * _LOUD * ahead
         release = guard.release(given, charge=setting.charge, clip=1.0, run="audit", round=0)
         guard.settle(release)
-        seen.append(np.asarray(release.values).reshape(shape))
-    scale = np.full((number, 1, 1), setting.scale)
+        seen.append(np.asarray(release.values))
+    scale = np.full((number, 1), setting.scale)
     return Trials(setting, scale, seen[0], seen[1], ahead, setting.other_side * ahead)

@@ -155,7 +155,7 @@ class _Folders:
         Each trial is about an item of its own, so that no coordinate stays unused.
         """
         setting, items = self.setting, np.random.default_rng(0).integers(_ITEMS, size=number)
-        seen, ways, scales = [], [], np.ones((number, 1, 1))
+        seen, ways, scales = [], [], np.ones((number, 1))
         for sign in (1, setting.other_side):
             upload = self._upload((sign + 1) / 2) * abs(sign)
             for trial, item in enumerate(items):
@@ -164,8 +164,8 @@ class _Folders:
                 seen.append(values)
                 ways.append(np.roll(upload, item, axis=0).ravel())
                 scales[trial] = setting.scale * _CLIP * surplus
-        first, second = np.array(seen).reshape(2, number, 1, -1)
-        return Trials(setting, scales, first, second, *np.array(ways).reshape(2, number, 1, -1))
+        first, second = np.array(seen).reshape(2, number, -1)
+        return Trials(setting, scales, first, second, *np.array(ways).reshape(2, number, -1))
 
     def _released(self, trial: int) -> tuple[Floats, float]:
         """Return what an attacker sees of a round, and its noise over what is promised."""

@@ -28,6 +28,9 @@ from bgtplanner.runs.settings import FLAGS, PRESETS, Sections, packaged
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
 GONE = {
+    "data.duplicates": "the last rating of an item by a user counts; leave it out",
+    "data.items_words": "words of a text are no features any more; leave it out",
+    "federation.stragglers": "who answers too late does not answer; set federation.dropout",
     "run.devices": "several devices are not used any more; leave it out",
     "model.expansions": "graphs are not expanded any more: nothing was gained; leave it out",
     "model.max_neighbours": "graphs are not expanded any more; leave it out",

@@ -22,6 +22,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+import bgtplanner
 from bgtplanner.data.catalogue import ItemsFormat, read_items
 from bgtplanner.data.scales import as_scale
 from bgtplanner.errors import BGTPlannerError, ConfigError, DataError, MessageError, RunFolderError
@@ -31,14 +32,17 @@ from bgtplanner.flower.check import Finding, finding
 from bgtplanner.flower.machines import Machines
 from bgtplanner.flower.messages import SentCatalogue
 from bgtplanner.flower.server import Deployment, Group, Pace
-from bgtplanner.models.learner import settings_of
+from bgtplanner.models.learner import model_of, settings_of
 from bgtplanner.privacy.accountants import both_readings
+from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.compatibility import Choice, check
+from bgtplanner.published.model import Model
 from bgtplanner.runs.assembly import accountant_of, coordinator_of, federation_of, promise_of
 from bgtplanner.runs.config import Config, load_config
-from bgtplanner.runs.folder import RunFolder
+from bgtplanner.runs.folder import MODEL, RunFolder
 from bgtplanner.runs.loop import Observer, Run
 from bgtplanner.runs.summary import facts_of, summarise
+from bgtplanner.runs.train import guarantee_of
 from bgtplanner.text import visible
 
 server_app = ServerApp()
@@ -112,8 +116,28 @@ def carry_out(
             spending = run.spending(None, machines.known)
             summary = summarise(config, facts, run.records, seconds, spending)
             summary["clients_with_last_model"] = kept
+            with contextlib.suppress(ConfigError):  # some learners publish none
+                _published(run, deployment, summary).save(folder.path / MODEL)
             folder.write("summary.json", summary)
             return summary
+
+
+def _published(run: Run, deployment: Deployment, summary: Mapping[str, Any]) -> Model:
+    """Return the model of a run that is over, with the federation's guarantee."""
+    config, rule, state = run.config, accountant_of(run.config), deployment.state
+    promise = guarantee_of(
+        Budget(config.privacy.epsilon, config.privacy.delta), rule, config.privacy.relation,
+        people=summary["clients"], trust=config.privacy.trust,
+        tolerance=config.federation.tolerance,
+    )  # fmt: skip
+    trained = {"model": config.model.name, "rounds": deployment.next_round}
+    return model_of(
+        deployment.federation.model, state.shared, state.memory,
+        deployment.catalogue.without_ratings(),
+        learned=any(record["clients"] for record in run.records),
+        guarantee=promise | {"epsilon_spent": summary["epsilon_spent_max"]},
+        training={"bgtplanner": bgtplanner.__version__, **trained},
+    )  # fmt: skip
 
 
 class _Progress(Observer):
@@ -210,7 +234,6 @@ def check_deployable(config: Config) -> None:
          "none or released: no charge pays for what clients would say about their ratings"),
         ("planning.target", planning.target is None, "none: the RMSE is unknown"),
         ("federation.dropout", not config.federation.dropout, real),
-        ("federation.stragglers", not config.federation.stragglers, real),
         ("deployment.least_clients", least <= deployment.clients,
          f"at most clients = {deployment.clients}"),
     )  # fmt: skip

@@ -39,6 +39,7 @@ from bgtplanner.models.interactions import Shared
 from bgtplanner.models.learner import Learner, model_of
 from bgtplanner.models.metrics import HEADLINE, METRICS
 from bgtplanner.published.model import Model, Recommended, load_model
+from bgtplanner.published.verdict import Verdict
 from bgtplanner.runs.assembly import federation_of, ratings_of, split_of
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import MODEL, RunFolder
@@ -113,6 +114,13 @@ class Result:
                 "rounds": len(self.rounds),
             },
         )  # fmt: skip
+
+    @cached_property
+    def verdict(self) -> Verdict | None:
+        """What the model says of its own lists, by releases alone; None if there is no model."""
+        with contextlib.suppress(ConfigError, ModelFileError, RunFolderError):
+            return self.model.verdict()
+        return None
 
     def _stored(self) -> tuple[Learner, Shared]:
         """Return the learner and the parameters of a folder that 0.2 has finished."""

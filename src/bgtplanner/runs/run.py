@@ -5,12 +5,9 @@ from __future__ import annotations
 import functools
 import math
 import secrets
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from bgtplanner.arguments import as_path, as_settings, refuse_unless
 from bgtplanner.data.ratings import Ratings
@@ -160,7 +157,7 @@ def simulate(
         "run.seed": seed,
     }
     chosen = stated | {key: value for key, value in named.items() if value is not None}
-    result = execute(
+    return execute(
         load_config(preset=preset, settings=chosen | as_settings(settings)),
         ratings=held,
         given=given,
@@ -168,10 +165,6 @@ def simulate(
         overwrite=overwrite,
         observer=observer,
     )
-    if not result.ratings.implicit and np.ptp(result.ratings.value) == 0:
-        name = result.ratings.name
-        warnings.warn(f"{name}: all ratings are the same; there is nothing to learn", stacklevel=2)
-    return result
 
 
 def execute(

@@ -9,13 +9,12 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass
 from importlib import resources
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import no_info_plain_validator_function
 
-from bgtplanner.data.ratings import Duplicates
 from bgtplanner.data.scales import COUNT_CAP, Feedback
 from bgtplanner.data.split import Arrival
 from bgtplanner.errors import ConfigError
@@ -124,14 +123,12 @@ class DataSection(Section):
         data_dir: Folder with real data sets; then ``$BGTPLANNER_DATA``, then the cache.
         items: The public catalogue: a table of all items; ``auto``: the data set's; or ``none``.
         items_column: Column of the items' labels in that table; detected by default.
-        items_words: Columns of text in it whose words are features, separated by commas.
         unknown_items: Whether ratings of items that it lacks are an ``error``, or left out.
         train_share: Share of the ratings to train on; the rest is the test set.
         split: Which ratings are the test set; ``auto``: random ones, as is usual for the data set.
         leave_last: The number of ratings that ``leave-last`` holds out; each user keeps one.
         initial_share: Share of the training ratings that are there from the start.
         arrival: Whether the others arrive in ``random`` order, or by ``time``.
-        duplicates: Which rating is kept where a user rated an item twice.
         clients: Distribute the users over this many clients. By default each user is one client.
         delimiter: Delimiter of your table; detected by default, like header and columns.
         header: Whether the first row holds names.
@@ -143,6 +140,8 @@ class DataSection(Section):
             clicks, weighted by ``log(1 + count)``.
         time_column: Column of the times, likewise.
         client_column: Column of the clients, likewise; without one every user is a client.
+        test_column: Column that marks the test ratings of your own table: 1 or 0, true or false,
+            test or train. It implies the split ``marked``.
         scale: How ratings become 0 to 1: ``LOW:HIGH`` (public), or ``minmax`` or ``max`` of them.
         feedback: Whether values are ratings, or counts of clicks; ``auto``: by the column's name.
         count_cap: The largest count that counts. It is public, and never read off the data.
@@ -152,14 +151,12 @@ class DataSection(Section):
     data_dir: str | None = None
     items: str = Field(default="auto", min_length=1)
     items_column: str | None = None
-    items_words: str | None = None
     unknown_items: Literal["error", "leave-out"] = "error"
     train_share: float = Field(default=0.8, gt=0, lt=1)
-    split: Literal["auto", "user", "all", "last", "time", "leave-last"] = "auto"
+    split: Literal["auto", "user", "all", "last", "time", "leave-last", "marked"] = "auto"
     leave_last: int = Field(default=1, ge=1)
     initial_share: float = Field(default=0.5, gt=0, le=1)
     arrival: Arrival = "random"
-    duplicates: Duplicates = "last"
     clients: int | None = Field(default=None, ge=1)
     delimiter: str | None = None
     header: bool | None = None
@@ -170,6 +167,7 @@ class DataSection(Section):
     weight_column: str | int | None = None
     time_column: str | int | None = None
     client_column: str | int | None = None
+    test_column: str | int | None = None
     scale: str | None = None
     feedback: Feedback = "auto"
     count_cap: float = Field(default=COUNT_CAP, gt=0)
@@ -196,14 +194,6 @@ class SyntheticSection(Section):
     noise: float = Field(default=0.87, ge=0)
     choosy: float = Field(default=0.0, ge=0, le=10)
 
-    @model_validator(mode="after")
-    def _indexable(self) -> Self:
-        ratings = self.clients * self.ratings_per_client
-        ConfigError.unless(
-            ratings < 2**31, "clients * ratings_per_client", ratings, "fewer than 2**31 ratings"
-        )
-        return self
-
 
 class ModelSection(Section):
     """The model; its settings are in the section of its name.
@@ -226,7 +216,6 @@ class FederationSection(Section):
         rounds: The most rounds of training, T.
         participation: Share of the clients that are invited to a round, drawn anew each time.
         dropout: Share of the clients that pay and then fail to answer.
-        stragglers: Share of the clients that pay and answer too late; mostly the same ones.
         most_dropouts: The most clients that may fail to answer, as a share, or a number from 1 on.
         most_colluders: The most clients that may tell what they added to the sum, likewise.
         after_budget: When the budget is spent: ``stop``, or ``rest``: clients still learn alone.
@@ -235,7 +224,6 @@ class FederationSection(Section):
     rounds: int = Field(default=100, ge=1, le=1_000_000)
     participation: float = Field(default=1.0, gt=0, le=1)
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    stragglers: float = Field(default=0.0, ge=0, lt=1)
     most_dropouts: _Tolerated | Literal["auto"] = "auto"
     most_colluders: _Tolerated = 1.0
     after_budget: Literal["rest", "stop"] = "rest"
@@ -243,7 +231,7 @@ class FederationSection(Section):
     @property
     def tolerance(self) -> Tolerance:
         """How many clients may drop out of a round or collude, for its promise to hold."""
-        usual = min(_ALWAYS_TOLERATED + self.dropout + self.stragglers, 1 - 2**-10)
+        usual = min(_ALWAYS_TOLERATED + self.dropout, 1 - 2**-10)
         most = usual if self.most_dropouts == "auto" else self.most_dropouts
         return Tolerance(most, self.most_colluders)
 
@@ -307,7 +295,7 @@ class PrivacySection(Section):
         accounting: The accountant by name; ``auto``: the mechanism's. ``authors`` proves nothing.
         epsilon: The total epsilon of each client.
         delta: The delta of each client: the probability that epsilon does not hold.
-        budgets: For unequal budgets: ``EPSILON:SHARE,...``, or a file with one epsilon per client.
+        budgets: For unequal budgets: ``EPSILON:SHARE,...``, such as ``1:0.5,10:0.5``.
         clip: Bound on the norm of an upload, C.
     """
 

@@ -28,10 +28,7 @@ from bgtplanner.planning.policy import Policy
 from bgtplanner.runs.assembly import objects_given, policy_named
 from bgtplanner.runs.folder import write_whole
 from bgtplanner.runs.study import Outcome, Progress, Study, finished_cells, in_words, run_study
-from bgtplanner.text import Table, csv_text, visible
-
-_COLUMNS = ("kind", "dataset", "mechanism", "policy", "baseline", "metric",
-            "seeds", "mean", "std", "low", "high")  # fmt: skip
+from bgtplanner.text import Table, visible
 
 
 def compared() -> list[str]:
@@ -116,11 +113,6 @@ class Row:
     reference: bool = False
     asked: int = 0
     baseline: str = ""
-
-    @property
-    def kind(self) -> str:
-        """What it is: ``policy``, ``reference`` or ``difference``."""
-        return "difference" if self.baseline else "reference" if self.reference else "policy"
 
     @property
     def group(self) -> str:
@@ -215,22 +207,6 @@ class Comparison:
                 for outcome in self.failed
             ],
         }
-
-    def as_csv(self) -> str:
-        """Everything as CSV, one line per metric; kind is policy, reference or difference.
-
-        The varied settings come first, one column per key.
-        """
-        keys = dict.fromkeys(key for grid in self.study.variations for key in grid)
-        lines: list[dict[str, Any]] = []
-        for row, key in itertools.product((*self.rows, *self.differences), self.known):
-            place: dict[str, Any] = {key: in_words(value) for key, value in row.varied.items()}
-            place |= {name: getattr(row, name) for name in _COLUMNS[:5]} | {"metric": key}
-            if (found := row.figures[key]) is not None:
-                lines.append(place | asdict(found))
-            elif not row.reference:  # some references only predict, some only rank
-                lines.append(place | {"seeds": 0})
-        return csv_text([*keys, *_COLUMNS], lines)
 
 
 def compare(
@@ -436,7 +412,6 @@ def _figure(found: Estimate | None, key: str, row: Row) -> list[str]:
 
 
 def write_tables(found: Comparison, out: Path) -> None:
-    """Write the tables to a folder: ``comparison.json`` and ``.csv``, or ``sweep.*``."""
+    """Write the figures to a folder: ``comparison.json`` or ``sweep.json``."""
     text = json.dumps(found.as_json(), indent=2, allow_nan=False) + "\n"
     write_whole(out / f"{found.study.kind}.json", text)
-    write_whole(out / f"{found.study.kind}.csv", found.as_csv())

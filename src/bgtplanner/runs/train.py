@@ -34,6 +34,7 @@ from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.conversions import gdp_capacity
 from bgtplanner.privacy.mechanisms import Neighbours
 from bgtplanner.privacy.randomness import SeededNoise
+from bgtplanner.privacy.shares import Tolerance
 from bgtplanner.published.model import Model
 from bgtplanner.runs import assembly
 from bgtplanner.runs.config import Config, load_config
@@ -61,6 +62,15 @@ _FIXED: dict[str, Any] = {
 _ABOUT = {
     "replace-special": "what one person sends is exchanged for nothing",
     "replace-one": "one person's ratings are exchanged for any others",
+}
+
+
+_TRUSTED = {
+    "central": "Whoever ran the training held the ratings, and was trusted with them.",
+    "local": "Ratings stayed with their clients, whose uploads are noised: no one was trusted.",
+    "secagg": "Ratings stayed with their clients, and the server saw sums only. This holds while "
+    "at most {colluders:g} of a sum's clients collude with the server; if more than {dropouts:g} "
+    "drop out, it is not opened (below 1: a share of them).",
 }
 
 
@@ -131,6 +141,8 @@ def train(
         data = assembly.ratings_from(ratings, chosen) if frame else ratings
     if items is not None:
         data = data.with_catalogue(items if isinstance(items, Catalogue) else read_items(items))
+    if data.test is not None or config.data.split == "marked":
+        raise ConfigError("data.test_column, data.split: a training holds nothing out; use `run`")
     assumed = _assumed(data, assume_public)
     target = None if out is None else as_path("out", out)
     state = None if target is None else target.with_name(f"{target.name}.state")
@@ -297,13 +309,15 @@ def guarantee_of(
     neighbours: Neighbours,
     *,
     people: int,
-    assumed: Sequence[str],
-    counted: bool,
+    assumed: Sequence[str] = (),
+    counted: bool = False,
+    trust: str = "central",
+    tolerance: Tolerance | None = None,
 ) -> dict[str, Any]:
     """Return what the file of a training promises, in numbers and in sentences.
 
     `assumed` was read off the ratings and taken to be public. Other trainings on them are
-    `counted` if there is a ledger.
+    `counted` if there is a ledger. Sums of a federation have a `tolerance`.
     """
     epsilon, delta = budget.epsilon, budget.delta
     sentences = [
@@ -316,21 +330,22 @@ def guarantee_of(
     if (other := accountant.other_promise(budget, neighbours)) is not None:
         opposite = next(name for name in _ABOUT if name != neighbours)
         sentences.append(f"If {_ABOUT[opposite]} ({opposite}), epsilon is {rounded_up(other)}.")
-    sentences.append("Whoever ran the training held the ratings, and was trusted with them.")
+    dropouts, colluders = tolerance if trust == "secagg" and tolerance else (None, None)
+    sentences.append(_TRUSTED[trust].format(dropouts=dropouts, colluders=colluders))
     sentences.append("Who takes part is not hidden, nor is how many people do.")
     not_accounted = [f"{name} of the ratings" for name in assumed]
     if assumed:
         sentences.append(f"This holds only if these were public: {' and '.join(assumed)}.")
     if not counted:
         not_accounted.append("other trainings on the same ratings")
-        sentences.append(
-            "No ledger was kept: other trainings on the same ratings are not counted."
-        )
+        kept = "No ledger was kept" if trust == "central" else "Only clients' ledgers count all"
+        sentences.append(f"{kept}: other trainings on the same ratings are not counted.")
     if delta * people > 1:
         sentences.append("Delta is above 1 in the number of people: this is no strong promise.")
     return {
         "private": True, "epsilon": epsilon, "delta": delta, "neighbours": neighbours,
-        "epsilon_other_reading": other, "trust": "central", "unit": "client",
+        "epsilon_other_reading": other, "trust": trust, "unit": "client",
+        "most_dropouts": dropouts, "most_colluders": colluders,
         "mechanism": accountant.mechanism, "accounting": accountant.name, "people": people,
         "not_accounted": not_accounted, "sentences": sentences,
     }  # fmt: skip

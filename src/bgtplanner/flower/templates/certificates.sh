@@ -4,25 +4,18 @@
 set -eu
 cd "$(dirname "$0")"
 umask 077
-host=$1 ip=$2 clients=$3
 mkdir -p certificates keys
+for number in $(seq "$3"); do # Flower needs keys in the format of ssh-keygen
+  [ -e "keys/client-$number" ] || \
+    ssh-keygen -q -t ecdsa -b 384 -N "" -C "client-$number" -f "keys/client-$number"
+done
 cd certificates
-openssl genrsa -out ca.key 4096 2>/dev/null
-openssl req -x509 -new -key ca.key -sha256 -days 365 -subj "/CN=bgtplanner example authority" \
+openssl req -x509 -newkey rsa:4096 -nodes -keyout ca.key -sha256 -days 365 -subj "/CN=bgtplanner example authority" \
   -addext basicConstraints=critical,CA:TRUE -addext keyUsage=critical,keyCertSign,cRLSign -out ca.crt
-openssl genrsa -out server.key 4096 2>/dev/null
-openssl req -new -key server.key -subj "/CN=$host" -out server.csr
-printf 'basicConstraints=CA:FALSE\nsubjectAltName=DNS:%s,IP:%s\nextendedKeyUsage=serverAuth\n' \
-  "$host" "$ip" > server.ext
+openssl req -newkey rsa:4096 -nodes -keyout server.key -subj "/CN=$1" -out server.csr
+printf 'basicConstraints=CA:FALSE\nsubjectAltName=DNS:%s,IP:%s\nextendedKeyUsage=serverAuth\n' "$1" "$2" > server.ext
 openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 365 -sha256 \
   -extfile server.ext -out server.pem 2>/dev/null
 rm server.csr server.ext
-cd ..
-number=1
-while [ "$number" -le "$clients" ]; do # Flower needs keys in the format of ssh-keygen
-  [ -e "keys/client-$number" ] || \
-    ssh-keygen -q -t ecdsa -b 384 -N "" -C "client-$number" -f "keys/client-$number"
-  number=$((number + 1))
-done
 echo "Copy certificates/ca.crt to every client, and keys/client-N to client N only."
 echo "Give ca.key and server.key to no one."

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bgtplanner.federation.ratelimit import RateLimit
+from bgtplanner.flower.state import RateLimit
 
 A_THIRD = 1200.0
 """Seconds, of an hour in which three requests may come."""
