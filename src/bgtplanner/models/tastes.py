@@ -71,16 +71,13 @@ _TOO_NOISY = 2.2  # noise per item over the sampling error: axes are not worth i
 _ITEMS = 5.0  # times the root of the clients: items that axes are learned on, with usual noise
 _USUAL_NOISE = 0.5  # on the sum of all uploads, over the clip: about epsilon 10
 _STANDS_OUT = 3.0  # noise alone does so with a chance below exp(-4.5), 1.1 percent
-# What is told about tastes is made twice as long, and no longer than 1: people for whom the axes say
-# little count less, or what sets everybody apart from chance would win.
-_SHORTEST = 0.5
+_SHORTEST = 0.5  # what is told about tastes is made twice as long, and no longer than 1: people
+# for whom axes say little count less, or what sets everybody apart from chance would win
 _PLACED = 5.0  # ridge weight, in items, of the features that other items are placed by
 _TYPICAL = 0.1  # singular value of the first axis in a typical federation, over the clip
 _PERSONAL = 0.25  # of the use of a list, where tastes are known: a third of what popularity gives
 _UNPLANNED = 0.65  # what tastes get of an upload where nothing is paid
-_DIVISIONS = np.linspace(
-    0.0, 0.8, 17
-)  # of a charge: what tastes can get of it; lists need popularity first
+_DIVISIONS = np.linspace(0.0, 0.8, 17)  # of a charge: what tastes can get; popularity comes first
 
 
 class TasteMemory(NamedTuple):
