@@ -146,17 +146,7 @@ def run_command(words: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder with a reader's own tables in it, on a terminal of 80 columns."""
-    pairs = [(user, item) for user in range(9) for item in range(8)]
-    tables = {
-        "ratings": ["user,item,rating,time"]
-        + [f"{user},{item},{1 + (user * item) % 5},{user + 9 * item}" for user, item in pairs],
-        "mine": ["item,rating", "3,5", "4,1"],
-        "clicks": ["user,item", *(f"{user},{item}" for user, item in pairs if (user + item) % 3)],
-        "items": ["item,title,genre", *(f"{item},Film {item},War|Drama" for item in range(5))]
-        + [f"{item},Film {item},War" for item in range(5, 8)],
-    }
-    for name, lines in tables.items():
-        (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    blocks.write_tables(tmp_path)
     shutil.copytree(REPOSITORY / "examples", tmp_path / "examples")
     for name, value in {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}.items():
         monkeypatch.setenv(name, value)

@@ -103,3 +103,18 @@ def commands_of(text: str) -> list[Command]:
         if words:
             found.append(Command(words, int(code[1]) if code else 0))
     return found
+
+
+def write_tables(folder: Path) -> None:
+    """Write the tables that a reader of the pages has: ratings, clicks, items, and one's own."""
+    pairs = [(user, item) for user in range(9) for item in range(8)]
+    tables = {
+        "ratings": ["user,item,rating,time"]
+        + [f"{user},{item},{1 + (user * item) % 5},{user + 9 * item}" for user, item in pairs],
+        "mine": ["item,rating", "3,5", "4,1"],
+        "clicks": ["user,item", *(f"{user},{item}" for user, item in pairs if (user + item) % 3)],
+        "items": ["item,title,genre", *(f"{item},Film {item},War|Drama" for item in range(5))]
+        + [f"{item},Film {item},War" for item in range(5, 8)],
+    }
+    for name, lines in tables.items():
+        (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")

@@ -3,7 +3,7 @@
 The pages of the reference that are made from the code are written as well; `--reference` writes
 only these, which takes seconds.
 
-All commands of a page are run in order in one empty folder, as a reader would, at 80 columns.
+All commands of a page are run in order in one folder with a reader's own tables, at 80 columns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from writing.blocks import DOCS, Block, Command, blocks_of, commands_of, pages
+from writing.blocks import DOCS, Block, Command, blocks_of, commands_of, pages, write_tables
 from writing.reference import PAGES, written
 
 __all__ = ["SOMETIMES", "main", "shown_outputs"]
@@ -70,6 +70,7 @@ def main() -> None:
         if all(block is None for _, block in found):
             continue
         with tempfile.TemporaryDirectory() as folder:
+            write_tables(Path(folder))
             printed = [_printed(command, folder) for command, _ in found]
         for (_, block), output in reversed(list(zip(found, printed, strict=True))):
             if block is not None:
