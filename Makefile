@@ -127,10 +127,8 @@ wheel-extras:
 	build/extras/bin/bgtplanner --version
 	build/extras/bin/python -m bgtplanner run --rounds 3 --out build/extras/run
 
-# pfl-research asks for an older dp-accounting than ours, and uses none of it in what is compared.
 $(VENV)/.bench: $(VENV)/.ready
 	@$(PIP) install --quiet --quiet --constraint constraints.txt --group bench
-	@$(PIP) install --quiet --quiet --constraint constraints.txt --no-deps pfl
 	@touch $@
 
 # Other libraries and the quick questions, under five minutes; LONG=1 for everything. All are run even

@@ -70,7 +70,6 @@ REFUSED: list[tuple[str, str]] = [
     ("compare --set run.seed=3", "--set run.seed"),
     ("compare --out {tmp}/done", "--out {tmp}/done: holds something other than a comparison"),
     ("sweep", "--vary: expected SECTION.KEY=V1,V2"),
-    ("sweep --figure budget", "--figure: the paper's own sweeps are run by python -m benchm"),
     ("run --policy os:path", "policy = 'os:path': expected a class"),
     ("budget --mechanism nonsense", "--mechanism = 'nonsense'"),
     ("ledger show {tmp}/good.csv", "{tmp}/good.csv: "),

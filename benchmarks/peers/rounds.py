@@ -50,7 +50,6 @@ class Peer(NamedTuple):
 
 
 PEERS = {
-    "pfl": Peer("pfl-research", "pfl", 20.0, slow=True),
     "flower": Peer("Flower's simulation engine (Ray)", "ray", 200.0, slow=True),
     "vmap": Peer("torch, `vmap` over padded clients", "torch", 5.0),
     "flat": Peer("torch, flat arrays, derived by hand", "torch"),
@@ -67,15 +66,11 @@ def missing() -> dict[str, str]:
     }
 
 
-def side_of(name: str, task: Task, chosen: list[int]) -> Side:
-    """Return a peer that runs in this process; a slow one does the part of the chosen clients."""
-    if name in ("vmap", "flat"):
-        from benchmarks.peers.torch_sides import Flat, Vmapped
+def side_of(name: str, task: Task) -> Side:
+    """Return a peer that runs in this process."""
+    from benchmarks.peers.torch_sides import Flat, Vmapped
 
-        return Vmapped(task) if name == "vmap" else Flat(task)
-    from benchmarks.peers.pfl_side import Pfl
-
-    return Pfl(task, chosen)
+    return Vmapped(task) if name == "vmap" else Flat(task)
 
 
 def check_equal(name: str, found: NDArray[Any], expected: NDArray[Any]) -> float:
@@ -119,15 +114,12 @@ def compare(
     chosen = sorted(draw.choice(task.clients, number, replace=False).tolist())
     expected = {False: task.sum(), True: task.sum(chosen)}
     scale = {name: task.clients / number if PEERS[name].slow else 1.0 for name in peers}
-    sides = {name: side_of(name, task, chosen) for name in peers if name != "flower"}
+    sides = {name: side_of(name, task) for name in peers if name != "flower"}
     distances = {"ours": check_equal("ours", ours.sum(), expected[False])}
     use_threads(1)
     for name, side in sides.items():
         distances[name] = check_equal(name, side.sum(), expected[PEERS[name].slow])
-    # What pfl does for a client is too small to divide between threads.
-    threads = {
-        name: 1 if name == "pfl" else faster_thread_count(side) for name, side in sides.items()
-    }
+    threads = {name: faster_thread_count(side) for name, side in sides.items()}
     seconds: dict[str, list[float]] = {name: [] for name in ("ours", "whole round", *peers)}
 
     def play(flower: Side | None = None) -> None:

@@ -335,9 +335,9 @@ def test_numbers_that_fit_together_are_written(clients: int, tmp_path: Path) -> 
     assert least < clients or clients < 6, "one client may be gone"
 
 
-@pytest.mark.parametrize(("trust", "epsilon", "axes"), [("local", 10.0, 0), ("secagg", 1000.0, 1)])
+@pytest.mark.parametrize(("trust", "epsilon", "items"), [("local", 10.0, 9), ("secagg", 1e3, 35)])
 def test_the_policy_names_the_settings_that_the_server_will_choose(
-    trust: str, epsilon: float, axes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trust: str, epsilon: float, items: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(example, "_EPSILON", epsilon)
     example.write_example(tmp_path / "home", clients=3, address="localhost:8443", trust=trust)
@@ -345,4 +345,4 @@ def test_the_policy_names_the_settings_that_the_server_will_choose(
     config = load_config(file=tmp_path / "home/server/config.toml")
     model = federation_of(config, 300, clients=3).model
     assert Tastes(**policy.settings["tastes"]) == model
-    assert policy.settings["tastes"]["axes"] == axes
+    assert policy.settings["tastes"]["taste_items"] == items

@@ -28,8 +28,9 @@ def test_the_ranking_is_the_stated_formula() -> None:
     made = tastes()
     released, features = made.released.astype(float), made.features.astype(float)
     share = released[:, 3] / released[:, 3].sum()
+    sure = np.clip(((released[:, 5:] ** 2).sum(axis=0) - 0.25) / 0.75, 0, 1) ** 0.5
     axes = released[:, 5:] - share @ released[:, 5:]
-    axes = axes / np.sqrt(share @ axes**2)
+    axes = sure * axes / np.sqrt(share @ axes**2)
     features = features - share @ features
     table = np.column_stack(
         [np.ones(30), released[:, 1], released[:, 0], axes, features],
@@ -44,7 +45,7 @@ def test_the_ranking_is_the_stated_formula() -> None:
     variance, turn = np.linalg.eigh(scaled.T @ np.diag(share) @ scaled)
     interests, weight = scaled @ turn, value / 0.7
     total, spread = weight @ interests[place], weight.sum() * variance
-    priors = np.array([0.001, 0.1, 0.3, 1.0])
+    priors = np.array([0.001, 0.1, 0.3, 1.0, 3.0])
     exponents = [np.log1p(of * spread) + total**2 / spread / (1 + of * spread) for of in priors]
     chance = np.exp(-0.5 * np.sum(exponents, axis=1))
     chance /= chance.sum()

@@ -45,7 +45,8 @@ def with_features() -> Ratings:
 
 
 def test_summary_and_page(tmp_path: Path) -> None:
-    result = simulate(with_features(), settings=FEW, out=tmp_path / "run")
+    known = FEW | {"privacy.epsilon": 1000.0}  # so that popularity is learned from ten people
+    result = simulate(with_features(), settings=known, out=tmp_path / "run")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert dict(result.summary) == summary
     for name in ("ndcg_at_10", "recall_at_10", "mrr", "coverage", "twins"):

@@ -35,9 +35,11 @@ def test_a_run_is_loaded_and_shown(command_line: Call, tmp_path: Path) -> None:
     assert len(result.rounds) == result.summary["rounds_run"]
     assert "replace-special" in render(RUN)
     assert command_line("export", RUN, "--out", tmp_path / "old.model").code == 0
-    made, kept = load_model(tmp_path / "old.model"), np.load(RUN / "checkpoint.npz")
+    made = load_model(tmp_path / "old.model")
+    with np.load(RUN / "checkpoint.npz") as arrays:
+        kept = arrays["shared/items"]
     assert made.items == result.ratings.item_labels.tolist()
-    assert np.array_equal(made.released[:, :3], kept["shared/items"][:, :3])
+    assert np.array_equal(made.released[:, :3], kept[:, :3])
     assert "Not private" in made.guarantee["sentences"][0]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 import sys
 from collections.abc import Iterable
@@ -80,7 +81,8 @@ def write_example(folder: Path, *, clients: int, address: str, trust: str = "sec
         _write_items(folder / "server" / "items.csv", ratings)
         config = load_config(file=folder / "server" / "config.toml")
         words["catalogue"] = catalogue_of(config, folder / "server").digest
-        words["axes"] = agreed_settings(config, ratings.n_items)["axes"]
+        agreed = agreed_settings(config, ratings.n_items).items()
+        words["settings"] = "\n".join(f"{name} = {json.dumps(of)}" for name, of in agreed)
         dealt = deal_users(ratings, clients, seed=0)
         for client in range(clients):
             home = folder / "clients" / str(client + 1)

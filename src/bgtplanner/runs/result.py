@@ -38,6 +38,7 @@ from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.interactions import Shared
 from bgtplanner.models.learner import Learner, model_of
 from bgtplanner.models.metrics import HEADLINE, METRICS
+from bgtplanner.models.tastes import Tastes
 from bgtplanner.published.model import Model, Recommended, load_model
 from bgtplanner.published.verdict import Verdict
 from bgtplanner.runs.assembly import federation_of, ratings_of, split_of
@@ -127,7 +128,10 @@ class Result:
         arrays = None if self.folder is None else RunFolder(self.folder).checkpoint()
         name, ratings = self.config.model.name, self.ratings
         if arrays is None:
-            raise ConfigError(f"model = {name}: it publishes no model to make lists of")
+            raise ConfigError(
+                f"{self.folder}: has no {MODEL}; its model, {name}, publishes none, or the file "
+                "is gone: run it again"
+            )
         if ":" in name:
             why = "its model is code, which opening a folder never runs"
             raise RunFolderError(f"{self.folder}: {why}; run it again")
@@ -138,6 +142,10 @@ class Result:
             *(jnp.asarray(arrays.get(f"shared/{part}", ())) for part in Shared._fields)
         )
         features = jnp.asarray(ratings.features)
+        if isinstance(learner, Tastes):  # of which 0.2 chose the number of axes by another rule
+            width = learner.with_features(*learner.initial(jax.random.key(0), 1, 1), features[:1])
+            more = shared.items.shape[1] - width[0].items.shape[1]
+            learner = replace(learner, axes=max((learner.axes or 0) + more, 0))
         like = jax.eval_shape(
             lambda of: first_parameters(learner, jax.random.key(0), 1, of)[0], features
         )
