@@ -134,7 +134,7 @@ def test_a_model_without_a_file_has_no_lists(tmp_path: Path) -> None:
     simulate("synthetic", rounds=2, settings=settings, out=tmp_path / "run")
     error, _ = call("recommend", tmp_path / "run", "--all")
     assert isinstance(error, ConfigError)
-    assert "publishes no model" in str(error)
+    assert "fedgnn, publishes none" in str(error)
 
 
 def test_a_run_that_ends_with_its_budget_keeps_its_last_state(tmp_path: Path) -> None:
