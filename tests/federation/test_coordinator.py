@@ -235,6 +235,22 @@ class TestAgain:
         assert spent(again).tolist() == [0.75] * CLIENTS
         assert ledger.unsettled == 0
 
+    def test_going_on_from_a_state(self, split: Split) -> None:
+        """Context, reward and policy go on where they were."""
+        options: dict[str, Any] = {"context": "released", "reward": "released"}
+        whole = planned(split, [0.125] * ROUNDS, **options)
+        played(whole, 2)
+        state, arrays = whole.state_dict(), whole.engine.arrays()
+        rest = played(whole, 3)
+        later = planned(split, [0.125] * ROUNDS, ledger=whole.ledger, **options)
+        later.load_state_dict(state)
+        later.engine.restore(arrays)
+        found = played(later, 3)
+        assert found == rest
+        assert isinstance(whole.policy, Scripted)
+        assert isinstance(later.policy, Scripted)
+        np.testing.assert_array_equal(whole.policy.contexts[2:], later.policy.contexts)
+
 
 class TestWhoTakesPart:
     def test_who_drops_out_has_paid(self, split: Split) -> None:
