@@ -17,10 +17,7 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.federation.chunks import Heldout
 from bgtplanner.federation.client import (
     coordinates_of,
-    features_in,
-    first_parameters,
     flat_upload,
-    nothing_kept,
     train_client,
     upload_of,
 )
@@ -138,16 +135,3 @@ def test_round_after_round_a_client_uploads_what_the_simulation_has(
             assert largest > 1e-3
             np.testing.assert_allclose(upload, among_all, rtol=0, atol=2e-6 * largest)
         state, _, _ = play(state, interactions, nobody, jax.numpy.int32(index), jax.random.key(2))
-
-
-def test_what_a_client_keeps_has_room_for_the_features_that_are_sent() -> None:
-    ratings = with_features(synthetic_ratings(clients=1, items=20, ratings_per_client=12))
-    features = jax.numpy.asarray(ratings.features)
-    for model, width in ((Tastes(axes=3, taste_share=0.4), 3 + 3 + 2), (Biases(), 3)):
-        shared, local = first_parameters(model, jax.random.key(0), ratings.n_users, features)
-        assert local.shape == nothing_kept(model, shared, ratings).shape == (1, width)
-        sent = features_in(model, shared.items)
-        np.testing.assert_array_equal(sent, features[:, : sent.shape[1]])
-        assert sent.shape[1] == (2 if isinstance(model, Tastes) else 0)
-        kept = train_client(model, shared, ratings, local)[1]
-        assert kept.shape == (1, width)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -141,16 +140,6 @@ class TestPaying:
         assert rounds.ledger.unsettled == 0
         kinds = [entry["kind"] for entry in rounds.ledger.history()]
         assert kinds == ["open", "reserve", "settle", "reserve", "settle"]
-
-    def test_what_was_planned_is_what_is_done(self, split: Split) -> None:
-        rounds = planned(split, [0.25, 0.5])
-        for one, charge in zip(played(rounds, 2), (0.25, 0.5), strict=True):
-            assert one.plan is not None
-            assert (one.plan.charge, one.paid, one.clients) == (charge, CLIENTS, CLIENTS)
-            # Laplace of scale 2 * clip / epsilon on each of the uploads, then the mean.
-            std = 2**0.5 * 2 * one.plan.clip / charge / CLIENTS**0.5
-            assert one.seen.noise_std == pytest.approx(std, rel=1e-5)
-        assert spent(rounds).tolist() == [0.75] * CLIENTS
 
     def test_who_cannot_pay_stays_out_and_others_go_on(self, split: Split) -> None:
         """Three clients have spent most of it elsewhere."""
@@ -629,30 +618,3 @@ def test_each_pays_by_what_it_has_left(joining: Split, participation: float, tru
         )
     assert own > 0
     assert (ledger.epsilon_spent() <= epsilon * (1 + 1e-9)).all()
-
-
-@pytest.mark.parametrize("objective", ["served", "last"])
-@pytest.mark.parametrize("timed", [False, True])
-def test_the_planner_as_a_whole(split: Split, joining: Split, timed: bool, objective: Any) -> None:
-    """It plans by forecasts, spends the budget and goes on from its state."""
-    found = []
-    for again in (False, True):
-        ledger = Ledger.in_memory(Budgets.same(Budget(2000.0, 1e-5), CLIENTS), GAUSSIAN)
-        policy = BGTPlanner(ledger=ledger, rounds=ROUNDS, trust="secagg", objective=objective)
-        rounds = coordinated(
-            joining if timed else split, policy, federation=summed(), trust="secagg",
-            context="none", reward="none",
-        )  # fmt: skip
-        charges = []
-        for _ in range(ROUNDS):
-            (one,) = played(rounds, 1)
-            charges.append(0.0 if one.plan is None else float(one.plan.charge_by_class[0]))
-            if again:
-                rounds.load_state_dict(json.loads(json.dumps(rounds.state_dict())))
-        found.append(charges)
-        assert (ledger.epsilon_spent() <= 2000.0 * (1 + 1e-9)).all()
-        assert policy.note is not None
-        assert policy.note.startswith("aimed at ")
-        if not timed:
-            assert sum(charges) > 0.95 * policy.accountant.capacity(Budget(2000.0, 1e-5))
-    assert found[0] == found[1]

@@ -73,20 +73,6 @@ def test_what_it_says_adds_up(kind: type[BGTPlanner], skip: bool) -> None:
 # ---- the paper
 
 
-def test_with_the_constants_of_the_paper_levels_are_drawn_almost_uniformly() -> None:
-    planner = Repaired(BUDGET, 943, rounds=100, seed=1)
-    assert planner.gamma == pytest.approx(0.68, abs=0.005)
-    generator = np.random.default_rng(0)
-    context = np.array([160.0, 60.0, 50.0, 40.0, 30.0])  # singular values as on ML-100K
-    chances = []
-    while (plan := planner.ask(context)) is not None:
-        planner.tell(plan, float(generator.normal(0.0, 0.01)))
-        context = context + generator.uniform(0, 1, 5)
-        chances += plan.why.probability
-    assert len(chances) > 5 * 40
-    assert 0.16 < min(chances) < 0.2 < max(chances) < 0.29
-
-
 def test_the_radius_comes_from_all_rounds_of_the_initial_stage() -> None:
     """Errors are those of predictions made beforehand; the programme knows all 30 rewards."""
     planner = Repaired(BUDGET, 943, rounds=100, seed=3)

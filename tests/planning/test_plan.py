@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from fractions import Fraction
 from typing import Any
@@ -15,8 +14,7 @@ from hypothesis import strategies as st
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.plan import GROUPS, Plan, in_groups, noise_of
-from bgtplanner.planning.policy import LedgerPolicy
-from bgtplanner.planning.schedules import Random, Uniform, Unlimited
+from bgtplanner.planning.schedules import Uniform
 from bgtplanner.privacy.accountants import ACCOUNTANTS, TICK, accountant_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
@@ -110,59 +108,7 @@ def test_under_secure_aggregation_who_pays_less_clips_harder() -> None:
     assert 2 * plan.noise_std == np.min(local.noise_std)
 
 
-# ---- how they are used
-
-
-def test_columns_fit_uploads_with_a_row_per_client() -> None:
-    std = asked(Uniform(UNEQUAL, rounds=7)).noise_std
-    noise = np.random.default_rng(0).normal(0.0, std, (CLIENTS, CLIENTS))
-    by_hand = std * np.random.default_rng(0).standard_normal((CLIENTS, CLIENTS))
-    np.testing.assert_allclose(noise, by_hand)
-    with pytest.raises(ValueError, match="read-only"):
-        std *= 0.5
-
-
-# ---- whose plan it is
-
-
-def twins() -> tuple[LedgerPolicy, LedgerPolicy]:
-    one, two = (BGTPlanner(UNEQUAL, rounds=9, seed=1) for _ in range(2))
-    return one, two
-
-
-def test_a_plan_outlives_a_crash_of_its_planner_and_no_other() -> None:
-    planner, other = twins()
-    plan = asked(planner)
-    asked(other)
-    again = BGTPlanner.from_state(json.loads(json.dumps(planner.state_dict())))
-    stranger = BGTPlanner.from_state(json.loads(json.dumps(other.state_dict())))
-    with pytest.raises(ConfigError, match=r"^plan = 0: "):
-        stranger.tell(plan, 0.1)
-    again.tell(plan, 0.1)
-    with pytest.raises(ConfigError, match=r"^plan = 0: .*not told yet"):
-        again.tell(plan, 0.1)
-
-
 # ---- rewards and contexts
-
-
-@pytest.mark.parametrize(
-    "reward",
-    [
-        "0.5",
-        True,
-        np.array(math.nan),
-        np.array([0.1]),
-        10**400,
-    ],
-)
-@pytest.mark.parametrize("kind", [Random, Unlimited])
-def test_a_reward_is_a_finite_number(kind: Any, reward: Any) -> None:
-    planner = kind(UNEQUAL, rounds=3)
-    plan = asked(planner)
-    with pytest.raises(ConfigError, match=r"^reward = "):
-        planner.tell(plan, reward=reward)
-    planner.tell(plan, reward=0.5)
 
 
 @pytest.mark.parametrize(

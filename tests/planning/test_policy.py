@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from bgtplanner.errors import BGTPlannerError, ConfigError
 from bgtplanner.paper.planners import Repaired
 from bgtplanner.planning.bgt import BGTPlanner
-from bgtplanner.planning.plan import Plan, reserved
+from bgtplanner.planning.plan import Plan
 from bgtplanner.planning.policy import Choice, LedgerPolicy, Policy
-from bgtplanner.planning.schedules import Random, Uniform
+from bgtplanner.planning.schedules import Uniform
 from bgtplanner.privacy.accountants import ACCOUNTANTS
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
@@ -158,14 +158,6 @@ def test_a_ledger_that_two_share_is_never_overspent(
 # ---- examples
 
 
-def test_the_last_charge_is_what_is_left() -> None:
-    policy = Greedy(Budget(1.0), 2, rounds=9, wish=0.4, accounting="laplace/basic")
-    plans = played(policy, [0.0])
-    assert [plan.charge for plan in plans] == pytest.approx([0.4, 0.4, 0.2])
-    assert policy.ledger.left().tolist() == [0.0, 0.0]
-    assert policy.ask() is None
-
-
 def test_the_poorest_drop_out_and_the_others_go_on() -> None:
     budgets = Budgets.per_client([1.0, 1.0, 2.0, 4.0], 1e-5)
     policy = Greedy(budgets, rounds=9, wish=0.8, accounting="laplace/basic")
@@ -196,40 +188,6 @@ def test_of_two_sums_the_one_that_lasts_says_what_is_left() -> None:
     for index in range(99):
         assert policy.share_left() == pytest.approx([1 - index / 100], abs=1e-6)
         policy.tell(policy.ask())
-
-
-def test_rounds_that_are_played_again_are_planned_as_they_were(tmp_path: Any) -> None:
-    """The ledger knows of later rounds already; they are neither counted nor charged again."""
-    budgets = Budgets.same(Budget(1.0), 4)
-    some = [np.arange(4) % 2 == index % 2 for index in range(6)]
-    with Ledger.create(tmp_path / "ledger.sqlite", budgets, "laplace/basic") as ledger:
-        ledger.reserve(0.1, run="other", round=3)
-
-        def play(policy: Random, first: int) -> list[Any]:
-            policy.replays = True
-            found: list[Any] = []
-            for index in range(first, 6):
-                mark = ledger.fingerprint(str(index).encode())
-                left = policy.share_left().tolist()
-                plan = policy.plan(np.zeros(0), some[index])
-                assert plan is not None
-                plan = reserved(plan, ledger, policy.run, mark)
-                assert plan.reservation is not None
-                ledger.settle(plan.reservation)
-                found.append((left, plan.charge_by_class.tolist(), plan.participants.tolist()))
-            return found
-
-        policy = Random(ledger=ledger, rounds=6, participation=0.5, seed=2)
-        policy.replays = True
-        assert policy.share_left() == pytest.approx([0.9])
-        state = policy.state_dict()
-        whole = play(policy, 0)
-        spent, head = ledger.spent(), ledger.head
-        assert play(Random.from_state(state, ledger=ledger), 0) == whole
-        assert (ledger.spent() == spent).all()
-        assert ledger.head == head
-        anew = Random(ledger=ledger, rounds=6, participation=0.5)
-        assert anew.share_left() == pytest.approx(1 - spent.mean() / 2**44)  # all of it counts
 
 
 def test_options_that_are_not_declared_are_refused_before_they_are_lost() -> None:

@@ -46,9 +46,6 @@ def fits_rounds(accountant: Accountant, budget: Budget, charge: float, rounds: i
     return any(rounds * add <= limit for add, limit in zip(adds, limits, strict=True))
 
 
-# ---- the rules and their numbers
-
-
 # ---- ticks
 
 

@@ -113,24 +113,19 @@ def test_honest_noise_is_suspected_as_often_as_stated(kind: Any) -> None:
     assert sum(p < 0.05 for p in fresh) <= 30
 
 
-@pytest.mark.parametrize("kind", ["gaussian", "laplace"])
-def test_small_noise_is_seen(kind: Any) -> None:
-    found = size([0.9 * noise for noise in noises(kind, 1)], kind)
-    assert found.p_value < 1e-6
-    assert found.measured == pytest.approx(0.9, abs=0.03)
-    one = noises(kind, 2)
+@pytest.mark.parametrize(("kind", "seed"), [("gaussian", 1), ("laplace", 3)])
+@pytest.mark.parametrize(
+    ("all_of_it", "one_column", "fault"), [(0.85, 0.5, "smaller"), (1.15, 1.5, "larger")]
+)
+def test_noise_of_another_size_is_seen(
+    kind: str, seed: int, all_of_it: float, one_column: float, fault: str
+) -> None:
+    found = size([all_of_it * noise for noise in noises(kind, seed)], kind)
+    assert (found.p_value < 1e-6, found.fault) == (True, f"the noise is {fault} than stated")
+    assert found.measured == pytest.approx(all_of_it, abs=0.06)
+    one = noises(kind, seed + 1)
     for noise in one:
-        noise[:, 3] *= 0.5
-    assert size(one, kind).p_value < 1e-6
-
-
-@pytest.mark.parametrize("kind", ["gaussian", "laplace"])
-def test_large_noise_is_seen(kind: Any) -> None:
-    found = size([1.1 * noise for noise in noises(kind, 3)], kind)
-    assert (found.p_value < 1e-6, found.fault) == (True, "the noise is larger than stated")
-    one = noises(kind, 3)
-    for noise in one:
-        noise[:, 2] *= 1.5
+        noise[:, 3] *= one_column
     assert size(one, kind).p_value < 1e-6
 
 

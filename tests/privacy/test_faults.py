@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bgtplanner.errors import BudgetExceeded, StorageError
+from bgtplanner.errors import StorageError
 from bgtplanner.privacy.accountants import TICK
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger
@@ -168,26 +168,3 @@ def test_files_that_cannot_grow(tmp_path: Path) -> None:
     counted = json.loads(result.stdout)
     assert counted["granted"] > 8
     assert counted["refused"] > 20
-
-
-def test_a_charge_that_failed_is_not_given_back_by_a_refusal(tmp_path: Path) -> None:
-    """An error after the commit: it is booked though it was not granted, and that is counted."""
-    path = tmp_path / "ledger.sqlite"
-    ledger = Ledger.create(path, Budgets.same(Budget(1.0), 1), "laplace/basic")
-    connection = ledger._journal._connection  # type: ignore[attr-defined]
-
-    class Liar(Failing):
-        def execute(self, statement: str, *values: Any) -> Any:
-            result = self.connection.execute(statement, *values)
-            if statement == "COMMIT":
-                raise sqlite3.OperationalError(self.error)
-            return result
-
-    ledger._journal._connection = Liar(connection, -1, "", "disk I/O error")  # type: ignore[attr-defined]
-    with pytest.raises(StorageError):
-        ledger.reserve(0.75, run="a", round=0, rising=True)
-    ledger._journal._connection = connection  # type: ignore[attr-defined]
-    with pytest.raises(BudgetExceeded):
-        ledger.reserve(0.5, run="a", round=1, rising=True)
-    assert ledger.newest_round("a") == 0
-    ledger.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import sqlite3
@@ -35,37 +34,6 @@ def filled(path: Path, number: int = 3) -> Journal:
 
 
 # ---- rows and heads
-
-
-def test_a_row_hashes_what_it_says_and_the_hash_before() -> None:
-    def by_hand(
-        previous: bytes, number: int, kind: str, run: str, round_: int, end: bytes
-    ) -> bytes:
-        text = previous
-        for part in (str(number), kind, run, str(round_)):
-            text += len(part.encode()).to_bytes(8, "little") + part.encode()
-        return hashlib.sha256(text + end).digest()
-
-    first = Row.after(None, "open", "", 0, b"payload")
-    assert first == (
-        0,
-        "open",
-        "",
-        0,
-        b"payload",
-        by_hand(bytes(32), 0, "open", "", 0, b"payload"),
-    )
-    head = Head(0, first.hash)
-    second = Row.after(head, "reserve", "ü", 7, b"")
-    assert second == (1, "reserve", "ü", 7, b"", by_hand(first.hash, 1, "reserve", "ü", 7, b""))
-    assert first.follows(None)
-    assert second.follows(head)
-    assert not second.follows(None)
-    assert not second.follows(Head(1, first.hash))
-    assert not second.follows(Head(0, b"x" * 32))
-    for change in ({"number": 2}, {"kind": "settle"}, {"run": "u"}, {"round": 8},
-                   {"payload": b"0"}, {"hash": b"0" * 32}):  # fmt: skip
-        assert not second._replace(**change).follows(head)
 
 
 def test_a_head_is_printed_and_read_again() -> None:
@@ -282,14 +250,6 @@ def test_a_reservation_that_cannot_be_read_again_is_not_taken_in() -> None:
 
 
 # ---- damaged
-
-
-def test_a_file_without_its_last_byte_is_refused(path: Path) -> None:
-    filled(path, 1).close()
-    with path.open("r+b") as file:
-        file.truncate(path.stat().st_size - 1)
-    with pytest.raises(LedgerError, match="its last 1 bytes are missing"):
-        Journal.open(path)
 
 
 def test_a_row_of_other_types_is_refused(path: Path) -> None:

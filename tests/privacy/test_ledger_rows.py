@@ -39,14 +39,6 @@ def payment(who: list[bool], ticks: int | list[int]) -> Payment:
     return Payment(0, b"", np.array(who), np.asarray(ticks, dtype=np.int64))
 
 
-def test_the_layout_of_a_payload() -> None:
-    payload = pack({"b": 1, "a": [2, None]}, b"some bytes")
-    text = b'{"a": [2, null], "b": 1}'
-    assert payload == len(text).to_bytes(4, "little") + text + zlib.compress(b"some bytes", 1)
-    assert unpack(payload) == ({"a": [2, None], "b": 1}, b"some bytes")
-    assert unpack(pack({})) == ({}, b"")
-
-
 @pytest.mark.parametrize(
     "payload",
     [(100_000).to_bytes(4, "little") + b"[" * 100_000,

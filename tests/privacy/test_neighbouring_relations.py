@@ -23,7 +23,6 @@ from bgtplanner.privacy.accountants import (
     CEILING,
     Accountant,
     accountant_named,
-    to_ticks,
 )
 from bgtplanner.privacy.budget import Budgets
 from bgtplanner.privacy.compatibility import neighbours_of
@@ -165,17 +164,6 @@ def test_the_other_reading_of_a_promise_covers_all_that_the_ledger_lets_pass(nam
     once.reserve(float(once.left()[0]), run="a", round=0)
     if len(accountant.sums) == 1:  # then the promise is exactly what can be reached
         assert once.epsilon_other_reading()[0] == pytest.approx(promised, rel=1e-6)
-
-
-def test_pure_epsilons_double_and_mu_doubles() -> None:
-    basic, gdp = accountant_named(BASIC), accountant_named("gaussian/gdp")
-    assert basic.other_promise(Budget(1.5, 1e-5), "replace-special") == pytest.approx(3.0)
-    assert basic.other_promise(Budget(3.0, 1e-5), "replace-one") == pytest.approx(1.5)
-    # mu = 1 is epsilon 4.377 at delta 1e-5, mu = 2 is 9.997.
-    ticks = to_ticks([[1.0]])
-    assert float(gdp.epsilon(ticks, 1e-5)[0]) == pytest.approx(4.37718, abs=1e-5)
-    read = gdp.epsilon(ticks, 1e-5, other_than="replace-special")
-    assert float(read[0]) == pytest.approx(9.99726, abs=1e-5)
 
 
 def test_what_is_not_known_is_not_stated() -> None:
