@@ -88,21 +88,6 @@ def test_flags_reach_every_cell(compare: Call, fake: Fake) -> None:
         assert config.server.learning_rate == 0.5
 
 
-def test_a_folder_knows_what_was_asked(compare: Call, fake: Fake) -> None:
-    first = compare("--policy", "bgt,adap", "--seeds", "0,1", "--out", "g", "--epsilon", "3")
-    assert first.code == 0
-    assert len(fake.configs) == 4
-    more = compare("--out", "g", "--seeds", "0-2", "--baseline", "bgt")
-    assert "6 cells, 4 of them finished before" in more.out
-    assert "Difference from bgt" in more.out
-    assert [config.run.seed for config in fake.configs[4:]] == [2, 2]
-    assert all(config.privacy.epsilon == 3.0 for config in fake.configs)
-    other = compare("--out", "g", "--epsilon", "4")
-    assert other.code == 2
-    assert "other settings (privacy.epsilon)" in other.err
-    assert compare("--out", "g").out.startswith("6 cells, 6 of them finished before")
-
-
 def test_a_sweep_goes_on_and_takes_more_values(command_line: Call, fake: Fake) -> None:
     sweep, fake.fails = functools.partial(command_line, "sweep"), "uniform"
     flags = ("--policy", "bgt,uniform", "--seeds", "0-1", "--out", "grid")

@@ -153,11 +153,6 @@ def test_frames_that_cannot_be(frame: Any, said: str) -> None:
         Catalogue.from_frame(frame)
 
 
-def test_columns_that_are_not_there() -> None:
-    with pytest.raises(ConfigError, match="'x': expected one of movieId, title"):
-        Catalogue.from_frame(FRAME, ItemsFormat(item="x"))
-
-
 @pytest.mark.parametrize(
     ("write", "said"),
     [

@@ -48,11 +48,6 @@ class TestFromArrays:
         assert ratings.density == 3 / 4
         assert repr(ratings) == "Ratings(ratings: 3 ratings, 2 users, 2 items, 2 clients)"
 
-    def test_scales(self) -> None:
-        for scale, expected in (("max", [0.5, 1]), ("minmax", [0, 1]), ((0, 8), [0.25, 0.5])):
-            made = Ratings.from_arrays([1, 2], [1, 1], [2, 4], scale=scale)
-            assert made.value.tolist() == expected
-
     @pytest.mark.parametrize(
         ("timed", "expected"), [(None, 0.6), ([3, 9, 1], 1.0), ([0, 0, 0], 0.6)]
     )
@@ -309,10 +304,6 @@ class TestQuestions:
         assert few == many
         with pytest.raises(DataError, match="a count is below 0, first in row 2"):
             Ratings.from_arrays(**self.many([1, -1]), feedback="clicks")
-
-    def test_repeated_rows_are_counted(self) -> None:
-        ratings = build([(1, 1, 1), (1, 1, 5), (2, 1, 3)])
-        assert ratings.notes == ("1 of 3 rows repeat a user and an item: the last counts.",)
 
 
 class TestDealUsers:

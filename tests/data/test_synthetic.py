@@ -97,22 +97,6 @@ def test_a_catalogue_changes_no_rating() -> None:
     assert not np.array_equal(other.features, made.features)
 
 
-def test_genres_tell_something_about_tastes() -> None:
-    """Users' mean residuals on a category and its opposite go against each other."""
-    ratings = synthetic_ratings(
-        clients=300, items=100, ratings_per_client=60, dim=1, noise=0.1, catalogue=True
-    )
-    stars = ratings.to_raw(ratings.value)
-    per_user, per_item = (np.bincount(index, stars) / np.bincount(index)
-                          for index in (ratings.user, ratings.item))  # fmt: skip
-    rest = stars - per_user[ratings.user] - per_item[ratings.item] + stars.mean()
-    high, low = (
-        np.bincount(ratings.user, rest * has) / np.maximum(np.bincount(ratings.user, has), 1)
-        for has in ratings.features[ratings.item].T
-    )
-    assert np.corrcoef(high, low)[0, 1] < -0.5
-
-
 @pytest.mark.parametrize("items", [60, 600])
 def test_choosy_users_pick_what_suits_them(items: int) -> None:
     """Each picks items that lie on one side of the hidden factor; which side differs by user."""

@@ -120,12 +120,6 @@ def test_gzip_is_known_by_content(read: Any) -> None:
         assert read(gzip.compress(PLAIN.encode(), mtime=0), name).rating.tolist() == [3.0, 4.5]
 
 
-def test_text_ids(read: Any) -> None:
-    table = read('zoë,"a, ""b""",3\nann,x,4\nzoë,"two\nlines",5\n')
-    assert users(table) == ["zoë", "ann", "zoë"]
-    assert items(table) == ['a, "b"', "x", "two\nlines"]
-
-
 def test_time_and_client(read: Any) -> None:
     table = read("user,item,rating,timestamp,client\n1,2,3,100,b\n2,2,3,2001-09-09T01:46:41Z,a\n")
     assert table.time is not None

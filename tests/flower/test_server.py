@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import shutil
 from collections.abc import Iterable
@@ -387,25 +386,10 @@ def test_what_cannot_be_on_real_machines_says_so(settings: dict[str, Any], probl
     assert problem in str(caught.value)
 
 
-TABLE = "item,title,genres\nb,Brazil,War|Drama\na,Alien,War\nc,Casablanca,Drama\n"
-
-
 def catalogue(path: Path, scale: str | None = "1:5") -> Any:
     settings = {"deployment.items": path.name, "data.scale": scale}
     given = {key: value for key, value in settings.items() if value is not None}
     return catalogue_of(load_config(settings=given), path.parent)
-
-
-def test_items_are_a_list_of_names_or_a_table(tmp_path: Path) -> None:
-    (tmp_path / "items.csv.gz").write_bytes(gzip.compress(TABLE.encode()))
-    found = catalogue(tmp_path / "items.csv.gz")
-    assert (found.items, found.low, found.high) == (("b", "a", "c"), 1.0, 5.0)  # in its order
-    assert found.titles == ("Brazil", "Alien", "Casablanca")
-    assert sorted(found.names) == ["genres: Drama", "genres: War"]
-    assert sorted(found.features.T.tolist()) == [[1.0, 0.0, 1.0], [1.0, 1.0, 0.0]]
-    (tmp_path / "items.txt").write_text("Alien, the film\nBrazil\n", encoding="utf-8")
-    found = catalogue(tmp_path / "items.txt")
-    assert (found.items, found.features.shape[1]) == (("Alien, the film", "Brazil"), 0)
 
 
 @pytest.mark.parametrize("scale", [None, "max"])

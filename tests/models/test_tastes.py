@@ -412,10 +412,6 @@ def play(
     return known[1:]
 
 
-def projector(axes: Float) -> Float:
-    return np.asarray(axes @ axes.T)
-
-
 class TestSubspaceIteration:
     @pytest.fixture
     def world(self) -> tuple[Ratings, Float]:
@@ -540,16 +536,6 @@ class TestSubspaceIteration:
         signal = [self.told_once(seed, 2.0, std).any() for seed in range(30)]
         assert np.sum(noise) <= 3  # more have a chance of 1 in 200
         assert all(signal)
-
-    def test_what_did_not_stand_out_comes_back(self, world: tuple[Ratings, Float]) -> None:
-        """So much noise that one payment shows nothing, and several do; from any start."""
-        ratings, kinds = world
-        for features in (None, kinds):
-            known = play(FREE, Interactions.of(ratings), 40, std=1.5e-2, features=features)
-            used = [(each.axes(FREE, sent=True) ** 2).sum(axis=0) > 0.25 for each in known]
-            number = [int(of.sum()) for of in used]
-            assert number[1] == 0  # told once
-            assert number[-1] > 0
 
     def test_a_forecast_divides_and_waits(self) -> None:
         interactions = Interactions.of(planted(strength=0.0)[0])

@@ -87,11 +87,6 @@ class TestFacts:
 
 
 class TestTables:
-    def test_printed_as_a_table(self) -> None:
-        lines = [line.split() for line in str(comparison()).splitlines()]
-        assert ["bgt", "3/3", "0.3117", "0.0052"] in lines
-        assert repr(comparison()).startswith("Comparison(ml-100k: bgt")
-
     def test_means_and_differences(self) -> None:
         lines = printed(comparison())
         assert ["bgt", "3/3", "0.3117", "0.0052"] in lines

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bgtplanner.report.verdict import about_scores, nothing_learned, scores, verdict
+from bgtplanner.report.verdict import nothing_learned, scores, verdict
 
 LAST: dict[str, Any] = {
     "preset": "recommended", "model": "tastes", "clients": 300, "rounds_run": 30,
@@ -51,18 +51,6 @@ def test_the_headline_is_about_lists_if_they_are_known() -> None:
     assert verdict(LAST | nothing) == ["RMSE 0.1800 after 30 rounds."]
 
 
-@pytest.mark.parametrize(
-    ("scale", "words"),
-    [
-        ([1, 5], "0.72 instead of 0.80 stars"),
-        ([0, 100], "18 instead of 20 on 0 to 100"),
-        ([0, 1], "RMSE 0.1800 against 0.2000"),
-    ],
-)
-def test_on_the_scale_of_the_data(scale: list[int] | None, words: str) -> None:
-    assert verdict(LAST | {"scale": scale})[1].endswith(f"alone ({words}).")
-
-
 @pytest.mark.parametrize("changes", [{"learned": False}, {"mechanism": "x", "rounds_paid": 0}])
 def test_nothing_learned(changes: dict[str, Any]) -> None:
     known = LAST | changes | {"epsilon": 0.05, "trust": "local", "scale": [1, 5]}
@@ -92,14 +80,3 @@ def test_scores() -> None:
     assert table.columns == ["predictor", "RMSE", "F1"]
     best = ["best round on the test set, as in the paper", "0.1700", "0.900"]
     assert (table.rows[-1], table.bold) == (("", best), "tastes, last round")
-
-
-def test_about_scores() -> None:
-    done = {"target": 0.2, "target_reached": True, "target_round": 11, "budget_left": 0.625}
-    more = {"rmse_arriving": 0.3, "users": 138_493, "users_ranked": 10_000}
-    said = " ".join(about_scores(SERVED | more | done))
-    assert "with RMSE 0.3000" in said
-    assert "10,000 of 138,493 users" in said
-    assert "Target RMSE 0.2: reached in round 12; 62 % of the budget was kept." in said
-    missed = about_scores(LAST | {"target": 0.2, "target_reached": False})
-    assert missed == ["Target RMSE 0.2: not reached."]

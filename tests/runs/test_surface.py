@@ -82,15 +82,6 @@ class TestScalars:
         assert result.predict([], item).tolist() == []
 
 
-class TestUnknownLabels:
-    def test_are_named(self, result: Result) -> None:
-        assert problem(result.predict, "zoe", 1) == "user 'zoe' is not in the ratings"
-        assert problem(result.predict, 1, 10**30) == f"item {10**30} is not in the ratings"
-        assert problem(result.recommend, "zoe") == "user 'zoe' is not in the ratings"
-        assert problem(result.recommend_many, [1, 77, "x"]) == "user '77' is not in the ratings"
-        assert problem(result.predict, 1, float("nan")) == "item nan is not in the ratings"
-
-
 class TestKept:
     def test_pickle(self, result: Result) -> None:
         again = pickle.loads(pickle.dumps(result))
