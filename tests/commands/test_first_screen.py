@@ -22,14 +22,6 @@ def test_on_one_screen(
     assert (done.code, done.err) == (0, "")
     assert len(lines) <= ROWS
     assert max(map(len, lines)) <= COLUMNS
-    said = " ".join(done.out.split())
-    for words in (
-        "rounds of learning together, 300 clients were served",
-        "stars",
-        "Guarantee: (10, 1e-05)",
-        "Spent at most",
-    ):
-        assert words in said
     assert lines[-3:] == [
         "Report: runs/first/report.html",
         "Next: bgtplanner recommend runs/first --user 0",

@@ -202,8 +202,6 @@ class TestCatalogues:
     def test_what_cannot_be(self, own: Path, tmp_path: Path) -> None:
         table = tmp_path / "films.csv"
         table.write_text("item,title\n10,A\n12,B\n")
-        with pytest.raises(DataError, match="1 of 3 ratings are of 1 items that the catalogue"):
-            load_ratings("ml-100k", data_dir=own, items=table)
         rest = load_ratings("ml-100k", data_dir=own, items=table, unknown_items="leave-out")
         assert len(rest) == 2
         for items in ("none", "auto"):
@@ -265,18 +263,6 @@ class TestRealData:
         assert (ratings.n_users, len(ratings), ratings.n_items) == (874, 18_662, 1_957)
         assert len(np.unique(ratings.user)) == 740
         assert self.counts(ratings) == [557, 687, 862, 1692, 2192, 4113, 3851, 4708]
-
-    def test_catalogues(self, real_files: Callable[..., Path]) -> None:
-        folder = real_files("ml-100k/u.data", "ml-100k/u.item", "ml-1m/ratings.dat")
-        ratings = load_ratings("ml-100k", data_dir=folder)
-        assert ratings.catalogue is not None
-        kinds = [name.partition(":")[0] for name in ratings.catalogue.names]
-        assert (kinds.count("genre"), kinds.count("year"), ratings.n_items) == (19, 5, 1_682)
-        plain = load_ratings("ml-100k", data_dir=folder, items="none")
-        assert np.array_equal(plain.item, ratings.item), "as every film in it was rated"
-        real_files("ml-1m/movies.dat")
-        larger = load_ratings("ml-1m-users", data_dir=folder)
-        assert (larger.n_items, len(larger)) == (3_883, 1_000_209)
 
     def test_ml_100k(self, real_files: Callable[..., Path]) -> None:
         ratings = load_ratings("ml-100k", data_dir=real_files("ml-100k/u.data"))

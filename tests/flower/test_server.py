@@ -386,16 +386,11 @@ def test_what_cannot_be_on_real_machines_says_so(settings: dict[str, Any], probl
     assert problem in str(caught.value)
 
 
-def catalogue(path: Path, scale: str | None = "1:5") -> Any:
-    settings = {"deployment.items": path.name, "data.scale": scale}
-    given = {key: value for key, value in settings.items() if value is not None}
-    return catalogue_of(load_config(settings=given), path.parent)
-
-
-@pytest.mark.parametrize("scale", [None, "max"])
-def test_the_scale_must_be_said(tmp_path: Path, scale: str | None) -> None:
+@pytest.mark.parametrize("scale", [{}, {"data.scale": "max"}], ids=str)
+def test_the_scale_must_be_said(tmp_path: Path, scale: dict[str, Any]) -> None:
+    config = load_config(settings={"deployment.items": "items.txt"} | scale)
     with pytest.raises(ConfigError, match="LOW:HIGH"):
-        catalogue(tmp_path / "items.txt", scale)
+        catalogue_of(config, tmp_path)
 
 
 def test_features_stay_when_the_server_is_restarted(few: Ratings, tmp_path: Path) -> None:

@@ -284,13 +284,6 @@ class TestUploads:
         assert not found[:, ~top, 2:].any()
         assert expected.any()
 
-    def test_a_single_item_says_nothing_about_tastes(self, several: bool) -> None:
-        ratings, shared = some_ratings(several, N_ITEMS), some_shared()
-        one = ratings.take(np.unique(ratings.client, return_index=True)[1])
-        found = whole_uploads(shared, Interactions.of(one))
-        assert np.abs(found[:, :, 2:]).max() < 1e-5
-        assert found[:, :, :2].any()
-
     def test_without_axes_or_popularity_all_goes_to_residuals_and_counts(
         self, several: bool
     ) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from bgtplanner import Budget, Budgets, Ledger
-from bgtplanner.privacy.accountants import quotes
-from bgtplanner.report.ledgers import ledger_facts, ledger_view, quotes_view
+from bgtplanner.report.ledgers import ledger_facts, ledger_view
 from bgtplanner.report.terminal import as_text
 from bgtplanner.text import Table
 
@@ -39,14 +38,3 @@ def test_a_client_with_nothing_left_is_exhausted() -> None:
     text = printed(ledger_view, facts, list(ledger.history()))
     assert "a charge of 0 at least; 1 clients have no budget left" in text
     assert "the last 2 of 2 reservations" in text
-
-
-def test_quotes() -> None:
-    found = quotes(Budget(10, 1e-5), 100, noise_multiplier=4.0)
-    text = printed(quotes_view, 100, found)
-    row = next(line for line in text.splitlines() if line.startswith("gaussian/gdp")).split()
-    quote = found["gaussian/gdp"]
-    at = quote["at_noise_multiplier"]
-    assert row[1] == f"{quote['noise_multiplier']:.4g}"
-    assert row[-2:] == [f"{at['rounds_affordable']:,}", f"{at['epsilon']:.4g}"]
-    assert printed(quotes_view, 100, quotes(Budget(10, 1e-5), 100)) != text

@@ -190,13 +190,8 @@ class TestLive:
         facts = facts_of(folder, state="running")
         assert facts.headline.startswith(f"Round {done} of 12")
         assert facts.progress == (done, 12)
-        text = render(folder, state="running")
-        assert "reload every 5 seconds" in text
-        assert (
-            ("each client alone" in text) == ("is said when the run is done" in text) == (done > 0)
-        )
+        assert ("each client alone" in render(folder, state="running")) == (done > 0)
         stopped = facts_of(folder, state="stopped")
-        assert stopped.headline.startswith(f"Stopped after round {done} of 12")
         assert f"bgtplanner resume {folder}" in " ".join(stopped.lead)
 
     @words_alone

@@ -8,12 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
 from rich.console import Console
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import split_ratings
-from bgtplanner.published.verdict import verdict_of
 from bgtplanner.report.terminal import RunProgress, Screen, StudyProgress
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.result import Result
@@ -47,9 +45,8 @@ def told(verbosity: int = 0, total: int = 30, first: int = 0, **changes: Any) ->
     view.started(config, split_ratings(ratings, seed=0, rounds=5), first)
     for number in range(first, total):
         view.round({"round": number, "rmse": 0.25, "left": [0.5, 0.25]}, total)
-    model = changes.pop("model_verdict", None)
     summary = SUMMARY | changes
-    of = SimpleNamespace(summary=summary, rounds=[], folder=Path("x"), verdict=model)
+    of = SimpleNamespace(summary=summary, rounds=[], folder=Path("x"), verdict=None)
     view.finished(cast(Result, of))
     view.close()
     return text_of(target)
@@ -71,12 +68,6 @@ class TestRun:
         assert "budget left 50%" in text
         assert "\nround 8/30" not in text
         assert told(-1) == told(-1, terminal=True) == ""
-
-    @pytest.mark.parametrize("axes", [0, 3])
-    def test_the_model_says_what_its_lists_are_worth(self, axes: int) -> None:
-        own = verdict_of({"axes": axes, "popularity": 0.9}, {}, learned=True)
-        assert " ".join(own.headline.split()) in " ".join(told(model_verdict=own).split())
-        assert own.headline not in " ".join(told().split())
 
 
 def test_a_study() -> None:

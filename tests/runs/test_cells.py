@@ -68,17 +68,6 @@ def figures(found: list[Outcome]) -> list[dict[str, Any]]:
 
 
 class TestRunning:
-    def test_every_cell_is_a_run_folder(self, tmp_path: Path, fake: Fake) -> None:
-        told: list[Any] = []
-        found = run_study(ASKED, tmp_path / "grid", progress=lambda *of: told.append(of))
-        assert [outcome.cell for outcome in found] == list(ASKED.cells())
-        for outcome in found:
-            assert outcome.summary is not None
-            folder = RunFolder(tmp_path / "grid" / outcome.cell.place)
-            assert folder.config() == ASKED.cells()[outcome.cell]
-        assert [of[1:] for of in told] == [(done, 4) for done in range(5)]
-        assert [of[0] for of in told] == [None, *found]
-
     def test_finished_cells_are_left_alone(self, tmp_path: Path, fake: Fake) -> None:
         run_study(ASKED, tmp_path)
         for folder in tmp_path.rglob("seed-*"):

@@ -97,14 +97,6 @@ def copy(reference: Path, tmp_path: Path) -> Path:
 
 
 class TestSimulate:
-    def test_without_arguments_it_learns(self) -> None:
-        result = simulate(rounds=5)
-        summary = result.summary
-        assert summary["rounds_run"] == len(result.rounds) == 5
-        assert result.folder is None
-        assert (len(result.ratings), result.ratings.n_clients) == (15_000, 300)
-        assert summary["rmse_final"] < summary["rmse_client_alone"] < summary["rmse_constant"]
-
     def test_seed(self) -> None:
         one, same, other = tiny(rounds=3), tiny(rounds=3), tiny(rounds=3, run__seed=1)
         assert [timeless(r) for r in same.rounds] == [timeless(r) for r in one.rounds]

@@ -79,21 +79,6 @@ def test_paired_differences_are_scipys() -> None:
     assert (bgt.seeds, uniform.seeds, found.rows[1].asked) == (5, 4, 5)
 
 
-def test_references_once_a_data_set() -> None:
-    study = study_of(datasets=("demo", "synthetic"), seeds=(0, 1, 2))
-    some = outcomes_of(study_of(seeds=(0, 1, 2)))
-    outcomes = [
-        Outcome(cell=cell, summary=some["gaussian", "bgt", cell.seed].summary)
-        for cell in study.cells()
-    ]
-    rows = [row for row in summed_up(study, outcomes).rows if row.reference]
-    assert [row.policy for row in rows] == ["constant", "user_mean", "client_alone"] * 2
-    assert [row.dataset for row in rows] == ["demo"] * 3 + ["synthetic"] * 3
-    figure = rows[0].figures["rmse_final"]
-    assert figure is not None
-    assert (figure.mean, figure.std) == pytest.approx((0.51, 0.01))
-
-
 def test_a_sweep_as_json() -> None:
     sweep = study_of(variations=({"privacy.epsilon": (5, 20)},))
     names = ("final", "best", "constant")
