@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from bgtplanner.runs.statistics import estimate, summed_up
+from bgtplanner.runs.statistics import summed_up
 from bgtplanner.runs.study import Outcome, Study
 
 
@@ -30,17 +30,6 @@ def outcomes_of(study: Study) -> dict[tuple[str, str, int], Outcome]:
         summary |= {"rmse_final": 0.4, "f1_final": 0.6}
         found[cell.mechanism, cell.policy, cell.seed] = Outcome(cell=cell, summary=summary)
     return found
-
-
-@pytest.mark.parametrize("number", [2, 5])
-def test_an_estimate_is_scipys_interval(number: int) -> None:
-    values = np.random.default_rng(number).normal(0.3, 0.02, number)
-    found = estimate(values.tolist())
-    assert found is not None
-    interval = scipy.stats.ttest_1samp(values, 0).confidence_interval(0.95)
-    assert found.std == pytest.approx(values.std(ddof=1), rel=1e-12)
-    assert (found.low, found.high) == pytest.approx(tuple(interval), rel=1e-12)
-    assert found.half == pytest.approx((interval.high - interval.low) / 2)
 
 
 def test_paired_differences_are_scipys() -> None:
