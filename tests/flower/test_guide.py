@@ -45,4 +45,4 @@ def test_the_guide_on_one_machine(tmp_path: Path) -> None:
     assert (summary["trust"], summary["rounds_aborted"]) == ("secagg", 0)
     assert "round 3/3: 6 asked, 6 clients, 0 refused" in output
     assert "epsilon 0 of 10 spent" in output
-    assert len(re.findall(r"^.*\bItem \d+", output, re.M)) == 5, "a list with titles"
+    assert len(re.findall(r"^ +\d +\d+ +The \w+", output, re.M)) == 5, "a list with titles"
