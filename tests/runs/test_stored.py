@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,11 @@ def test_a_run_is_loaded_and_shown(command_line: Call, tmp_path: Path) -> None:
     assert made.items == result.ratings.item_labels.tolist()
     assert np.array_equal(made.released[:, :3], kept[:, :3])
     assert "Not private" in made.guarantee["sentences"][0]
+    wider = np.pad(result.ratings.features, ((0, 0), (0, 1)))
+    other = replace(result.ratings, catalogue=replace(result.ratings.catalogue, features=wider,
+                    names=(*result.ratings.catalogue.names, "more")))  # fmt: skip
+    with pytest.raises(RunFolderError, match="not those it had"):
+        _ = load(RUN, ratings=other).model
 
 
 def test_an_interrupted_run_is_not_resumed(tmp_path: Path) -> None:

@@ -143,9 +143,8 @@ class Result:
         )
         features = jnp.asarray(ratings.features)
         if isinstance(learner, Tastes):  # of which 0.2 chose the number of axes by another rule
-            width = learner.with_features(*learner.initial(jax.random.key(0), 1, 1), features[:1])
-            more = shared.items.shape[1] - width[0].items.shape[1]
-            learner = replace(learner, axes=max((learner.axes or 0) + more, 0))
+            told = np.atleast_2d(arrays.get("memory/told", np.zeros((1, 0))))
+            learner = replace(learner, axes=told.shape[-1])
         like = jax.eval_shape(
             lambda of: first_parameters(learner, jax.random.key(0), 1, of)[0], features
         )
