@@ -19,15 +19,12 @@ that are weaker in the whole federation are penalised more.
 Tastes. The axes span what people pick together beyond popularity. Let x_u be 1 for the user's
 items among the N most popular, as released, weighted down for the more popular of them, and of
 length 1. The axes are the leading eigenvectors of the mean of ``x_u x_u'`` without its diagonal:
-that somebody picked an item says nothing about what goes together with it. They are found by noisy
-subspace iteration (Hardt and Price 2014). For axes Q, orthonormal, each client uploads
-``(x_u x_u' - diag) Q``, an items times axes matrix. The server averages these, without the
-direction of popularity, and judges anew after every payment: axes stand out if their singular
-values exceed what noise alone reaches once in ninety times. If any does, the server sends out what
-it has found, and turns the earlier rounds with it; they count the less, the further the axes have
-moved. If none does, the same axes are asked for again, so that rounds add up. It starts from the
-leading directions of the public features, or at random; clients answer, but use only axes that
-have stood out. Other items get their places on the axes by ridge regression on public features.
+that somebody picked an item says nothing about what goes together with it. For axes Q,
+orthonormal, each client uploads ``(x_u x_u' - diag) Q``, an items times axes matrix of length 1.
+The server fits the symmetric matrix behind all that was told so far and asks about its leading
+eigenvectors next (:mod:`bgtplanner.models.axes`); those that stand out from noise are used. It
+starts from the leading directions of the public features, or at random. Other items get their
+places on the axes by ridge regression on public features.
 
 One upload holds both: residuals and counts (as in the bias model), and tastes. Each part is scaled
 to a public share of the upload's squared length, so that one clip bounds all of it. The server
@@ -47,6 +44,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from bgtplanner.models.axes import Axes, orthonormal, unit
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.interactions import Interactions, Shared, Upload
 from bgtplanner.models.learner import Local, Published, Statistics
@@ -63,16 +61,14 @@ _RARE = 0.02  # the same in a ranking
 _LIKED, _UNSURE = 0.75, 0.2  # a rating that is liked, and how far predictions are off
 _USUAL = 0.7  # a usual rating
 _STRENGTHS = (0.001, 0.1, 0.3, 1.0, 3.0)  # prior variances of a user's interests, that may be none
-_FEWEST_AXES, _MOST_AXES = 8, 16  # from few that begin at random, less can be seen
+_FEWEST_AXES, _MOST_AXES = 8, 16  # few are soon seen clearly; more than four seldom stand out
 _ASKED = 0.01  # length of axes that have not stood out: clients answer, and do not use them
 _USED = 0.25  # squared length of an axis above which it is used; it grows with its strength to 1
 _WAITING = 0.1  # of an upload, at least: what tastes get while nothing is known about them
 _TOO_NOISY = 2.2  # noise per item over the sampling error: axes are not worth it beyond
 _ITEMS = 5.0  # times the root of the clients: items that axes are learned on, with usual noise
+_CLEAREST, _MOST_ITEMS = 4.0, 1000  # without noise; the server squares as many
 _USUAL_NOISE = 0.5  # on the sum of all uploads, over the clip: about epsilon 10
-_STANDS_OUT = 3.0  # noise alone does so with a chance below exp(-4.5), 1.1 percent
-_SHORTEST = 0.5  # what is told about tastes is made twice as long, and no longer than 1: people
-# for whom axes say little count less, or what sets everybody apart from chance would win
 _PLACED = 5.0  # ridge weight, in items, of the features that other items are placed by
 _TYPICAL = 0.1  # singular value of the first axis in a typical federation, over the clip
 _PERSONAL = 0.25  # of the use of a list, where tastes are known: a third of what popularity gives
@@ -84,9 +80,7 @@ class TasteMemory(NamedTuple):
     """What the server remembers."""
 
     posterior: Posterior  # of qualities and popularity
-    told: Array  # about tastes, `[n_items, axes]`, as weighted sums, in terms of the latest axes
-    precision: Array  # sum of the weights
-    variance: Array  # of the noise on these sums
+    axes: Axes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,8 +126,8 @@ class Tastes(Biases):
         """Choose the items and the number of axes by the noise, relative to the sampling error."""
         axes, among = self.axes, self.taste_items
         if among is None and axes is None:  # whoever chooses axes chooses the items, too
-            among = round(_ITEMS * math.sqrt(clients * max(1.0, _USUAL_NOISE / max(noise, 1e-9))))
-            among = min(max(among, 1), items)
+            clear = min(max(1.0, _USUAL_NOISE / max(noise, 1e-9)), _CLEAREST)
+            among = min(max(round(_ITEMS * math.sqrt(clients * clear)), 1), _MOST_ITEMS, items)
         if axes is None:
             noisy = noise * math.sqrt((among or items) / max(clients, 1))
             most = 0.5 + math.sqrt(clients) / (30 * max(noisy, 0.01))
@@ -175,13 +169,11 @@ class Tastes(Biases):
 
         An axis is as strong as was told, or as in a typical federation if it cannot be seen yet.
         """
-        told = np.asarray(memory.told, dtype=np.float64)
-        items, before = self._among(len(told)), float(memory.precision)
+        items, before = len(memory.axes.items), float(memory.axes.precision)
         strength = (_TYPICAL * clip / np.arange(1, self._axes + 1)) ** 2
-        strength = strength * min(self._axes / items, 1.0)  # in axes drawn at random
         if before > 0:
-            noise = items * float(memory.variance) / before**2
-            seen = np.linalg.eigvalsh(told.T @ told)[::-1] / before**2 - noise
+            noise = float(memory.axes.edge) ** 2
+            seen = np.asarray(memory.axes.sizes, dtype=np.float64) ** 2 - noise
             strength = np.maximum(seen, np.where(strength < 2.0 * noise, strength, 1e-30))
         total = np.maximum(before + np.asarray(precision), 1e-30)[:, None]
         return np.asarray((strength / (strength + items / total)).mean(axis=1))
@@ -230,8 +222,7 @@ class Tastes(Biases):
         rows = jnp.sqrt(1.0 - share) * _scaled(rating, interactions)
         if self._axes:
             told = self._told(shared, interactions)
-            tastes = _scaled(told, interactions, most=1.0 / _SHORTEST)
-            rows = jnp.concatenate([rows, jnp.sqrt(share) * tastes], axis=1)
+            rows = jnp.concatenate([rows, jnp.sqrt(share) * _scaled(told, interactions)], axis=1)
         return trained._replace(upload=Upload(rows, trained.upload.dense))
 
     def rank(
@@ -266,8 +257,9 @@ class Tastes(Biases):
 
     def server_initial(self, shared: Shared, server: Server) -> TasteMemory:  # type: ignore[override]
         """Return the memory before the first round."""
-        told, zero = jnp.zeros((shared.items.shape[0], self._axes)), jnp.zeros(())
-        return TasteMemory(super().server_initial(shared, server), told, zero, zero)
+        among = self._among(shared.items.shape[0]) if self._axes else 0
+        posterior = super().server_initial(shared, server)
+        return TasteMemory(posterior, Axes.initial(among, self._axes))
 
     def server_update(  # type: ignore[override]
         self, shared: Shared, memory: TasteMemory, mean: Aggregate, noise: Noise, server: Server
@@ -294,10 +286,11 @@ class Tastes(Biases):
         popularity = jnp.where(varied > 0, varied * known + (1.0 - varied) * even, 0.0)
         sent = jnp.concatenate([rating, popularity[:, None]], axis=1)
         after = Shared(jnp.concatenate([sent, shared.items[:, _ASKS:]], axis=1), shared.dense)
-        memory = memory._replace(posterior=posterior)
+        axes = memory.axes
         if self._axes:
-            after, memory = self._turned(after, memory, uploads[:, _RATING:], noise, share)
-        return after, memory
+            told = uploads[:, _RATING:]
+            after, axes = self._turned(after, shared, axes, told, noise, share)
+        return after, TasteMemory(posterior, axes)
 
     def forecast(  # type: ignore[override]
         self, memory: TasteMemory, precision: Floats, clip: float, norm: Literal["l1", "l2"]
@@ -328,75 +321,54 @@ class Tastes(Biases):
 
     def _told(self, shared: Shared, interactions: Interactions) -> Array:
         """Return ``(x_u x_u' - diag) Q``, summed over a client's users, for each of its items."""
-        popular = self._popular(shared)
-        picked = popular * _picked(_share(shared))
+        picked = _picked(_share(shared))
+        popular = jnp.zeros_like(picked).at[self._popular(shared)].set(1.0)
+        picked = popular * picked
         weight = self._weight(interactions) * picked[interactions.item]
         length = jnp.sqrt(interactions.sum_by_user(weight**2))
         weight = weight / interactions.of_users(jnp.maximum(length, 1e-12))
-        axes = _unit(popular[:, None] * shared.items[:, _OWN : _OWN + self._axes])
+        axes = unit(popular[:, None] * shared.items[:, _OWN : _OWN + self._axes])
         scores = interactions.of_users(interactions.products_by_user(axes, weight))
         others = scores - weight[:, None] * axes[interactions.item]
         return interactions.sum_by_pair(weight[:, None] * others)
 
     def _popular(self, shared: Shared) -> Array:
-        """Return 1 for the items that tastes are learned on, the most popular, and else 0."""
+        """Return the items that tastes are learned on: the most popular."""
         share = shared.items[:, _SHARE]
-        among = self._among(share.shape[0])
-        popular: Array = jnp.where(share >= jnp.sort(share)[-among], 1.0, 0.0)
-        return popular
+        return jax.lax.top_k(share, self._among(share.shape[0]))[1]
 
     def _turned(
-        self, shared: Shared, memory: TasteMemory, told: Array, noise: Noise, share: Array
-    ) -> tuple[Shared, TasteMemory]:
-        """Return the axes after what a round told about them."""
-        axes, popular = told.shape[1], self._popular(shared)[:, None]
-        old, popularity = shared.items[:, _OWN : _OWN + axes], _share(shared)
-        common = popular * (popularity * _picked(popularity))[:, None]
-        common = common / jnp.maximum(jnp.linalg.norm(common), 1e-12)
-
-        def beyond(matrix: Array) -> Array:
-            return popular * matrix - common * (common.T @ matrix)
-
+        self, after: Shared, before: Shared, axes: Axes, told: Array, noise: Noise, share: Array
+    ) -> tuple[Shared, Axes]:  # fmt: skip
+        """Return the axes after what a round told about those that were sent out before."""
+        sent = slice(_OWN, _OWN + self._axes)
+        asked = unit(before.items[axes.items, sent])
+        told = told[axes.items] / jnp.sqrt(jnp.maximum(share, 1e-9))
         gained = share / jnp.maximum(noise.std, 1e-9) ** 2
-        summed = popular * (memory.told + gained * told / jnp.sqrt(jnp.maximum(share, 1e-9)))
-        precision, variance = memory.precision + gained, memory.variance + gained
-        average = beyond(summed / jnp.maximum(precision, 1e-12))
-        squares, turn = jnp.linalg.eigh(average.T @ average)
-        sizes = jnp.sqrt(jnp.maximum(squares[::-1], 0.0))
-        deviation = jnp.sqrt(variance) / jnp.maximum(precision, 1e-12)
-        edge = deviation * (math.sqrt(self._among(told.shape[0])) + math.sqrt(axes))
-        stands = sizes > jnp.maximum(edge + _STANDS_OUT * deviation, 1e-3 * sizes[0])
-        found = (gained > 0) & stands[0]
-        strength = jnp.sqrt(jnp.maximum(sizes**2 - edge**2, 0.0))
-        strength = strength / jnp.maximum(strength[0], 1e-30)
-        sure = jnp.maximum(1.0 - (edge / jnp.maximum(sizes, 1e-30)) ** 2, 0.0)
-        new = average @ turn[:, ::-1] / jnp.maximum(sizes, 1e-30)
-        lengths = jnp.sqrt(_USED + (1.0 - _USED) * jnp.maximum(strength * sure, 0.01))
-        sent = _unit(self._placed(new, popular, shared)) * jnp.where(stands, lengths, _ASKED)
-        begins = (memory.precision == 0) & (gained == 0) & (shared.items[:, _SHARE].sum() > 0)
-        first = _ASKED * _orthonormal(beyond(self._first(shared)))
-        kept = jnp.where(begins, first, old)
-        # Earlier rounds asked for other axes: they are turned, and count by what these share.
-        moved = _unit(popular * old).T @ new
-        left, _, right = jnp.linalg.svd(jnp.where(found, moved, jnp.eye(axes)))
-        alike = jnp.where(found, jnp.clip((moved**2).sum() / axes, 0.0, 1.0), 1.0)
-        summed = jnp.where(found, alike * (summed @ (left @ right)), summed)
-        items = shared.items.at[:, _OWN : _OWN + axes].set(jnp.where(found, sent, kept))
-        memory = memory._replace(told=summed, precision=alike * precision)
-        return Shared(items, shared.dense), memory._replace(variance=alike**2 * variance)
+        axes = axes.after(asked, told, gained)
+        items, popularity = self._popular(after), _share(after)
+        axes, places = axes.moved(items)
+        start = jnp.where(axes.precision > 0, places @ asked, self._first(after)[items])
+        common = unit((popularity * _picked(popularity))[items, None])
+        turned, strength, axes = axes.leading(start, common)
+        lengths = jnp.sqrt(_USED + (1.0 - _USED) * strength)
+        lengths = jnp.where(strength > 0, lengths, _ASKED) * (after.items[:, _SHARE].sum() > 0)
+        found = lengths * unit(self._placed(turned, items, after))
+        silent = (axes.precision > 0) & (gained == 0)  # nobody has answered
+        found = jnp.where(silent, before.items[:, sent], found)
+        return Shared(after.items.at[:, sent].set(found), after.dense), axes
 
-    def _placed(self, axes: Array, popular: Array, shared: Shared) -> Array:
+    def _placed(self, axes: Array, items: Array, shared: Shared) -> Array:
         """Return axes with places for the items beyond the popular ones, by their features."""
         features = shared.items[:, _OWN + self._axes :]
-        if not features.shape[1] or self._among(axes.shape[0]) == axes.shape[0]:
-            return axes
-        centred = features - (popular * features).sum(0) / jnp.maximum(popular.sum(), 1.0)
-        known = popular * centred
-        normal = known.T @ known + _PLACED * jnp.eye(features.shape[1])
-        level = axes.sum(0) / jnp.maximum(popular.sum(), 1.0)
-        slopes = jnp.linalg.solve(normal, known.T @ (axes - level))
-        others: Array = level + centred @ slopes
-        return axes + (1.0 - popular) * others
+        placed = jnp.zeros((shared.items.shape[0], axes.shape[1]))
+        if features.shape[1] and len(axes) < len(placed):
+            level = axes.mean(0)
+            centred = features - features[items].mean(0)
+            known = centred[items]
+            normal = known.T @ known + _PLACED * jnp.eye(features.shape[1])
+            placed = level + centred @ jnp.linalg.solve(normal, known.T @ (axes - level))
+        return placed.at[items].set(axes)
 
     def _first(self, shared: Shared) -> Array:
         """Return the axes to begin with: leading directions of the features, or random ones."""
@@ -408,7 +380,7 @@ class Tastes(Biases):
         popularity = _share(shared)
         centred = (features - popularity @ features) / _picked(popularity)[:, None]
         _, turn = jnp.linalg.eigh(centred.T @ centred)
-        leading = _orthonormal(centred @ turn[:, ::-1][:, :axes])
+        leading = orthonormal(centred @ turn[:, ::-1][:, :axes])
         rest = start - leading @ (leading.T @ start)
         leading = jnp.pad(leading, ((0, 0), (0, axes - leading.shape[1])))
         there = (leading**2).sum(0) > 0.5  # features may be fewer, or depend on each other
@@ -466,22 +438,8 @@ def _picked(share: Array) -> Array:
     return (share * share.shape[0] + _FLOOR) ** -0.25
 
 
-def _scaled(rows: Array, interactions: Interactions, most: float = math.inf) -> Array:
-    """Return each client's rows, scaled to length 1, or by no more than `most`."""
+def _scaled(rows: Array, interactions: Interactions) -> Array:
+    """Return each client's rows, scaled to length 1."""
     squares = interactions.sum_pairs((rows**2).sum(1))
     factor = jnp.where(squares > 1e-12, 1.0 / jnp.sqrt(jnp.maximum(squares, 1e-30)), 0.0)
-    return rows * interactions.of_clients(jnp.minimum(factor, most))[:, None]
-
-
-def _unit(axes: Array) -> Array:
-    """Return the columns, scaled to length 1."""
-    return axes / jnp.maximum(jnp.linalg.norm(axes, axis=0), 1e-12)
-
-
-def _orthonormal(matrix: Array) -> Array:
-    """Return the leading left singular vectors, in order; zeros in place of those of size zero."""
-    squares, turn = jnp.linalg.eigh(matrix.T @ matrix)
-    squares, turn = squares[::-1], turn[:, ::-1]
-    size = jnp.sqrt(jnp.maximum(squares, 0.0))
-    there = size > 1e-3 * jnp.maximum(size[0], 1e-20)  # squares have seven digits
-    return jnp.where(there, (matrix @ turn) / jnp.maximum(size, 1e-30), 0.0)
+    return rows * interactions.of_clients(factor)[:, None]
