@@ -192,8 +192,8 @@ class TestRounds:
         _, half = after(start, shared, single(one), 0.002 * 2**0.5, CLIP, "l2")
         got, both = after(half, shared, single(two), 0.002 * 2**0.5, CLIP, "l2")
         expected, whole = after(start, shared, single((one + two) / 2), 0.002, CLIP, "l2")
-        assert float(both.precision) == pytest.approx(1 / 0.002**2, rel=1e-5)
-        assert float(half.precision) == pytest.approx(0.5 / 0.002**2, rel=1e-5)
+        assert float(both.precision[0]) == pytest.approx(1 / 0.002**2, rel=1e-5)
+        assert float(half.precision[0]) == pytest.approx(0.5 / 0.002**2, rel=1e-5)
         np.testing.assert_allclose(both.told, whole.told, rtol=1e-4, atol=1e-2)
         np.testing.assert_allclose(both.weight, whole.weight, rtol=1e-3, atol=1e-5)
         np.testing.assert_allclose(got.items[:, 1], expected.items[:, 1], atol=1e-3)
@@ -317,7 +317,7 @@ class TestForecast:
         """All that was released is counts, and what stands out is their sum."""
         start = nothing_known(items)[1]
         told = start.told.at[:, 1].set(COUNT_WEIGHT * total / items * precision)
-        return start._replace(precision=single(precision), told=told)
+        return start._replace(precision=start.precision + precision, told=told)
 
     def test_the_sum_of_counts_tells_how_many_ratings_clients_have(self) -> None:
         """By integration over what is likely of them: log-normal before, the noise known."""

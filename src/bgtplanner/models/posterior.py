@@ -49,7 +49,7 @@ _RANKS = 200  # groups of items by popularity, in a typical catalogue
 _GRID = 64
 _EM_STEPS = 60
 _CLEAR = 8.0  # standard deviations
-_SURE = 3.0  # standard deviations
+_SURE = 2.0  # standard deviations: noise alone exceeds them once in 44 times
 _VARIANCE_OF_SQUARE = {"l1": 5.0, "l2": 2.0, None: 2.0}  # of noise of variance 1, by its kind
 _SPREAD_STEPS = 5
 _DOUBT = 2.0  # a line within 1.4 standard deviations of zero is taken for noise
@@ -63,7 +63,7 @@ class Posterior(NamedTuple):
 
     told: Array  # residual and count of each item, summed over rounds
     sent: Array  # qualities that were sent out, summed likewise
-    precision: Array  # sum over rounds of 1 / noise variance
+    precision: Array  # sum over rounds of 1 / noise variance, of each item
     spread: Array  # variance of qualities around the line
     weight: Array  # M of each item
     error: Array  # expected squared error of each quality, including the sampling error
@@ -76,8 +76,8 @@ class Posterior(NamedTuple):
         """Return the prior; `discounts` says whether clients will be discounted."""
         zeros, zero = jnp.zeros(shared.items.shape[0]), jnp.zeros(())
         first, told = zeros + _SPREAD**2, jnp.zeros((len(zeros), 2))
-        reach, spread = zero if discounts else None, zero + _SPREAD**2
-        return cls(told, zeros, zero, spread, zeros, first, zeros, zero, reach)
+        reach, spread = zeros if discounts else None, zero + _SPREAD**2
+        return cls(told, zeros, zeros, spread, zeros, first, zeros, zero, reach)
 
     def after(
         self,
@@ -93,17 +93,17 @@ class Posterior(NamedTuple):
         Args:
             sent: The qualities that were sent out before the round.
             uploads: The mean upload, ``[n_items, 2]``.
-            noise: What is known about its noise.
+            noise: What is known about its noise; the deviation may be another for each item.
             hostile: Residuals that this many clients could have produced together move no item.
             features: Public features: items that share them are expected to be alike.
             count_weight: The weight of one rating's count in an upload.
         """
-        gained = 1.0 / jnp.maximum(noise.std, 1e-9) ** 2
+        gained = jnp.broadcast_to(1.0 / jnp.maximum(noise.std, 1e-9) ** 2, self.precision.shape)
         # A round with few clients adds to what is known; it does not take ratings away.
         clients = jnp.maximum(self.clients, noise.clients)
         noise = noise._replace(clients=clients)
         moved = self._replace(
-            told=self.told + gained * uploads,
+            told=self.told + gained[:, None] * uploads,
             sent=self.sent + gained * sent,
             precision=jnp.maximum(self.precision + gained, 1e-12),
             clients=clients,
@@ -156,6 +156,11 @@ class Posterior(NamedTuple):
         clear = counts > _STANDS_OUT["l2"] * std
         return float(weight[clear].sum() / max(float(weight.sum()), 1e-12))
 
+    def _overall(self) -> float:
+        """Return the precision of a typical rating's item."""
+        weight = np.asarray(self.weight, dtype=np.float64) + 1e-30
+        return float((np.asarray(self.precision, dtype=np.float64) * weight).sum() / weight.sum())
+
     def varied(self, norm: Norm, count_weight: float) -> Array:
         """Return how surely the counts vary by more than their noise, from 0 to 1."""
         return _varied(*self._counts(count_weight), norm)
@@ -173,7 +178,7 @@ class Posterior(NamedTuple):
         out from its noise, from a typical catalogue (popularity follows Zipf's law).
         """
         weight = np.asarray(self.weight, dtype=np.float64)
-        before, spread = float(self.precision), float(self.spread)
+        before, spread = self._overall(), float(self.spread)
         total = (before + np.asarray(precision, dtype=np.float64))[:, None, None]
         clear = weight * count_weight * before**0.5 > _STANDS_OUT[norm]
 
@@ -201,7 +206,7 @@ class Posterior(NamedTuple):
         It is 0 for items drawn at random, and 1 for the ten most popular ones, in a typical
         catalogue.
         """
-        total = float(self.precision) + np.asarray(precision, dtype=np.float64)[:, None]
+        total = self._overall() + np.asarray(precision, dtype=np.float64)[:, None]
         sums, chances = self._sums_of_counts(clip, norm, count_weight)
         clearness, found = _typical_lists(len(self.weight))
         clear = np.log(np.maximum(sums * count_weight * total**0.5, 1e-300))
@@ -217,12 +222,13 @@ class Posterior(NamedTuple):
         if norm == "l1":  # over the mean length of a rating
             return np.array([clip / (0.8 * _RESIDUAL + count_weight)]), np.ones(1)
         size = (_RESIDUAL**2 + count_weight**2) ** 0.5 / _TYPICAL_RATINGS**0.5
-        steps, before = np.linspace(-3.0, 3.0, 31), float(self.precision)
+        steps, before = np.linspace(-3.0, 3.0, 31), self._overall()
         sums = clip / size * np.exp(0.5 * _RATINGS_VARY * steps)
         log_chances = -0.5 * steps**2
         if before > 0:
-            counts = np.asarray(self.told)[:, 1].astype(np.float64).sum() / count_weight / before
-            noise = (len(self.weight) / before) ** 0.5 / count_weight
+            told, precision = (np.asarray(of, np.float64) for of in (self.told, self.precision))
+            counts = (told[:, 1] / precision).sum() / count_weight
+            noise = (1.0 / precision).sum() ** 0.5 / count_weight
             log_chances = log_chances - 0.5 * ((counts - sums) / noise) ** 2
         chances = np.exp(log_chances - log_chances.max())
         return sums, chances / chances.sum()
@@ -270,7 +276,7 @@ def _weights(counts: Array, std: Array, scale: Array | None = None) -> tuple[Arr
     The prior of M / `scale` is the distribution on a grid that maximises the likelihood of all
     counts. A count far above its noise is used as it is: it is more precise than the grid.
     """
-    top = 1.05 * jnp.maximum(counts.max(), std)
+    top = 1.05 * jnp.maximum(counts.max(), std.min())
     grid = jnp.concatenate([jnp.zeros(1), top * jnp.geomspace(1 / 3000, 1.0, _GRID - 1)])[:, None]
     grid = grid if scale is None else scale * grid  # a column per item
     exponent = -0.5 * ((counts - grid) / std) ** 2

@@ -58,6 +58,7 @@ _OWN = 5  # columns of an item before its axes and features
 _RATING = 2  # columns of an upload before the axes
 _FLOOR = 0.05  # of popularity, relative to the mean item, in weights
 _RARE = 0.02  # the same in a ranking
+_RARELY = 0.5  # what a rating of a rare item counts in an upload, at least, beside 1
 _LIKED, _UNSURE = 0.75, 0.2  # a rating that is liked, and how far predictions are off
 _USUAL = 0.7  # a usual rating
 _STRENGTHS = (0.001, 0.1, 0.3, 1.0, 3.0)  # prior variances of a user's interests, that may be none
@@ -141,7 +142,7 @@ class Tastes(Biases):
         """Return the division that serves best, if all that is left were divided so."""
         if not self._axes:
             return {}
-        known = float(memory.posterior.precision) > 0  # before that, no axes are sent
+        known = float(memory.posterior.precision.max()) > 0  # before that, no axes are sent
         share = self._division(memory, precision, clip, norm) if known else 0.0
         return {"ratings": 1.0 - share, "tastes": share}
 
@@ -219,7 +220,11 @@ class Tastes(Biases):
         rating = trained.upload.rows
         rating = rating * jnp.array([0.0, 1.0]) if self.implicit else rating
         share = self._taste_share(shared)
-        rows = jnp.sqrt(1.0 - share) * _scaled(rating, interactions)
+        counts = self._counts_as(shared)
+        usual = jnp.sqrt(_share(shared) @ counts**2)  # the length that is left of most uploads
+        closer = counts[interactions.pair_item, None] * rating / usual
+        rating = _scaled(closer, interactions, _lengths(rating, interactions))
+        rows = jnp.sqrt(1.0 - share) * rating
         if self._axes:
             told = self._told(shared, interactions)
             rows = jnp.concatenate([rows, jnp.sqrt(share) * _scaled(told, interactions)], axis=1)
@@ -266,7 +271,8 @@ class Tastes(Biases):
     ) -> tuple[Shared, TasteMemory]:
         """Return qualities, popularity and axes from all that was told so far."""
         uploads, share = mean.gradient.items, self._taste_share(shared)
-        kept = jnp.sqrt(1.0 - share)
+        counts = self._counts_as(shared)
+        kept = jnp.sqrt(1.0 - share) * counts / jnp.sqrt(_share(shared) @ counts**2)
         scaled = noise._replace(std=noise.std / kept, reach=noise.reach / kept)
         if noise.norm is None:  # uploads have length 1 where no one clips them, or divides them
             scaled = scaled._replace(clip=1.0, norm="l2")
@@ -274,7 +280,7 @@ class Tastes(Biases):
         features = shared.items[:, _OWN + self._axes :]
         rating, posterior = memory.posterior.after(
             shared.items[:, 0],
-            uploads[:, :_RATING] / kept,
+            uploads[:, :_RATING] / kept[:, None],
             scaled,
             server.hostile_clients,
             features if features.shape[1] else None,
@@ -306,6 +312,19 @@ class Tastes(Biases):
             return {"lists": lists}
         ratings = posterior.forecast(left, clip, norm, self.count_weight)
         return {"ratings": ratings, "lists": lists}
+
+    def _counts_as(self, shared: Shared) -> Array:
+        """Return what a rating of each item counts in an upload: less where items are rare.
+
+        Lists are made of popular items, and noise is the same for all items. As qualities become
+        sure, rare items count more.
+        """
+        share = _share(shared)
+        among = min(2 * self._among(share.shape[0]), share.shape[0])
+        most, popular = jax.lax.top_k(share, among)
+        sure = 0.0 if self.implicit else shared.items[popular, 2].mean()
+        rarely = _RARELY + (1.0 - _RARELY) * sure
+        return jnp.clip(jnp.sqrt(share / jnp.maximum(most[-1], 1e-30)), rarely, 1.0)
 
     def _taste_share(self, shared: Shared) -> Array:
         """Return the share of an upload that tastes get: none as long as no axes are sent."""
@@ -438,8 +457,12 @@ def _picked(share: Array) -> Array:
     return (share * share.shape[0] + _FLOOR) ** -0.25
 
 
-def _scaled(rows: Array, interactions: Interactions) -> Array:
-    """Return each client's rows, scaled to length 1."""
-    squares = interactions.sum_pairs((rows**2).sum(1))
-    factor = jnp.where(squares > 1e-12, 1.0 / jnp.sqrt(jnp.maximum(squares, 1e-30)), 0.0)
-    return rows * interactions.of_clients(factor)[:, None]
+def _lengths(rows: Array, interactions: Interactions) -> Array:
+    """Return the length of each client's rows, at least a tiny one."""
+    return jnp.sqrt(jnp.maximum(interactions.sum_pairs((rows**2).sum(1)), 1e-12))
+
+
+def _scaled(rows: Array, interactions: Interactions, length: Array | float = 0.0) -> Array:
+    """Return each client's rows, scaled to length 1, as if they were at least so long."""
+    length = jnp.maximum(_lengths(rows, interactions), length)
+    return rows * interactions.of_clients(1.0 / length)[:, None]

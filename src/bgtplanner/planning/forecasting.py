@@ -45,7 +45,9 @@ _NEEDS = (1.0, 1 / 8, 1 / 3, 3.0)  # times the precision that a gain takes by fo
 _STALE = 0.5  # share of a gain that is lost where none of the ratings is known, by its square
 _FAST = 0.2, 1.0  # share lost after one payment of a learner of 3 steps, and its fall with them
 _SLOW = 0.12, 1 / 3  # the same where people have few ratings (54,000 ratings of 16,000 people)
-_TURN = 0.25, 1.0  # the same for lists, and for each step beyond 3: axes of taste have to turn
+_TURNS = (0.25, 1.0), (1.0, 1.0)  # the same for lists, where tastes are found step by step, and
+# make up a quarter of what lists are good for, or all of it
+_STEPS = 3  # of a learner of ratings alone
 _COUNTS = (2, 3, 4, 5, 6, 8)  # of single payments
 _DELAYS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7)  # of the first payment, as shares of the rounds
 _POINTS = 48  # moments at which a schedule is evaluated, about
@@ -112,8 +114,8 @@ def hypotheses(
 ) -> list[Hypothesis]:
     """Return what is not ruled out; the first is the forecast at its word."""
     rates = {
-        "ratings": [(_FAST[0] * steps / 3, _FAST[1]), _SLOW] if steps else [(0.0, 1.0)],
-        "lists": [(_TURN[0] * max(steps - 3, 0), _TURN[1])],
+        "ratings": [(_FAST[0] * steps / _STEPS, _FAST[1]), _SLOW] if steps else [(0.0, 1.0)],
+        "lists": _TURNS if steps > _STEPS else [(0.0, 1.0)],
     }
     grows = dict.fromkeys([growth, 1.0, growth**1.5])
     return [
