@@ -77,8 +77,8 @@ class Gate:
         if (second := int(time.monotonic())) != self._second:
             self._second, self._asked = second, Counter()
         address = (scope.get("client") or ("",))[0]
-        self._asked[address] += scope["path"] != "/healthz"
-        if 0 < self._rate < self._asked[address]:
+        self._asked[address] += 1
+        if 0 < self._rate < self._asked[address] and scope["path"] != "/healthz":
             return _refusal(429, "too many requests; wait a second")
         return None
 

@@ -93,9 +93,11 @@ function remember() {
 
 /** Shows what is searched for, or some to begin with. */
 function search() {
-  const words = plain(place("search").value).split(/\s+/).filter(Boolean), asked = words.length > 0;
-  const order = newcomers.map(({ at }) => at);
-  const fitting = asked ? order.filter((at) => words.every((word) => model.plain[at].includes(word))) : order.filter((at) => !mine.has(model.labels[at]));
+  const phrase = plain(place("search").value).trim(), words = phrase.split(/\s+/), asked = phrase !== "";
+  const far = (at) => (model.plain[at].startsWith(phrase) ? 0 : model.plain[at].includes(phrase) ? 1 : 2);
+  const fits = (at) => (asked ? words.every((word) => model.plain[at].includes(word)) : !mine.has(model.labels[at]));
+  const fitting = newcomers.map(({ at }) => at).filter(fits);
+  if (asked) fitting.sort((one, other) => far(one) - far(other));
   begin = begin < fitting.length ? begin : 0;
   const shown = asked ? fitting.slice(0, FOUND) : fitting.slice(begin, begin + AT_ONCE), n = fitting.length;
   place("found").textContent = asked ? text(n > FOUND ? "rate.first" : "rate.found", { n, shown: FOUND }) : text("rate.hint");
