@@ -28,22 +28,23 @@ function make(tag, attributes, ...children) {
 function stepsOf({ low, high }) {
   const by = high - low > 10 ? (high - low) / 10 : Number.isInteger(low) ? 1 : 0.5;
   const all = Array.from({ length: Math.floor((high - low) / by + 1e-9) + 1 }, (_, at) => low + at * by);
-  return all[0] === 0 ? all.slice(1) : all;
+  return all[0] === 0 && all.length > 2 ? all.slice(1) : all;
 }
 
 /** What an item is rated with: stars or numbers, one stop of the Tab key, moved within by arrows. */
 function rater(at) {
   const label = model.labels[at], now = mine.get(label), title = model.title(at);
   if (model.implicit) {
-    const pressed = String(mine.has(label));
-    return make("button", { type: "button", "data-item": at, "aria-pressed": pressed, "aria-label": `${text("rate.pick")}: ${title}`, onclick: () => rate(at, mine.has(label) ? undefined : null) }, text("rate.pick"));
+    const named = { "aria-pressed": String(mine.has(label)), "aria-label": `${text("rate.pick")}: ${title}` };
+    const onclick = () => rate(at, mine.has(label) ? undefined : null);
+    return make("button", { type: "button", "data-item": at, ...named, onclick }, text("rate.pick"));
   }
   const chosen = Math.max(steps.indexOf(now), 0), stars = steps.length <= 5;
   const buttons = steps.map((value, step) => make("button", {
     type: "button", role: "radio", "aria-checked": String(value === now), tabindex: step === chosen ? 0 : -1,
-    class: now !== undefined && value <= now ? "full" : "", "aria-label": text("rate.value", { value, high: model.high }),
+    class: value <= now ? "full" : "", "aria-label": text("rate.value", { value, high: model.high }),
     onclick: () => rate(at, value === now ? undefined : value),
-  }, stars ? "★" : String(value)));
+  }, stars ? (value <= now ? "★" : "☆") : String(value)));
   const onkeydown = (event) => {
     const by = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key];
     if (!by) return;
@@ -138,14 +139,17 @@ function personal(rows, { why }, known) {
 
 /** Shows what does not change: what the model is worth, and what it promises. */
 function state() {
-  const { guarantee } = model, fact = (name, value) => (value === undefined ? [] : [make("dt", {}, text(`fact.${name}`)), make("dd", {}, String(value))]);
+  const { guarantee } = model;
   place("verdict").replaceChildren(...verdictOf(model).map((words) => make("li", {}, words)));
+  const { people, epsilon, delta, trust } = guarantee;
+  const first = make("p", guarantee.private ? {} : { class: "warning" }, text(guarantee.private ? "promise.plain" : "promise.open", { people }));
   const sentences = guarantee.sentences ?? [text("promise.none")];
-  place("sentences").replaceChildren(...sentences.map((words) => make("p", {}, words)));
-  if (guarantee.private === false) place("sentences").prepend(make("p", { class: "warning" }, text("promise.open")));
+  place("sentences").replaceChildren(first, ...sentences.map((words) => make("p", {}, words)));
   place("promise").classList.toggle("open", !guarantee.private);
-  const { people, epsilon, delta, trust } = guarantee, facts = { people, epsilon, delta, trust, items: model.items.length, model: model.ranker };
-  place("facts").replaceChildren(...Object.entries(facts).flatMap(([name, value]) => fact(name, value)));
+  const facts = Object.entries({ people, epsilon, delta, trust, items: model.items.length, model: model.ranker });
+  for (const [name, value] of facts.filter(([, of]) => of !== undefined && of !== null)) {
+    place("facts").append(make("dt", {}, text(`fact.${name}`)), make("dd", {}, String(value)));
+  }
   const named = model.names.map((name, at) => [plainName(name), at]).filter(([name]) => name);
   place("only").replaceChildren(make("option", { value: -1 }, text("list.all")), ...named.map(([name, at]) => make("option", { value: at }, name)));
   place("only").closest("label").hidden = !named.length;

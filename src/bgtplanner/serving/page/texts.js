@@ -6,7 +6,7 @@ export const LANGUAGE = "en";
 const TEXTS = {
   "page.title": "Lists that never leave your browser",
   "page.lead": "Rate what you know. Your list is computed here, from a model that was published. Nothing you rate is sent anywhere.",
-  "nav.label": "Parts of this page", "nav.rate": "Rate", "nav.list": "Your list", "nav.rests": "What it rests on", "nav.promise": "The promise",
+  "nav.label": "Parts of this page", "nav.rate": "Rate", "nav.list": "Your list", "nav.rests": "Why", "nav.promise": "Promise",
   "rate.title": "What do you know?", "rate.search": "Search by title", "rate.hint": "To begin with:", "rate.others": "Show others",
   "rate.found.zero": "Nothing is called so.", "rate.found.one": "One title:", "rate.found.other": "{n} titles:", "rate.first": "The first {shown} of {n} titles:",
   "rate.of": "Rate {title}", "rate.value": "{value} of {high}", "rate.pick": "I know it", "rate.remove": "Remove the rating of {title}",
@@ -23,7 +23,8 @@ const TEXTS = {
   "rests.title": "What your list rests on", "rests.mine.zero": "On no rating of yours.", "rests.mine.one": "On one rating of yours, and nothing else of you.", "rests.mine.other": "On {n} ratings of yours, and nothing else of you.",
   "rests.same.zero": "Nothing on it would be on a newcomer's list: it is all yours.", "rests.same.one": "One of the first {top} titles would be on a newcomer's list as well.", "rests.same.other": "{n} of the first {top} titles would be on a newcomer's list as well.",
   "rests.often": "You pick {what} {often} times as often as {whom}.", "rests.model": "And on the model, which is the same for everybody:",
-  "promise.title": "What was promised to those it was learned from", "promise.none": "The file promises nothing to anybody.",
+  "promise.title": "What was promised to those it was learned from", "promise.plain": "It was learned from {people} people, with noise that limits what anybody can find out about one of them from this model. The limit:",
+  "promise.none": "The file promises nothing to anybody.",
   "promise.open": "This model protects nobody it was learned from. It is for trying things out.",
   "promise.you": "And to you", "promise.here": "Your ratings never leave this browser: the page was loaded whole, and from then on asks for nothing. Switch the network off and go on: all of it still works.",
   "promise.who": "Who hosts this page can see that you have opened it, and could replace it by another. This version of the page has no part that sends.",

@@ -1,7 +1,7 @@
 // Keeps the page and its model, so that it opens without a network; asks the network first if there is one.
 
 const KEPT = `bgtplanner:${registration.scope}`;
-const FILES = ["./", "page.css", "page.js", "model.js", "ranking.js", "reasons.js", "texts.js", "icon.svg", "public.model"];
+const FILES = ["./", "index.html", "page.css", "page.js", "model.js", "ranking.js", "reasons.js", "texts.js", "icon.svg", "public.model"];
 const ADDRESSES = new Set(FILES.map((name) => new URL(name, registration.scope).href));
 
 addEventListener("install", (event) => event.waitUntil(caches.open(KEPT).then((kept) => kept.addAll(FILES)).then(() => skipWaiting())));
