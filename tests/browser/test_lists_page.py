@@ -28,8 +28,10 @@ NAMES = ["is_new", "title: words 3", "size: 1 to 2.5", *YEARS, *(f"genre: {at}" 
 
 def featured(number: int, axes: int, **changes: Any) -> Model:
     """A model with features of every kind."""
-    features = RANDOM.random((number, len(NAMES))) < 0.3
-    return tastes(number, axes, names=NAMES, features=features.astype(np.float32), **changes)
+    features = (RANDOM.random((number, len(NAMES))) < 0.3).astype(np.float32)
+    released = tastes(number, axes, seed=number).released
+    released[:, 5:] *= np.linspace(0.4, 1.0, axes)  # not all of them stand out
+    return tastes(number, axes, names=NAMES, features=features, released=released, **changes)
 
 
 MODELS = {

@@ -241,6 +241,14 @@ def test_what_cannot_be_served(
     assert f"error: {said}" in done.err
 
 
+def test_the_extra_is_named(
+    command_line: Call, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    done = command_line("serve", path)
+    assert (done.code, "pip install 'bgtplanner[serve]'" in done.err) == (2, True)
+
+
 def test_a_page_is_written(command_line: Call, path: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     for _ in range(2):
