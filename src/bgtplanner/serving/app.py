@@ -86,15 +86,15 @@ class Endpoints:
             raise HTTPException(415, "content-type: expected application/json")
         asked, (model, _) = Asked.model_validate_json(await request.body()), self.live.current
         rows = await run_in_threadpool(model.recommend, **dict(asked))
-        lines = [row._asdict() for row in rows]
-        items = [{name: of for name, of in line.items() if name != "user"} for line in lines]
+        items = [dict(zip(row._fields[1:], row[1:], strict=True)) for row in rows]  # no user
         return JSONResponse({"items": items, "note": model.verdict().headline})
 
     async def items(self, request: Request) -> Response:
         """Answer with some items; a search would show in the logs of proxies."""
         part, (model, _) = Part.model_validate(dict(request.query_params)), self.live.current
+        some = slice(part.offset, part.offset + part.limit)
         titles: list[Any] = model.titles or [None] * len(model.items)
-        pairs = list(zip(model.items, titles, strict=True))[part.offset :][: part.limit]
+        pairs = zip(model.items[some], titles[some], strict=True)
         found = [{"item": item, "title": title} for item, title in pairs]
         return JSONResponse({"total": len(model.items), "items": found})
 
