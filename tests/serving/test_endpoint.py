@@ -20,6 +20,7 @@ from bgtplanner import load_model
 from bgtplanner.published.model import Model
 from bgtplanner.serving.app import Asked, Endpoints, Part
 from bgtplanner.serving.live import LiveModel
+from bgtplanner.serving.site import PAGE
 from command_line import Call
 from made import tastes
 from processes import Processes, wait_until
@@ -70,7 +71,8 @@ class App:
 
         asyncio.run(self._gate(scope, receive, send))
         found = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-        return Answer(sent[0]["status"], found, b"".join(of["body"] for of in sent[1:]).decode())
+        said = b"".join(of["body"] for of in sent[1:]).decode(errors="replace")
+        return Answer(sent[0]["status"], found, said)
 
 
 @pytest.fixture
@@ -91,6 +93,10 @@ def test_answers_are_those_of_python(asked: App, path: Path) -> None:
     assert part["items"][1] == {"item": "film29", "title": "Film No. 29"}
     assert asked("/model").json()["guarantee"]["epsilon"] == 3
     assert asked("/healthz").json() == {"status": "ok"}
+    assert (asked("/").text, asked("/page.js").headers["content-type"]) == (
+        (PAGE / "index.html").read_text(), "text/javascript; charset=utf-8",
+    )  # fmt: skip
+    assert asked("/public.model").headers["content-length"] == str(path.stat().st_size)
 
 
 @pytest.mark.parametrize(

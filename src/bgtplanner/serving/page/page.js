@@ -217,7 +217,7 @@ async function start() {
   document.documentElement.lang = LANGUAGE;
   document.title = text("page.title");
   for (const of of document.querySelectorAll("[data-text]")) of.textContent = text(of.dataset.text);
-  for (const of of document.querySelectorAll("[data-label]")) of.ariaLabel = text(of.dataset.label);
+  for (const of of document.querySelectorAll("[data-label]")) of.setAttribute("aria-label", text(of.dataset.label));
   if (!isSecureContext) throw new Error("insecure");
   const answer = await fetch("public.model").catch(() => ({ ok: false }));
   if (!answer.ok) throw new Error("load");
