@@ -8,7 +8,9 @@ const USUAL = 0.7; // a usual rating
 const STRENGTHS = [0.001, 0.1, 0.3, 1.0, 3.0]; // prior variances of a person's interests
 const USED = 0.25; // squared length of an axis above which it is used
 const STEPS = 1 << 10; // how likely an item is liked is computed at so many ratings from 0 to 1
-const LIKELY = Float32Array.from({ length: STEPS + 2 }, (_, at) => logLiked(Math.min(at / STEPS, 1)));
+const LIKELY = Float64Array.from({ length: STEPS + 2 }, (_, step) => logLiked(step / STEPS));
+const SLOPE = Float32Array.from({ length: STEPS + 1 }, (_, step) => LIKELY[step + 1] - LIKELY[step]);
+const OFFSET = Float32Array.from(SLOPE, (_, step) => LIKELY[step] - (LIKELY[step + 1] - LIKELY[step]) * step);
 
 /** The logarithm of how likely an item is liked, by its predicted rating. */
 function logLiked(predicted) {
@@ -219,8 +221,9 @@ class TasteRanker extends BiasRanker {
     const scores = this.popular.map((of, at) => Math.fround(dot(single, this.interestsSingle.row(at))) + of);
     const own = this.implicit ? null : this.own(history), predicted = own && this.predicted(own);
     predicted?.forEach((of, at) => {
-      const step = Math.trunc(of * STEPS), beyond = of * STEPS - step;
-      scores[at] += LIKELY[step] + beyond * (LIKELY[step + 1] - LIKELY[step]);
+      const step = Math.trunc(of * STEPS);
+      scores[at] += Math.fround(of * STEPS * SLOPE[step]);
+      scores[at] += OFFSET[step];
     });
     const pulls = Float64Array.from({ length: this.moved.width }, (_, at) => bold * dot(this.turn.row(at), weights));
     const taste = pulls.subarray(0, this.axes);
