@@ -35,9 +35,8 @@ app = typer.Typer(
 )
 # In the order of use: a run and what it gives, studies, privacy; groups come last in any case.
 for one in (
-    *(train.train, train.run, train.resume, recommend.recommend, recommend.predict),
-    *(serving.serve, recommend.export, recommend.report, train.compare, train.sweep),
-    *(ledger.budget, audit.audit),
+    *(train.train, train.run, train.resume, recommend.recommend, recommend.predict, serving.serve),
+    *(recommend.export, recommend.report, train.compare, train.sweep, ledger.budget, audit.audit),
 ):
     app.command()(one)
 app.add_typer(recommend.model_app, name="model")

@@ -181,8 +181,7 @@ class TasteRanker(BiasRanker):
             predicted = self.predicted(own)
             steps = predicted * np.float32(_STEPS)
             step = steps.astype(np.int32)
-            steps *= _SLOPE[step]
-            scores += steps
+            scores += steps * _SLOPE[step]
             scores += _OFFSET[step]
         if not explain:
             return Ranked(scores, predicted)
