@@ -16,7 +16,7 @@ import typer
 
 import bgtplanner
 from bgtplanner.about import commit
-from bgtplanner.commands import audit, data, deploy, ledger, recommend, train
+from bgtplanner.commands import audit, data, deploy, ledger, recommend, serving, train
 from bgtplanner.commands.options import say
 from bgtplanner.errors import BGTPlannerError, InterruptedRunError
 from bgtplanner.text import visible
@@ -35,7 +35,7 @@ app = typer.Typer(
 )
 # In the order of use: a run and what it gives, studies, privacy; groups come last in any case.
 for one in (
-    *(train.train, train.run, train.resume, recommend.recommend, recommend.predict),
+    *(train.train, train.run, train.resume, recommend.recommend, recommend.predict, serving.serve),
     *(recommend.export, recommend.report, train.compare, train.sweep, ledger.budget, audit.audit),
 ):
     app.command()(one)

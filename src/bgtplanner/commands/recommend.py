@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ from bgtplanner.durable import replacing
 from bgtplanner.errors import ConfigError, DataError, RunFolderError, StorageError
 from bgtplanner.published.difference import differences
 from bgtplanner.published.model import Model, Recommended, load_model
+from bgtplanner.serving.site import MODEL, write_page
 from bgtplanner.text import csv_text
 
 if TYPE_CHECKING:
@@ -146,25 +148,42 @@ def predict(
 
 @command()
 def export(
-    folder: str, *, out: str, ratings: str | None = None, data_dir: str | None = None
-) -> Answer:
-    """Write the model of a finished run as a file; one of 0.2 needs the run's ratings.
+    source: str, *, out: str | None = None, page: str | None = None, ratings: str | None = None,
+    data_dir: str | None = None,
+) -> Answer:  # fmt: skip
+    """Write the model of a finished run as a file, or a page that makes lists in the browser.
 
-    Such a model protects nobody, since the noise of a run comes from a seed; `train` makes one
-    that may be published.
+    The page (`--page`) is a folder of static files for any web server, with the model beside them:
+    whoever opens it rates there, and nothing is sent. The model of a run protects nobody, since
+    the noise of a run comes from a seed; `train` makes one that may be published.
 
     Example: `bgtplanner export runs/first --out first.model`
 
+    Example: `bgtplanner export films.model --page site/`
+
     Options:
-        folder (FOLDER): The folder of a finished run.
+        source (MODEL): A model file, or the folder of a finished run; of 0.2, with its ratings.
         out (PATH): The model file to write.
+        page (DIR): The folder to write the page to.
         ratings (PATH): Where the ratings of the run are now.
     """
-    if Path(out).exists():
+    if (out is None) == (page is None):
+        raise ConfigError("what to write? Give --out PATH for a model file, or --page DIR")
+    if out is not None and Path(out).exists():
         raise RunFolderError(f"--out {out}: exists; name another file")
-    made = _load(folder, ratings, data_dir).model
-    made.save(out)
-    return written(made, out, *made.guarantee["sentences"])
+    alone = Path(source).is_file()
+    made = load_model(source) if alone else _load(source, ratings, data_dir).model
+    sentences = made.guarantee.get("sentences", [])
+    if page is None:
+        made.save(str(out))
+        return written(made, str(out), *sentences)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(source) if alone else Path(folder) / MODEL
+        if not alone:
+            made.save(file)
+        write_page(file.read_bytes(), Path(page))
+    said = [f"Page: {page}, to be put on any web server with https", *sentences]
+    return Answer({"page": page, "guarantee": made.guarantee}, said)
 
 
 def _load(folder: str, ratings: str | None, data_dir: str | None) -> Result:

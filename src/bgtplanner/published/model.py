@@ -26,7 +26,7 @@ from bgtplanner.published.verdict import Verdict, verdict_of
 History = Mapping[Any, float] | Iterable[Any]
 """What a person has rated: ratings by item, on the scale of the data; or only the items."""
 
-_AT_ONCE = 1 << 19  # scores held in memory at a time
+_AT_ONCE = 1 << 18  # scores held in memory at a time; twice as many take half as long again
 _NEW_ITEMS = 3.0  # ridge weight, in items, of the features that a new item is placed by
 
 

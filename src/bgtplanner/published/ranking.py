@@ -25,13 +25,12 @@ _LIKED, _UNSURE = 0.75, 0.2  # a rating that is liked, and how far predictions a
 _USUAL = 0.7  # a usual rating
 _STRENGTHS = np.array([0.001, 0.1, 0.3, 1.0, 3.0])  # prior variances of a person's interests
 _USED = 0.25  # squared length of an axis above which it is used; it grows to 1 with its strength
-_STEPS = 1 << 17  # so many predicted ratings from 0 to 1 are told apart
-_COARSE = np.linspace(0.0, 1.0, 1025)
-_LIKELY = np.interp(  # the logarithm of how likely an item is liked, by its predicted rating
-    np.linspace(0.0, 1.0, _STEPS + 1),
-    _COARSE,
-    np.log([math.erfc((_LIKED - of) / _UNSURE / 2**0.5) / 2 for of in _COARSE]),
-).astype(np.float32)
+_STEPS = 1 << 10  # how likely an item is liked is computed at so many ratings from 0 to 1
+_RATINGS = [(_LIKED - step / _STEPS) / _UNSURE for step in range(_STEPS + 2)]
+_LIKELY = np.log([math.erfc(of / 2**0.5) / 2 for of in _RATINGS])
+_SLOPE = np.diff(_LIKELY)  # between them are lines, so that other readers come to equal scores
+_OFFSET = (_LIKELY[:-1] - _SLOPE * np.arange(_STEPS + 1)).astype(np.float32)
+_SLOPE = _SLOPE.astype(np.float32)
 
 
 class Histories(NamedTuple):
@@ -180,7 +179,10 @@ class TasteRanker(BiasRanker):
         if not self.implicit:
             own = self.own(people)
             predicted = self.predicted(own)
-            scores += _LIKELY[(predicted * _STEPS).astype(np.int32)]
+            steps = predicted * np.float32(_STEPS)
+            step = steps.astype(np.int32)
+            scores += steps * _SLOPE[step]
+            scores += _OFFSET[step]
         if not explain:
             return Ranked(scores, predicted)
         turned, table = bold * (weights @ self.turn.T), self.interests @ self.turn.T

@@ -1,0 +1,91 @@
+"""The command `serve`: the endpoint and the page, on this machine alone unless said otherwise."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import re
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from bgtplanner.commands.options import Answer, command, show
+from bgtplanner.errors import ConfigError, MissingExtraError
+
+_MOST_CONNECTIONS = 1000  # at a time; more are answered by 503
+_NAME = re.compile(r"[a-z0-9.-]+|\[[0-9a-f:.]+\]", re.IGNORECASE)
+_ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:\d+)?")
+
+
+@command()
+def serve(
+    source: str, *, host: str = "127.0.0.1", port: int = 8000,
+    allow_host: list[str] | None = None, cors: list[str] | None = None, rate: int = 100,
+    max_body: int = 64, as_json: bool,
+) -> None:  # fmt: skip
+    """Serve a model file: the page at /, and lists for histories that are sent to /recommend.
+
+    What is sent is neither stored nor logged. A new model file is taken up while requests are
+    answered; if it is damaged, the last good one is kept. Ctrl-C ends it.
+
+    Example: `bgtplanner serve films.model --port 8080`
+
+    Options:
+        source (MODEL): A model file.
+        host (ADDRESS): Where to listen; by default, this machine alone can ask.
+        port: Where to listen; 0: any port that is free.
+        allow_host (NAME): A name that others reach it by. Repeatable.
+        cors (ORIGIN): A site whose pages may ask, such as https://films.example.org. Repeatable.
+        rate: The most requests of an address within a second; 0: any number.
+        max_body: The most KiB of a request.
+    """
+    for name in allow_host or ():
+        plain = bool(_NAME.fullmatch(name))
+        ConfigError.unless(plain, "allow_host", name, "a name without scheme and port")
+    for origin in cors or ():
+        fits = bool(_ORIGIN.fullmatch(origin))
+        ConfigError.unless(fits, "cors", origin, "an origin, such as https://films.example.org")
+    ConfigError.unless(rate >= 0, "rate", rate, "requests a second, or 0 for any number")
+    ConfigError.unless(1 <= max_body <= 1 << 14, "max_body", max_body, "KiB, from 1 to 16384")
+    ConfigError.unless(0 <= port < 1 << 16, "port", port, "from 0 (any that is free) to 65535")
+    try:
+        import uvicorn
+
+        from bgtplanner.serving.app import Endpoints
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("serve", "Serving a model") from error
+    from bgtplanner.serving.live import LiveModel
+
+    live, (listening, named) = LiveModel(Path(source)), _listening(host, port, allow_host or ())
+    hosts = {
+        "localhost",
+        "127.0.0.1",
+        "[::1]",
+        named,
+        *map(str.lower, [host, *(allow_host or ())]),
+    }
+    address = f"http://{named}:{listening.getsockname()[1]}/"
+    said = [f"{address}  {source}, {len(live.current[0].items):,} items; Ctrl-C ends it"]
+    show(Answer({"address": address, "model": source}, said), as_json=as_json)
+    config = uvicorn.Config(  # h11 has limits on headers, which other parsers lack
+        Endpoints(live, hosts, cors or (), rate, max_body << 10).gate, http="h11", ws="none",
+        log_config=None, access_log=False, proxy_headers=False, server_header=False,
+        limit_concurrency=_MOST_CONNECTIONS, timeout_graceful_shutdown=5,
+    )  # fmt: skip
+    with listening, contextlib.suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def _listening(host: str, port: int, names: Sequence[str]) -> tuple[socket.socket, str]:
+    """Return a socket that listens, and the address that it is at, as it stands in a URL."""
+    try:
+        family, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        at = ipaddress.ip_address(str(place[0]))
+        more = "an address, or --allow-host NAME as well, by which others reach this machine"
+        ConfigError.unless(bool(names) or not at.is_unspecified, "host", host, more)
+        made = socket.create_server((str(at), port), family=family, backlog=1024)
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or "no such address"
+        problem = f"--host {host} --port {port}: cannot listen there ({why}); choose another"
+        raise ConfigError(problem) from error
+    return made, f"[{at}]" if at.version == 6 else str(at)
