@@ -534,10 +534,10 @@ class TestSettings:
         ]
         axes = [learner.axes or 0 for learner in learners]
         assert axes == sorted(axes, reverse=True)
-        assert (axes[0], axes[-1], len(set(axes)) > 2) == (16, 0, True)
+        assert (axes[0], axes[-1], len(set(axes)) > 2) == (32, 0, True)
         among = [learner.taste_items or 0 for learner in learners]
         assert among == sorted(among, reverse=True)
-        assert (among[0], among[-1]) == (316, 158)  # 10 and 5 times sqrt(1000)
+        assert (among[0], among[-1]) == (632, 158)  # 20 and 5 times sqrt(1000)
         assert Tastes().suited(10**6, 20_000, 0.5).taste_items == 1000
         assert Tastes().suited(1000, 100, 0.5).taste_items == 100
         assert {learner.taste_share for learner in learners} == {None}
