@@ -179,7 +179,9 @@ class Federation:
         interactions, keys = interactions.at(index), jax.random.fold_in(key, index)
         drawn = self._takes_part(jax.random.fold_in(keys, Draw.WHO), interactions.n_clients)
         takes_part = drawn if parameters is None else parameters.granted
-        local, losses, collected = self._collected(state, interactions, takes_part, parameters)
+        local, losses, collected = self._collected(
+            state, interactions, index, takes_part, parameters
+        )
         protection, extra = None if parameters is None else self.protection, None
         if self.extras is not None:
             extra = self.extras.rows(key, index, collected, interactions)
@@ -202,17 +204,24 @@ class Federation:
         return Uploaded(local, losses, takes_part, released)
 
     def _collected(
-        self, state: State, interactions: Interactions, takes_part: Array,
+        self, state: State, interactions: Interactions, index: Array, takes_part: Array,
         parameters: RoundParameters | None,
     ) -> tuple[Local, Array, Any]:  # fmt: skip
-        """Return what clients keep, their losses, and their uploads, or the sums of these."""
+        """Return what clients keep, their losses, and their uploads, or the sums of these.
+
+        Clients were fitted to these parameters when they received them, after the round before.
+        They are fitted again where ratings have arrived since.
+        """
         model, protection = self.model, self.protection
 
         def trained(
             known: Interactions, local: Local, given: Any, clients: Any, _: Pairs
         ) -> Computed:
             (shared, parameters), (here, of_class) = given, clients
-            local = model.personalise(shared, local, known)
+            arrived = (index == 0) | jnp.any(known.arrival == index)
+            local = jax.lax.cond(
+                arrived, lambda: model.personalise(shared, local, known), lambda: local
+            )
             found = model.train(shared, local, known)
             collected: Any
             if not self.adds_up:  # then all clients are in one chunk

@@ -85,7 +85,9 @@ class Biases(Learner):
         """Solve for all users' levels and responses: ``(X'X + diag(shrinkage)) w = X'y``."""
         del local
         table = self.table(shared)
-        solved = ridge(table, self.shrinkage(table.shape[1]), interactions)
+        logs = self.popularity(shared)
+        popularity = None if logs is None else jnp.exp(logs)
+        solved = ridge(table, self.shrinkage(table.shape[1]), interactions, popularity)
         target = interactions.value - self.mean - table[:, _QUALITY][interactions.item]
         users = solved(target)
         for _ in range(0 if interactions.one_user_each else _SWEEPS - 1):

@@ -22,12 +22,12 @@ from bgtplanner.data.ratings import Ratings
 FEW_COLUMNS = 4
 """Columns up to which products are added edge by edge: multiplying matrices would be slower."""
 
-_VECTOR = 16  # columns up to which a power of two of them is worth while
+_VECTOR = 8  # columns that a processor takes in one instruction
 _NEVER = np.iinfo(np.int32).max
 _SMALL = 50_000  # ratings up to which nothing is laid out: programs compile faster without
 _BLOCKS = (32, 16, 8, 4, 2, 1)
 _MOST_PADDING = 1.3  # of a block size, relative to the ratings
-_CHUNK = {"cpu": 1 << 17}  # edges of a chunk: on CPUs as many as stay in the cache
+_CHUNK = {"cpu": 1 << 15}  # edges of a chunk: on CPUs as many as stay in the cache
 _LARGE_CHUNK = 1 << 26
 
 
@@ -73,6 +73,7 @@ class Interactions:
     n_clients: int = field(metadata={"static": True})
     one_user_each: bool = field(metadata={"static": True})  # then the pairs are the edges
     block: int = field(metadata={"static": True})  # edges in a block
+    multiplies: bool = field(metadata={"static": True})  # on an accelerator, which does it fast
 
     @classmethod
     def of(cls, ratings: Ratings, arrival: NDArray[np.int32] | None = None) -> Interactions:
@@ -185,7 +186,10 @@ class Interactions:
 
     def sum_by_item(self, rows: Array) -> Array:
         """Return the sum of a quantity of the pairs over each item."""
-        return jax.ops.segment_sum(rows, self.pair_item, self.n_items)
+        if rows.ndim == 1:
+            return jax.ops.segment_sum(rows, self.pair_item, self.n_items)
+        summed = jax.ops.segment_sum(whole_vectors(rows), self.pair_item, self.n_items)
+        return summed[:, : rows.shape[1]]
 
     def rows_of(self, rows: Array) -> Array:
         """Return the row of each edge, from one row per pair."""
@@ -219,29 +223,31 @@ class Interactions:
         width = table.shape[1]
         if width <= FEW_COLUMNS:
             return self.sum_by_user(values[:, None] * table[self.item])
-        # A power of two of columns: a processor then takes several in one instruction.
-        if width <= _VECTOR:
-            table = jnp.pad(table, ((0, 0), (0, (1 << (width - 1).bit_length()) - width)))
         # Written out, or what the table is made of would be computed anew for every edge.
-        table = jax.lax.optimization_barrier(table)  # type: ignore[no-untyped-call]
+        table = jax.lax.optimization_barrier(whole_vectors(table))  # type: ignore[no-untyped-call]
         items, of_blocks = self._blocks(self.item), self._blocks(values)
         sums: Any = sum(of_blocks[:, at, None] * table[items[:, at]] for at in range(self.block))
         return self.sum_blocks(sums)[:, :width]
 
     def scores(self, table: Array, users: Array) -> Array:
         """Return the inner product of the item's row and the user's row, for each edge."""
-        return (table[self.item] * self.of_users(users)).sum(1)
+        if table.shape[1] <= FEW_COLUMNS or self.multiplies:
+            return (table[self.item] * self.of_users(users)).sum(1)
+        rows, of_blocks = self._blocks(table[self.item]), self.of_blocks(users)
+        return jnp.einsum("bew,bw->be", rows, of_blocks, precision="highest").ravel()
 
     def squares_by_user(self, table: Array) -> Array:
         """Return each user's sum of outer products of the rows of its items, ``[users, w, w]``.
 
         In blocks of one they are summed column by column: an outer product for every edge would
-        need `w` times the memory.
+        need `w` times the memory. So few columns that matrices would be too small are one sum.
         """
+        rows = self.present[:, None] * table[self.item]
+        if table.shape[1] <= FEW_COLUMNS:
+            return self.sum_by_user(rows[:, :, None] * rows[:, None, :])
         if self.block > 1:
             rows = self.known_rows(table)
             return self.sum_blocks(jnp.einsum("bew,bev->bwv", rows, rows, precision="highest"))
-        rows = self.present[:, None] * table[self.item]
         columns = [self.sum_by_user(column[:, None] * rows) for column in rows.T]
         return jnp.stack(columns, axis=1)
 
@@ -281,8 +287,9 @@ def laid_out(
     """
     if block is None and len(ratings) <= _SMALL:
         return Interactions.of(ratings, arrival)
+    platform = next(iter(jnp.zeros(()).devices())).platform
     if chunk is None:
-        chunk = _CHUNK.get(next(iter(jnp.zeros(()).devices())).platform, _LARGE_CHUNK)
+        chunk = _CHUNK.get(platform, _LARGE_CHUNK)
     n_users, n_items, n_clients = ratings.n_users, ratings.n_items, ratings.n_clients
     of_users = np.bincount(ratings.user, minlength=n_users)
     if block is None:
@@ -346,6 +353,7 @@ def laid_out(
         n_clients=n_clients,
         one_user_each=n_clients == n_users,
         block=block,
+        multiplies=block > 1 and platform not in _CHUNK,
     )
 
 
@@ -374,6 +382,14 @@ def _parts(chunk: NDArray[Any], chunks: int, by: NDArray[Any] | None = None) -> 
     made: Any = Parts  # of NumPy arrays, until they are placed
     found: Parts = made(members.reshape(chunks, most), place)
     return found
+
+
+def whole_vectors(columns: Array) -> Array:
+    """Return an array with further last entries of zero, to a number that processors like."""
+    width = columns.shape[-1]
+    most = _VECTOR if width > _VECTOR // 2 else 1 << (width - 1).bit_length()
+    missing = -width % most
+    return jnp.pad(columns, [(0, 0)] * (columns.ndim - 1) + [(0, missing)])
 
 
 def copies(shared: Shared, interactions: Interactions) -> Upload:

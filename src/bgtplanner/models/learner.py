@@ -93,7 +93,10 @@ class Learner(Protocol):
         return shared, local
 
     def personalise(self, shared: Shared, local: Local, interactions: Interactions) -> Local:
-        """Return the local state, fitted to parameters that were received; it stays there."""
+        """Return the local state, fitted to parameters that were received; it stays there.
+
+        It is not fitted again to the same parameters before further ratings have arrived.
+        """
         del shared, interactions
         return local
 
