@@ -40,7 +40,6 @@ from bgtplanner.models.interactions import Interactions, Shared, Upload
 from bgtplanner.models.learner import Learner, Local, Statistics
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
 from bgtplanner.models.settings import check
-from bgtplanner.models.solving import normal_equations
 
 __all__ = ["Als", "Cmf", "Equations"]
 
@@ -181,15 +180,13 @@ class Als(Learner):
             table = jnp.concatenate([jnp.ones((items.shape[0], 1)), items], axis=1)
             leanings = items.shape[1] - self.dim
             ridge = [_FEATURE_SHRINKAGE] * leanings + [_FACTOR_SHRINKAGE] * self.dim
-            normal = normal_equations(table, [level, *ridge], interactions)
+            normal = interactions.squares_by_user(table) + jnp.diag(jnp.array([level, *ridge]))
             target = interactions.value - self.mean - shared.items[interactions.item, 1]
             right = interactions.products_by_user(table, known * target)
             return jnp.linalg.solve(normal, right[..., None])[..., 0]
         whole = items.T @ items
         size = jnp.maximum(jnp.trace(whole) / max(items.shape[1], 1), _LEAST)
-        normal = self.observed_weight * normal_equations(
-            items, [0.0] * items.shape[1], interactions
-        )
+        normal = self.observed_weight * interactions.squares_by_user(items)
         normal = normal + self.unobserved_weight * whole + jnp.diag(size * self._ridge(items))
         wanted = known * self._wanted(interactions)
         right = interactions.products_by_user(items, wanted)

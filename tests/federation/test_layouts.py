@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -50,8 +51,8 @@ def some_ratings(clients: int | None) -> tuple[Ratings, np.ndarray[Any, Any]]:
     ratings = Ratings.from_arrays(
         user, item, value, users=range(USERS), items=range(ITEMS), scale=(0, 1)
     )
-    features = (generator.random((ITEMS, 4)) < 0.4).astype(np.float32)
-    names = tuple(f"feature {number}" for number in range(4))
+    features = (generator.random((ITEMS, 6)) < 0.4).astype(np.float32)
+    names = tuple(f"feature {number}" for number in range(6))
     labels = np.array([str(label) for label in ratings.item_labels])
     ratings = ratings.with_catalogue(
         Catalogue(labels=labels, titles=None, features=features, names=names)
@@ -106,9 +107,10 @@ class Play:
         last = {"interactions": interactions, "heldout": heldout, "index": jnp.int32(number)}
         return state, (sent.released, outcome), rest(state, **last, key=key)
 
-    def same_in(self, block: int, chunk: int) -> None:
+    def same_in(self, block: int, chunk: int, *, accelerated: bool = False) -> None:
         """Compare a layout with plain sums."""
         found = laid_out(self.ratings, self.arrival, block=block, chunk=chunk)
+        found = replace(found, accelerated=accelerated)
         assert (found.chunks > 3) == (chunk < 1000)
         plain = self.rounds(Interactions.of(self.ratings, self.arrival))
         other = self.rounds(found)
@@ -120,6 +122,10 @@ class Play:
 @pytest.mark.parametrize("name", LEARNERS)
 def test_chunks_of_clients_with_one_user_each(name: str) -> None:
     Play(name, SUMMED).same_in(block=8, chunk=96)
+
+
+def test_what_is_laid_out_for_an_accelerator() -> None:
+    Play("tastes", SUMMED).same_in(block=8, chunk=96, accelerated=True)
 
 
 @pytest.mark.parametrize("name", ["tastes", "fedgnn"])

@@ -135,6 +135,28 @@ class TestParticipation:
         assert [int(runner(index)[1].clients) for index in range(3)] == [2, 3, 4]
 
 
+class Fitted(Counter):
+    """Counts instead how often each user is fitted."""
+
+    def personalise(self, shared: Shared, local: Array, interactions: Interactions) -> Array:
+        return local + 1
+
+    def train(self, shared: Shared, local: Array, interactions: Interactions) -> Statistics:
+        return super().train(shared, local, interactions)._replace(local=local)
+
+
+@pytest.mark.parametrize(("late", "fits"), [(9, [2, 3, 4]), (2, [2, 3, 5])])
+def test_users_are_fitted_to_what_they_received_once(late: int, fits: list[int]) -> None:
+    """Before they train only in the first round, and where ratings have arrived since."""
+    ratings = some_ratings()
+    arrival = np.where(np.arange(len(ratings)) % 3 == 0, late, 0).astype(np.int32)
+    play = Runner(Federation(model=Fitted(), server=PLAIN), Interactions.of(ratings, arrival))
+    state = play.start
+    for index, times in enumerate(fits):
+        state, _ = play(index, state=state)
+        np.testing.assert_array_equal(state.local, np.full(7, float(times)))
+
+
 def changed(ratings: Ratings, clients: Any) -> Ratings:
     """The same ratings with other values for some clients."""
     turned = np.where(np.isin(ratings.client, clients), 1.2 - ratings.value, ratings.value)

@@ -11,10 +11,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.models.interactions import (
-    Interactions,
-    Parts,
-)
+from bgtplanner.models.interactions import Interactions, Parts
 from bgtplanner.models.learner import Local
 
 

@@ -119,8 +119,8 @@ class Uploads(NamedTuple):
 
     def covered(self, weight: Array) -> tuple[Array, Array]:
         """Return, for each coordinate, the sum of the weights of the clients that have it."""
-        of_items = self.interactions.sum_by_item(self.interactions.of_clients(weight))
-        return of_items[:, None], weight.sum()
+        of_items = self.interactions.of_clients(weight)[:, None]
+        return self.interactions.sum_by_item(of_items), weight.sum()
 
 
 class Clipped(NamedTuple):

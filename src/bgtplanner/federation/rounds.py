@@ -207,17 +207,14 @@ class Federation:
         self, state: State, interactions: Interactions, index: Array, takes_part: Array,
         parameters: RoundParameters | None,
     ) -> tuple[Local, Array, Any]:  # fmt: skip
-        """Return what clients keep, their losses, and their uploads, or the sums of these.
-
-        Clients were fitted to these parameters when they received them, after the round before.
-        They are fitted again where ratings have arrived since.
-        """
+        """Return what clients keep, their losses, and their uploads, or the sums of these."""
         model, protection = self.model, self.protection
 
         def trained(
             known: Interactions, local: Local, given: Any, clients: Any, _: Pairs
         ) -> Computed:
             (shared, parameters), (here, of_class) = given, clients
+            # They were fitted to these parameters when they received them, after the round before.
             arrived = (index == 0) | jnp.any(known.arrival == index)
             local = jax.lax.cond(
                 arrived, lambda: model.personalise(shared, local, known), lambda: local

@@ -88,9 +88,7 @@ class Simulation(Engine):
     def _run(self, function: Callable[..., Any], *arrays: Any, **fixed: Any) -> Any:
         """Run a function of the federation on the device of this simulation."""
         with jax.default_device(self._device):
-            found = compiled(
-                function, self.federation, self._device, quickly=self._small, **fixed
-            )  # fmt: skip
+            found = compiled(function, self.federation, self._device, quickly=self._small, **fixed)
             return found(*arrays)
 
     @cached_property

@@ -85,9 +85,8 @@ class Biases(Learner):
         """Solve for all users' levels and responses: ``(X'X + diag(shrinkage)) w = X'y``."""
         del local
         table = self.table(shared)
-        logs = self.popularity(shared)
-        popularity = None if logs is None else jnp.exp(logs)
-        solved = ridge(table, self.shrinkage(table.shape[1]), interactions, popularity)
+        shrinkage, popularity = self.shrinkage(table.shape[1]), self.popularity(shared)
+        solved = ridge(table, shrinkage, interactions, popularity)
         target = interactions.value - self.mean - table[:, _QUALITY][interactions.item]
         users = solved(target)
         for _ in range(0 if interactions.one_user_each else _SWEEPS - 1):

@@ -19,7 +19,7 @@ from jax import Array
 from bgtplanner.models.interactions import Interactions, Shared, Upload
 from bgtplanner.models.learner import Learner, Local, Published, Statistics, settings_of
 from bgtplanner.models.settings import check
-from bgtplanner.models.solving import normal_equations, solved_systems
+from bgtplanner.models.solving import ridge
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +61,7 @@ class Factorization(Learner):
         del local
         table, target = self._regression(shared, interactions)
         shrinkage = [self.bias_shrinkage] + [self.factor_shrinkage] * self.dim
-        normal = normal_equations(table, shrinkage, interactions)
-        right = interactions.products_by_user(table, interactions.present * target)
-        return solved_systems(normal, right)
+        return ridge(table, shrinkage, interactions)(target)
 
     def train(self, shared: Shared, local: Local, interactions: Interactions) -> Statistics:
         """Return the gradients of :meth:`loss`, derived by hand, which takes less time.

@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
 
-FEW_COLUMNS = 4
-"""Columns up to which products are added edge by edge: multiplying matrices would be slower."""
+FEW_COLUMNS = 8
+"""Columns up to which products are added edge by edge. Of more, a multiple of it is fastest."""
 
-_VECTOR = 8  # columns that a processor takes in one instruction
 _NEVER = np.iinfo(np.int32).max
 _SMALL = 50_000  # ratings up to which nothing is laid out: programs compile faster without
 _BLOCKS = (32, 16, 8, 4, 2, 1)
@@ -73,7 +72,7 @@ class Interactions:
     n_clients: int = field(metadata={"static": True})
     one_user_each: bool = field(metadata={"static": True})  # then the pairs are the edges
     block: int = field(metadata={"static": True})  # edges in a block
-    multiplies: bool = field(metadata={"static": True})  # on an accelerator, which does it fast
+    accelerated: bool = field(metadata={"static": True})  # laid out for an accelerator
 
     @classmethod
     def of(cls, ratings: Ratings, arrival: NDArray[np.int32] | None = None) -> Interactions:
@@ -185,11 +184,9 @@ class Interactions:
         return values[self.pair_client]
 
     def sum_by_item(self, rows: Array) -> Array:
-        """Return the sum of a quantity of the pairs over each item."""
-        if rows.ndim == 1:
-            return jax.ops.segment_sum(rows, self.pair_item, self.n_items)
-        summed = jax.ops.segment_sum(whole_vectors(rows), self.pair_item, self.n_items)
-        return summed[:, : rows.shape[1]]
+        """Return the sum of rows, one for each pair, over each item."""
+        padded = rows if self.accelerated else whole_vectors(rows)
+        return jax.ops.segment_sum(padded, self.pair_item, self.n_items)[:, : rows.shape[1]]
 
     def rows_of(self, rows: Array) -> Array:
         """Return the row of each edge, from one row per pair."""
@@ -231,25 +228,18 @@ class Interactions:
 
     def scores(self, table: Array, users: Array) -> Array:
         """Return the inner product of the item's row and the user's row, for each edge."""
-        if table.shape[1] <= FEW_COLUMNS or self.multiplies:
+        if table.shape[1] <= FEW_COLUMNS or self.accelerated:
             return (table[self.item] * self.of_users(users)).sum(1)
         rows, of_blocks = self._blocks(table[self.item]), self.of_blocks(users)
         return jnp.einsum("bew,bw->be", rows, of_blocks, precision="highest").ravel()
 
     def squares_by_user(self, table: Array) -> Array:
-        """Return each user's sum of outer products of the rows of its items, ``[users, w, w]``.
-
-        In blocks of one they are summed column by column: an outer product for every edge would
-        need `w` times the memory. So few columns that matrices would be too small are one sum.
-        """
+        """Return each user's sum of outer products of the rows of its items, ``[users, w, w]``."""
         rows = self.present[:, None] * table[self.item]
         if table.shape[1] <= FEW_COLUMNS:
             return self.sum_by_user(rows[:, :, None] * rows[:, None, :])
-        if self.block > 1:
-            rows = self.known_rows(table)
-            return self.sum_blocks(jnp.einsum("bew,bev->bwv", rows, rows, precision="highest"))
-        columns = [self.sum_by_user(column[:, None] * rows) for column in rows.T]
-        return jnp.stack(columns, axis=1)
+        rows = self._blocks(rows)
+        return self.sum_blocks(jnp.einsum("bew,bev->bwv", rows, rows, precision="highest"))
 
     def find_pair(self, client: Array, item: Array) -> Array:
         """Return the index of client-item pairs; the number of all pairs for an unknown pair.
@@ -274,12 +264,9 @@ class Interactions:
 
 
 def laid_out(
-    ratings: Ratings,
-    arrival: NDArray[np.int32] | None = None,
-    *,
-    block: int | None = None,
-    chunk: int | None = None,
-) -> Interactions:
+    ratings: Ratings, arrival: NDArray[np.int32] | None = None, *,
+    block: int | None = None, chunk: int | None = None,
+) -> Interactions:  # fmt: skip
     """Return the edges of training ratings, sorted by client, in blocks and chunks of so many.
 
     Small data stay as they are. By default all arrive in round 0, blocks are as large as their
@@ -353,7 +340,7 @@ def laid_out(
         n_clients=n_clients,
         one_user_each=n_clients == n_users,
         block=block,
-        multiplies=block > 1 and platform not in _CHUNK,
+        accelerated=block > 1 and platform not in _CHUNK,
     )
 
 
@@ -385,10 +372,9 @@ def _parts(chunk: NDArray[Any], chunks: int, by: NDArray[Any] | None = None) -> 
 
 
 def whole_vectors(columns: Array) -> Array:
-    """Return an array with further last entries of zero, to a number that processors like."""
+    """Return more than a few columns with zeros behind them, up to a multiple of a few."""
     width = columns.shape[-1]
-    most = _VECTOR if width > _VECTOR // 2 else 1 << (width - 1).bit_length()
-    missing = -width % most
+    missing = -width % FEW_COLUMNS if width > FEW_COLUMNS else 0
     return jnp.pad(columns, [(0, 0)] * (columns.ndim - 1) + [(0, missing)])
 
 

@@ -95,7 +95,7 @@ class Learner(Protocol):
     def personalise(self, shared: Shared, local: Local, interactions: Interactions) -> Local:
         """Return the local state, fitted to parameters that were received; it stays there.
 
-        It is not fitted again to the same parameters before further ratings have arrived.
+        Doing so again must not change it, unless further ratings have arrived.
         """
         del shared, interactions
         return local

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,46 +11,46 @@ from jax import Array
 
 from bgtplanner.models.interactions import FEW_COLUMNS, Interactions, whole_vectors
 
-_UNROLLED = 8  # columns up to which systems are solved element by element
 _STEPS = 9  # of conjugate gradients: predictions are then off by about 1e-5
+_product = partial(
+    jnp.einsum, precision="highest"
+)  # on GPUs, too, which would round to fewer digits
 
 
 def ridge(
-    table: Array,
-    shrinkage: list[float],
-    interactions: Interactions,
+    table: Array, shrinkage: list[float], interactions: Interactions,
     popularity: Array | None = None,
-) -> Callable[[Array], Array]:
+) -> Callable[[Array], Array]:  # fmt: skip
     """Return the solver of every user's ridge regression, ``(X'X + diag(shrinkage)) w = X'y``.
 
     It takes the target of each edge, y, and returns w, ``[n_users, width]``; `table` has the row
     of X for each item. A few columns are solved exactly. For many, it takes a fixed number of
     steps of conjugate gradients, so that what a client computes does not depend on others. The
     columns are scaled and turned first, such that the penalty is 1 and X'X is diagonal for a user
-    who picks items by `popularity`, on any scale: for all others it is then nearly so.
+    who picks items by `popularity`, a logarithm: for all others it is then nearly so.
 
     X'X is summed only on accelerators, and where users have more ratings than columns. Otherwise a
     step multiplies by X and by X', which on a CPU takes less time than those sums do.
     """
     width, edges = table.shape[1], interactions.item.shape[0]
     if width <= FEW_COLUMNS:
-        normal = normal_equations(table, shrinkage, interactions)
+        normal = interactions.squares_by_user(table) + jnp.diag(jnp.array(shrinkage))
         return lambda target: solved_systems(
             normal, interactions.products_by_user(table, interactions.present * target)
         )
     scale = jnp.array(shrinkage) ** -0.5
     scaled = table * scale
-    share = jnp.ones(table.shape[0]) if popularity is None else popularity
-    usual = _product("iw,iv->wv", scaled, (share / share.sum())[:, None] * scaled)
-    variance, turn = jnp.linalg.eigh(usual)
+    share = jax.nn.softmax(jnp.zeros(table.shape[0]) if popularity is None else popularity)
+    variance, turn = jnp.linalg.eigh(_product("iw,iv->wv", scaled, share[:, None] * scaled))
     # Whole vectors of columns: a processor takes so many in one instruction.
     basis, variance = whole_vectors(scale[:, None] * turn), whole_vectors(variance)
-    rows = interactions.known_rows(_product("iw,wv->iv", table, basis))
+    turned = _product("iw,wv->iv", table, basis)
+    rows = interactions.known_rows(turned)
     number = interactions.sum_by_user(interactions.present)[:, None]
     diagonal = 1.0 + number * jnp.maximum(variance, 0.0)
     squares = None
-    if interactions.multiplies and edges >= interactions.n_users * width:
-        squares = interactions.sum_blocks(_product("bew,bev->bwv", rows, rows))
+    if interactions.accelerated and edges >= interactions.n_users * width:
+        squares = interactions.squares_by_user(turned)
 
     def moved(weights: Array) -> Array:
         if squares is not None:
@@ -72,32 +73,20 @@ def ridge(
         right = interactions.sum_blocks(_product("bew,be->bw", rows, targets))
         first = right / diagonal
         start = (jnp.zeros_like(right), right, first, (right * first).sum(1, keepdims=True))
-        turned: Array = jax.lax.fori_loop(0, _STEPS, better, start)[0]
-        return _product("uv,wv->uw", turned, basis)
+        weights: Array = jax.lax.fori_loop(0, _STEPS, better, start)[0]
+        return _product("uv,wv->uw", weights, basis)
 
     return solved
-
-
-def _product(indices: str, one: Array, other: Array) -> Array:
-    """Return an Einstein sum with all digits, also on GPUs that would round to fewer."""
-    return jnp.einsum(indices, one, other, precision=jax.lax.Precision.HIGHEST)
-
-
-def normal_equations(table: Array, shrinkage: list[float], interactions: Interactions) -> Array:
-    """Return ``X'X + diag(shrinkage)`` of every user's ridge regression, ``[users, w, w]``."""
-    return interactions.squares_by_user(table) + jnp.diag(jnp.array(shrinkage))
 
 
 def solved_systems(normal: Array, right: Array) -> Array:
     """Return the solutions of many small positive definite systems, ``[systems, width]``.
 
-    Few columns are eliminated by hand, for all systems at once; a library would go through them
-    one by one.
+    Few columns are eliminated for all systems at once; a library would go through them singly.
     """
     width = right.shape[1]
-    if width > _UNROLLED:
-        solution: Array = jnp.linalg.solve(normal, right[..., None])[..., 0]
-        return solution
+    if width > FEW_COLUMNS:
+        return jnp.asarray(jnp.linalg.solve(normal, right[..., None])[..., 0])
     rows = [[normal[:, a, b] for b in range(width)] + [right[:, a]] for a in range(width)]
     for pivot in range(width):
         inverse = 1.0 / rows[pivot][pivot]
