@@ -215,10 +215,8 @@ class Federation:
         ) -> Computed:
             (shared, parameters), (here, of_class) = given, clients
             # They were fitted to these parameters when they received them, after the round before.
-            arrived = (index == 0) | jnp.any(known.arrival == index)
-            local = jax.lax.cond(
-                arrived, lambda: model.personalise(shared, local, known), lambda: local
-            )
+            new = (index == 0) | jnp.any(known.arrival == index)
+            local = jax.lax.cond(new, model.personalise, lambda *old: old[1], shared, local, known)
             found = model.train(shared, local, known)
             collected: Any
             if not self.adds_up:  # then all clients are in one chunk

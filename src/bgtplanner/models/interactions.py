@@ -155,10 +155,7 @@ class Interactions:
 
     def of_users(self, values: Array) -> Array:
         """Return the user's value for each edge, from one value per user."""
-        blocks = self.of_blocks(values)
-        shape = (blocks.shape[0], self.block, *blocks.shape[1:])
-        spread = jnp.broadcast_to(blocks[:, None], shape)
-        return spread.reshape(shape[0] * self.block, *blocks.shape[1:])
+        return jnp.repeat(self.of_blocks(values), self.block, axis=0)
 
     def sum_by_client(self, values: Array) -> Array:
         """Return the sum of an edge quantity over each client."""

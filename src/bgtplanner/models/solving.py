@@ -48,9 +48,8 @@ def ridge(
     rows = interactions.known_rows(turned)
     number = interactions.sum_by_user(interactions.present)[:, None]
     diagonal = 1.0 + number * jnp.maximum(variance, 0.0)
-    squares = None
-    if interactions.accelerated and edges >= interactions.n_users * width:
-        squares = interactions.squares_by_user(turned)
+    many = interactions.accelerated and edges >= interactions.n_users * width
+    squares = interactions.squares_by_user(turned) if many else None
 
     def moved(weights: Array) -> Array:
         if squares is not None:
@@ -61,22 +60,29 @@ def ridge(
     def better(_: int, found: tuple[Array, Array, Array, Array]) -> tuple[Array, ...]:
         weights, left, direction, size = found
         change = moved(direction)
-        step = size / jnp.maximum((direction * change).sum(1, keepdims=True), 1e-30)
+        step = size / jnp.maximum(_inner(direction, change), 1e-30)
         weights, left = weights + step * direction, left - step * change
         preconditioned = left / diagonal
-        grown = (left * preconditioned).sum(1, keepdims=True)
+        grown = _inner(left, preconditioned)
         direction = preconditioned + grown / jnp.maximum(size, 1e-30) * direction
         return weights, left, direction, grown
 
     def solved(target: Array) -> Array:
-        targets = target.reshape(rows.shape[:2])
-        right = interactions.sum_blocks(_product("bew,be->bw", rows, targets))
+        right = interactions.sum_blocks(
+            _product("bew,be->bw", rows, target.reshape(rows.shape[:2]))
+        )
         first = right / diagonal
-        start = (jnp.zeros_like(right), right, first, (right * first).sum(1, keepdims=True))
+        start = (jnp.zeros_like(right), right, first, _inner(right, first))
         weights: Array = jax.lax.fori_loop(0, _STEPS, better, start)[0]
         return _product("uv,wv->uw", weights, basis)
 
     return solved
+
+
+def _inner(one: Array, other: Array) -> Array:
+    """Return the inner products of rows, from sums of whole vectors of columns."""
+    parts = jnp.split(one * other, one.shape[1] // FEW_COLUMNS, axis=1)
+    return jnp.sum(sum(parts), axis=1, keepdims=True)
 
 
 def solved_systems(normal: Array, right: Array) -> Array:
