@@ -175,7 +175,8 @@ class Tastes(Biases):
         if before > 0:
             noise = float(memory.axes.edge) ** 2
             seen = np.asarray(memory.axes.sizes, dtype=np.float64) ** 2 - noise
-            strength = np.maximum(seen, np.where(strength < 2.0 * noise, strength, 1e-30))
+            asked = min(int(memory.axes.payments) * self._axes / items, 1.0)  # of all directions
+            strength = np.maximum(seen, np.where(asked * strength < 2.0 * noise, strength, 1e-30))
         total = np.maximum(before + np.asarray(precision), 1e-30)[:, None]
         return np.asarray((strength / (strength + items / total)).mean(axis=1))
 
@@ -373,7 +374,7 @@ class Tastes(Biases):
         lengths = jnp.sqrt(_USED + (1.0 - _USED) * strength)
         lengths = jnp.where(strength > 0, lengths, _ASKED) * (after.items[:, _SHARE].sum() > 0)
         found = lengths * unit(self._placed(turned, items, after))
-        silent = (axes.precision > 0) & (gained == 0)  # nobody has answered
+        silent = (axes.precision > 0) & (gained == 0) & asked.any()  # nobody has answered
         found = jnp.where(silent, before.items[:, sent], found)
         return Shared(after.items.at[:, sent].set(found), after.dense), axes
 
