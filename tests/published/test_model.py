@@ -10,9 +10,9 @@ import pytest
 from made import TASTES, tastes
 from scipy.stats import norm
 
+from bgtplanner.commands.recommend import differences
 from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.errors import ConfigError, DataError, ModelFileError, NothingLearnedError
-from bgtplanner.published.difference import differences
 from bgtplanner.published.model import load_model
 from bgtplanner.published.ranking import RANKERS, Ranker
 

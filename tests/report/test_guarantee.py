@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bgtplanner.report.guarantee import guarantee, is_sound, shared_noise
+from bgtplanner.report.verdict import guarantee, is_sound, shared_noise
 
 SOUND: dict[str, Any] = {
     "mechanism": "gaussian", "trust": "local", "unit": "client", "accounting": "gaussian/gdp",

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def train(
     *, settings: dict[str, Any], ratings: str, out: str, clicks: bool = False,
     assume_public: str | None = None, ledger: str = "auto", overwrite: bool = False,
-    seed: int | None = None, as_json: bool, quiet: bool = False,
+    sign: str | None = None, seed: int | None = None, as_json: bool, quiet: bool = False,
 ) -> Answer:  # fmt: skip
     """Train on all ratings, nothing held out, and write a model that may be published.
 
@@ -45,19 +45,24 @@ def train(
         assume_public: What may be read off the ratings: catalogue, scale, or both.
         ledger (PATH): File that counts what is spent; auto: by the ratings; or none.
         overwrite: Replace the model file; what was spent stays spent.
+        sign (PATH): File with an Ed25519 private key: `openssl rand -hex 32` makes one.
         seed: Repeatable noise: the model is then not private.
     """
     need("sim")
+    from bgtplanner.published.file import key_in, public_key
     from bgtplanner.runs.train import train as trained
+
+    key = None if sign is None else key_in(sign)
+    signed = [] if key is None else [f"Signed; readers give: --verify {public_key(key)}"]
 
     assumed: Any = [of.strip() for of in (assume_public or "").split(",") if of.strip()]
     view = TrainingProgress(Screen(stderr=as_json), -1 if quiet or as_json else 0)
     with contextlib.closing(view):
         made = trained(
             ratings, clicks=clicks, assume_public=assumed, out=out, overwrite=overwrite, seed=seed,
-            ledger=None if ledger == "none" else ledger, settings=settings, progress=view,
+            ledger=None if ledger == "none" else ledger, settings=settings, progress=view, key=key,
         )  # fmt: skip
-    return written(made, out, *([] if quiet else worth(made)))
+    return written(made, out, *signed, *([] if quiet else worth(made)))
 
 
 def worth(model: Model) -> list[str]:

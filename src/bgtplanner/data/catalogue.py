@@ -9,6 +9,7 @@ from its own ratings alone.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,8 +21,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bgtplanner.data.columns import ITEM_NAMES, is_missing, is_number, usual_place
-from bgtplanner.data.files import DELIMITERS_OF_ITEMS, OpenTable, open_table
+from bgtplanner.data.files import (
+    DELIMITERS_OF_ITEMS,
+    ITEM_NAMES,
+    OpenTable,
+    is_missing,
+    is_number,
+    open_table,
+    usual_place,
+)
 from bgtplanner.data.tables import labels_of
 from bgtplanner.errors import ConfigError, DataError
 
@@ -37,9 +45,16 @@ _MOST_FEATURES = 1024
 _MOST_CATEGORIES = 256  # of one column, the most frequent ones
 _LONGEST_TITLE = 256  # the rest is cut off: one endless title would make all of them take its room
 _LONGEST_NAME = 80  # of a category
+_FEW_ITEMS = 3.0  # the weight of a ridge, in items
 _FEWEST_ITEMS = 2  # that a category must have, to say anything about one item from another
 _FEW = 8  # categories that no table is too small for
 _YEAR_IN_TITLE = re.compile(r"\((\d{4})\)\s*$")
+_CLASS = re.compile(r"(-?\d[\d.e+-]*) to (-?\d[\d.e+-]*)")
+_YEARS = re.compile(r"(\d{4}(?:\.\d+)?) to (\d{4}(?:\.\d+)?)")
+_DATE = re.compile("year|date|released|published", re.IGNORECASE)
+_TENS = ("twenties", "thirties", "forties", "fifties", "sixties", "seventies", "eighties")
+_DECADES = dict(zip(range(1920, 2000, 10), (*_TENS, "nineties"), strict=True))
+_HASHED = re.compile(r"(words )?\d+")
 _LOOKED_AT = 1000  # rows, in search of a header
 _YEAR_IN_DATE = re.compile(r"(?:^|\D)((?:1[5-9]|20)\d\d)(?:\D|$)")
 
@@ -115,6 +130,43 @@ class Catalogue:
         return replace(
             self, labels=self.labels[order], titles=titles, features=self.features[order]
         )
+
+    def followed_by(self, newer: Catalogue) -> Catalogue:
+        """Return these items, and after them those that only a newer catalogue has.
+
+        Features go by their names; those that the newer catalogue calls otherwise, such as classes
+        of a number, are found from those of the items in both.
+        """
+        place = {label: at for at, label in enumerate(self.labels.tolist())}
+        labels = newer.labels.tolist()
+        new = [at for at, label in enumerate(labels) if label not in place]
+        both = [at for at, label in enumerate(labels) if label in place]
+        added = np.zeros((len(new), len(self.names)), dtype=np.float32)
+        if both:
+            known = self.features[[place[labels[at]] for at in both]]
+            added += ridge(newer.features[both], known, newer.features[new]) > 0.5
+        column = {name: at for at, name in enumerate(newer.names)}
+        for at, name in enumerate(self.names):
+            if name in column:
+                added[:, at] = newer.features[new, column[name]]
+        titles = None
+        if self.titles is not None or newer.titles is not None:
+            old, later = (of.labels if of.titles is None else of.titles for of in (self, newer))
+            titles = np.concatenate([old, later[new]])
+        return replace(
+            self, titles=titles, labels=np.concatenate([self.labels, newer.labels[new]]),
+            features=np.concatenate([self.features, added]),
+        )  # fmt: skip
+
+
+def ridge(known: NDArray[Any], target: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
+    """Return what rows are expected to have by their features, and no less than any known row."""
+    known, target = known.astype(np.float64), target.astype(np.float64)
+    centre = known.mean(axis=0)
+    normal = (known - centre).T @ (known - centre) + _FEW_ITEMS * np.eye(known.shape[1])
+    slopes = np.linalg.solve(normal, (known - centre).T @ (target - target.mean(axis=0)))
+    usual = np.median(target - (known - centre) @ slopes, axis=0)  # a few have most of all picks
+    return np.asarray(np.maximum(usual + (new - centre) @ slopes, target.min(axis=0)))
 
 
 class _Made(NamedTuple):
@@ -307,3 +359,29 @@ def as_label(cell: Any) -> str:
     if isinstance(cell, float | np.floating) and float(cell).is_integer():
         return str(int(cell))
     return str(cell).strip()
+
+
+def plain_name(name: str) -> str | None:
+    """Return a feature as people would call it; None for hashed words and embeddings.
+
+    Example:
+        >>> plain_name("genre: Drama"), plain_name("is_new"), plain_name("title: words 17")
+        ('Drama', 'is new', None)
+        >>> plain_name("year: 1990 to 1998"), plain_name("year: 1994 to 1996")
+        ('titles from the nineties', 'titles from the mid-nineties')
+    """
+    column, colon, part = name.partition(": ")
+    if not colon:
+        return name.replace("_", " ")
+    if _HASHED.fullmatch(part):
+        return None
+    years = _YEARS.fullmatch(part) if _DATE.search(column) else None
+    if years is None:
+        return f"items with {column} {part}" if _CLASS.fullmatch(part) else part
+    first, end = (math.ceil(float(year)) for year in years.groups())
+    last, decade = max(first, end - 1), first - first % 10  # the end begins the next class
+    if last - decade > 9:
+        return f"titles from {first} to {last}"
+    third = ("early ", "mid-", "late ")[(first + last - 2 * decade) // 7]
+    called = _DECADES.get(decade, f"{decade}s")
+    return f"titles from the {third if last - first < 6 else ''}{called}"

@@ -18,8 +18,16 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bgtplanner.data.columns import COUNT_NAMES, ROLES, Column, find_columns, usual_place
-from bgtplanner.data.files import DELIMITERS, OpenTable, open_table
+from bgtplanner.data.files import (
+    COUNT_NAMES,
+    DELIMITERS,
+    ROLES,
+    Column,
+    OpenTable,
+    find_columns,
+    open_table,
+    usual_place,
+)
 from bgtplanner.errors import DataError
 from bgtplanner.text import LONGEST_LABEL, MOST_LABELS
 

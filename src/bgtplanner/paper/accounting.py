@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bgtplanner.errors import ConfigError
 from bgtplanner.privacy.accountants import PURE, Accountant
 from bgtplanner.privacy.compatibility import Unit
 from bgtplanner.privacy.conversions import filter_epsilon, gdp_epsilon, laplace_renyi_epsilon
@@ -64,11 +63,6 @@ def client_level(
     multipliers, number = np.broadcast_arrays(
         np.asarray(noise_multipliers, dtype=np.float64), np.asarray(blocks, dtype=np.float64)
     )
-    fits = bool(((multipliers >= 1e-100) & (multipliers <= 1e100)).all())
-    ConfigError.unless(fits, "noise_multipliers", noise_multipliers, "from 1e-100 to 1e100")
-    fits = bool(((number >= 0) & np.isfinite(number)).all())
-    ConfigError.unless(fits, "blocks", blocks, "numbers of blocks")
-    ConfigError.unless(0 <= delta < 1, "delta", delta, "from 0 to below 1")
     kind = mechanism_named(mechanism)
     if not kind.pure:
         return Spent(float(gdp_epsilon((number / multipliers**2).sum(), delta)), None)

@@ -80,7 +80,6 @@ class Mechanism:
     std_of_scale: ClassVar[float] = 1.0  # deviation of noise of scale 1 in one coordinate
     trusts: ClassVar[tuple[str, ...]] = ("local", "secagg")
     units: ClassVar[tuple[str, ...] | None] = None  # None for all
-    validates: ClassVar[bool] = False  # a second, small release can share a round's charge
     has_shares: ClassVar[bool] = False  # clients can draw the noise of a sum in shares
 
     def sizes(self, values: Array) -> Array:
@@ -148,10 +147,6 @@ class Mechanism:
     def parameters(self, charges: Floats) -> Floats | None:  # noqa: ARG002
         """Return what a release needs beside clip and scale, ``[charges, numbers]``, or None."""
         return None
-
-    def bound_share(self, of_charge: float) -> float:
-        """Return the share of the bound that costs a share of the charge, at the same noise."""
-        raise NotImplementedError
 
     def std_of_sum(self, counts: Array, scales: Array, common: bool) -> Array:
         """Return the deviation of a sum of `counts` uploads per class; `common`: noised once."""
@@ -257,10 +252,7 @@ class Gaussian(Additive):
 
     __slots__ = ()
     name, order, accountant, law = "gaussian", 2, "gaussian/gdp", "normal"
-    pure, validates, has_shares = False, True, True
-
-    def bound_share(self, of_charge: float) -> float:
-        return float(np.sqrt(of_charge))
+    pure, has_shares = False, True
 
     def draw_sum(self, source: Any, shape: tuple[int, ...], counts: Array, scales: Array) -> Array:
         return self.std_of_sum(counts, scales, False) * source.normal(shape)
@@ -271,16 +263,13 @@ class Laplace(Additive):
 
     __slots__ = ()
     name, order, accountant, law = "laplace", 1, "laplace/zcdp", "laplace"
-    std_of_scale, validates = 2.0**0.5, True
+    std_of_scale = 2.0**0.5
 
     def multiplier_of(self, epsilon: Floats) -> Floats:
         return np.asarray(1 / epsilon)
 
     def epsilon_of(self, multiplier: Floats) -> Floats:
         return np.asarray(1 / multiplier)
-
-    def bound_share(self, of_charge: float) -> float:
-        return of_charge
 
     def draw_sum(self, source: Any, shape: tuple[int, ...], counts: Array, scales: Array) -> Array:
         # A Laplace variate is the difference of two exponential ones, whose sums are gamma.

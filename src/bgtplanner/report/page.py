@@ -18,10 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bgtplanner.errors import MissingExtraError
-from bgtplanner.report.facts import Facts
+from bgtplanner.report.facts import (
+    Facts,
+    facts_of_comparison,
+    facts_of_result,
+    read_facts,
+    study_facts,
+)
 from bgtplanner.report.pictures import INK, Picture, as_file
-from bgtplanner.report.run import facts_of_result, read_facts
-from bgtplanner.report.study import facts_of_comparison, study_facts
 from bgtplanner.report.terminal import as_text
 from bgtplanner.runs.folder import RunFolder, write_whole
 from bgtplanner.runs.result import Result

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from bgtplanner.models.metrics import shown
 from bgtplanner.report import verdict
-from bgtplanner.report.guarantee import guarantee
+from bgtplanner.report.verdict import guarantee
 from bgtplanner.text import Table, visible
 
 if TYPE_CHECKING:  # for annotations only: this file must work without the simulator
@@ -170,9 +170,8 @@ class RunProgress(_View):
             return
         summary, whole = result.summary, self.verbosity > 0
         print_table(self.console, verdict.scores(summary, judged=not whole), 1 if whole else 2)
-        said = verdict.about_scores(summary) if whole else [verdict.target_in_words(summary) or ""]
-        if any(said):
-            self._say(" ".join(said))
+        if whole:
+            self._say(" ".join(verdict.about_scores(summary)))
         if result.verdict is not None:
             self._say(f"By releases alone: {result.verdict.headline}")
         # The most important lines come last: the gain, the guarantee, what was spent.

@@ -23,7 +23,7 @@ from bgtplanner.models.optimizers import Server
 from bgtplanner.models.tastes import Tastes
 from bgtplanner.planning.registry import POLICIES
 from bgtplanner.privacy.accountants import ACCOUNTANTS
-from bgtplanner.privacy.compatibility import UNITS, best_mechanism
+from bgtplanner.privacy.compatibility import best_mechanism
 from bgtplanner.runs.settings import FLAGS, PRESETS, Sections, packaged
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
@@ -36,6 +36,9 @@ GONE = {
     "model.max_neighbours": "graphs are not expanded any more; leave it out",
     "model.fixed_pseudo_items": "they are drawn anew in every round; leave it out",
     "factorization.item_decay": "it was 0 everywhere; leave it out",
+    "planning.target": "no charge pays for looking at the error; leave it out",
+    "planning.validation_share": "clients do not validate any more; leave it out",
+    "planning.validation_charge": "clients do not validate any more; leave it out",
     "privacy.noise": "noise is drawn for the sum, which has the same distribution; leave it out",
 }
 """Settings of earlier versions, and what is said to whoever sets one; old runs are read."""
@@ -74,18 +77,6 @@ class Config(Sections):
         """Whether there is a budget, and a policy that uses rewards."""
         policy = self.planning.policy
         return self.private and policy not in POLICIES.gone and POLICIES[policy].learns
-
-    @property
-    def target_from_test(self) -> bool:
-        """Whether the target is read from the test ratings: without privacy, or as the paper."""
-        open_book = not self.private or self.planning.reward == "test"
-        return self.planning.target is not None and open_book
-
-    @property
-    def validates(self) -> bool:
-        """Whether clients keep a validation set."""
-        wanted = self.planning.target is not None and not self.target_from_test
-        return wanted or (self.learns and self.planning.reward == "validation")
 
     def require(self, *rules: tuple[str, bool, str]) -> None:
         """Refuse the first setting that does not fit.
@@ -130,6 +121,8 @@ def load_config(
             if not (is_run and values is stored):
                 raise ConfigError(f"{place}{key}: {GONE[key]}")
             del values[key]
+    if is_run and stored.get("planning.reward") == "validation":  # of 0.2
+        stored["planning.reward"] = "none"
     given = stored | now
     if "preset" in _tree(given):
         raise ConfigError("preset: not a setting; choose a preset with --preset")
@@ -212,27 +205,20 @@ def _best_mechanism(values: Mapping[str, Any]) -> str:
     if accounting != "auto":
         known = accounting in ACCOUNTANTS
         return ACCOUNTANTS[accounting].mechanism if known else "gaussian"
-    validates = values.get("planning.target") is not None
-    validates = validates or values.get("planning.reward") == "validation"
     trust, unit = values.get("privacy.trust", "secagg"), values.get("privacy.unit", "client")
-    return best_mechanism(str(trust), str(unit), validates=validates)
+    return best_mechanism(str(trust), str(unit))
 
 
 def _check_together(config: Config) -> None:
     """Refuse settings that each could be, but not together."""
     model, planning, privacy = config.model, config.planning, config.privacy
     free = planning.policy == "unlimited"
-    target = planning.target is not None and not config.target_from_test
-    unpaid = not UNITS[privacy.unit].sound and (target or planning.reward == "validation")
     _ = privacy.relation  # refuses one that does not go with the trust
     config.require(
         ("planning.policy", free or config.private, "unlimited, for --mechanism none"),
         ("privacy.mechanism", not (free and config.private), "none, for --policy unlimited"),
         ("model.options", model.name not in Config.model_fields or not model.options,
          f"nothing: the settings of {model.name} are in [{model.name}]"),
-        (f"planning.{'target' if target else 'reward'}", not unpaid,
-         f"nothing that is validated: with privacy.unit = {privacy.unit} nothing pays for it; "
-         "set privacy.unit=client, or planning.reward=test"),
     )  # fmt: skip
 
 

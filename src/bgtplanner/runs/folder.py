@@ -89,13 +89,12 @@ class RunFolder:
         config: Config,
         *,
         overwrite: bool = False,
-        **noted: bool | str | list[str] | Mapping[str, Any],
+        **noted: bool | str | Mapping[str, Any],
     ) -> Self:
         """Start a new run folder, lock it, and write down what is to be `noted`.
 
-        That is whether it is ``deployed`` to real machines, what was ``given`` as objects in
-        Python, the mark of its ``data``, with the ``key`` of it, that of its ``people``, and the
-        ``facts`` that are known before the first round.
+        That is whether it is ``deployed`` to real machines, the mark of its ``data``, with the
+        ``key`` of it, that of its ``people``, and the ``facts`` known before the first round.
         """
         folder = cls(Path(path))
         folder.check_free(overwrite)  # before anything is written there
@@ -205,30 +204,18 @@ class RunFolder:
         check(SUMMARY, f"{file}, [folder] facts", notes.get("facts", {}))
         return notes
 
-    def _noted(self, name: str) -> Any:
-        """One of the folder's own notes; None if there is none, or if they cannot be read."""
-        with contextlib.suppress(RunFolderError):
-            return self.notes().get(name)
-        return None
-
     @property
     def deployed(self) -> bool:
-        """Whether the run is on real machines."""
-        return self._noted("deployed") is True
-
-    @property
-    def given(self) -> tuple[str, ...]:
-        """What was given as objects in Python, and must be given again to resume."""
-        return tuple(self._noted("given") or ())
+        """Whether the run is on real machines; not if the folder's notes cannot be read."""
+        with contextlib.suppress(RunFolderError):
+            return self.notes().get("deployed") is True
+        return False
 
     @property
     def resume_command(self) -> str:
         """The command that continues the run in this folder."""
         if self.deployed:
             return "flwr run APP SUPERLINK, with the app folder that it was started from"
-        if self.given:
-            arguments = ", ".join(f"{name}=..." for name in self.given)
-            return f"bgtplanner.resume({str(self.path)!r}, {arguments}), in Python"
         return f"bgtplanner resume {shlex.quote(str(self.path))}"
 
     def config(self) -> Config:

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import no_info_plain_validator_function
 
-from bgtplanner.data.scales import COUNT_CAP, Feedback
+from bgtplanner.data.ratings import COUNT_CAP, Feedback
 from bgtplanner.data.split import Arrival
 from bgtplanner.errors import ConfigError
 from bgtplanner.models.registry import MODELS
@@ -34,8 +34,7 @@ FLAGS = {
     for key in (
         *("data.dataset", "data.data_dir", "data.items", "data.scale", "model.name"),
         *("planning.policy", "planning.objective", "planning.traffic", "planning.levels"),
-        *("planning.min_rounds", "planning.target"),
-        *("privacy.mechanism", "privacy.trust", "privacy.neighbours"),
+        *("planning.min_rounds", "privacy.mechanism", "privacy.trust", "privacy.neighbours"),
         *("privacy.epsilon", "privacy.delta", "privacy.budgets"),
         *("federation.rounds", "federation.participation", "run.seed", "run.device"),
     )
@@ -249,9 +248,6 @@ class PlanningSection(Section):
         context: What the policy may look at; ``usage`` is not accounted for.
         context_size: The number of singular values in ``usage``, d.
         reward: What the policy is told; ``test`` and ``loss`` are not accounted for.
-        target: The RMSE (0 to 1) at which a run stops spending.
-        validation_share: Share of its ratings in a client's validation set, if there is one.
-        validation_charge: Share of a round's charge that pays for validation.
         options: The policy's own options, such as ``planning.options.shape=saturating``.
     """
 
@@ -263,10 +259,7 @@ class PlanningSection(Section):
     min_rounds: int | None = Field(default=None, ge=1)
     context: Annotated[str, OneOf(CONTEXTS)] = "released"
     context_size: int = Field(default=5, ge=1, le=1000)
-    reward: Literal["none", "test", "loss", "released", "validation"] = "released"
-    target: float | None = Field(default=None, gt=0, lt=1)
-    validation_share: float = Field(default=0.1, gt=0, lt=1)
-    validation_charge: float = Field(default=0.05, gt=0, lt=1)
+    reward: Literal["none", "test", "loss", "released"] = "released"
     options: dict[str, Any] = Field(default_factory=dict)
 
     def in_words(self, rounds: int) -> str:

@@ -246,9 +246,7 @@ def compare(
         >>> found.rows[0].policy, found.rows[0].figures["rmse_final"].seeds
         ('unlimited', 1)
     """
-    own, given = objects_given(model)
-    whole = not given.names or "model.options" in own
-    refuse_unless(whole, "model", model, "a learner that its settings say all about")
+    own = objects_given(model)
     single = {"privacy.epsilon": epsilon, "federation.rounds": rounds}
     own |= {key: of for key, of in single.items() if of is not None} | as_settings(settings)
     kind = "names or classes of policies; an object can plan a single run only"

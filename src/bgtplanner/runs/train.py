@@ -86,6 +86,7 @@ def train(
     ledger: Path | str | None = "auto",
     out: Path | str | None = None,
     overwrite: bool = False,
+    key: bytes | None = None,
     seed: int | None = None,
     settings: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
@@ -105,6 +106,7 @@ def train(
             nothing is counted beyond this training, and the model says so.
         out: The model file to write. An interrupted training goes on from the state beside it.
         overwrite: Whether to replace it, and to begin anew. What was spent stays spent.
+        key: An Ed25519 private key, which signs the file.
         seed: Makes the noise repeatable, for experiments: the model says that it is not private.
         settings: Other config keys, such as ``{"privacy.delta": 1e-6}``; these win.
         progress: Is called with the round, the number of rounds, and the share that was spent.
@@ -114,7 +116,6 @@ def train(
         >>> len(made.recommend({}, top=3))
         3
     """
-    stated, given = assembly.objects_given(model)
     named = {"data.dataset": "demo", **TRAINING, "privacy.epsilon": epsilon}
     if isinstance(ratings, str | Path):
         known = str(ratings) in DATASETS or path_of(str(ratings)) is not None
@@ -127,9 +128,9 @@ def train(
         named["data.rating_column"] = "none"
     if seed is not None:
         named["run.seed"] = seed
-    chosen = named | stated | as_settings(settings)
-    for key in _FIXED.keys() & chosen.keys():
-        raise ConfigError(f"{key}: is fixed in a training; leave it out, or use `run`")
+    chosen = named | assembly.objects_given(model) | as_settings(settings)
+    for name in _FIXED.keys() & chosen.keys():
+        raise ConfigError(f"{name}: is fixed in a training; leave it out, or use `run`")
     unscaled = not clicks or chosen.get("data.scale") is None
     ConfigError.unless(unscaled, "scale", chosen.get("data.scale"), "nothing: clicks have none")
     config = load_config(preset="recommended", settings=chosen | _FIXED)
@@ -154,10 +155,10 @@ def train(
         ledger = None if path is None else f"{path}.ledger.sqlite"
     if state is not None and overwrite:
         state.unlink(missing_ok=True)
-    with _Training(config, data, given.model, ledger, seed, state, progress) as training:
+    with _Training(config, data, ledger, seed, state, progress) as training:
         made = training.published(assumed)
     if target is not None and state is not None:
-        made.save(target)
+        made.save(target, key=key)
         state.unlink(missing_ok=True)
     return made
 
@@ -194,7 +195,6 @@ class _Training(Run):
         self,
         config: Config,
         ratings: Ratings,
-        learner: Learner | None,
         ledger: Path | str | None,
         seed: int | None,
         state: Path | None,
@@ -204,7 +204,7 @@ class _Training(Run):
         split = Split(train=ratings, test=nothing, arrival=np.zeros(len(ratings), dtype=np.int32))
         refuse_unless(len(ratings) > 0, "ratings", ratings, "at least one rating")
         federation = assembly.federation_of(
-            config, ratings.n_items, learner, clients=ratings.n_clients, implicit=ratings.implicit
+            config, ratings.n_items, clients=ratings.n_clients, implicit=ratings.implicit
         )
         if type(federation.model).publishes is Learner.publishes:  # before anything is spent
             name = config.model.name
