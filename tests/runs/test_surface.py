@@ -87,7 +87,7 @@ class TestKept:
         again = pickle.loads(pickle.dumps(result))
         said = repr(again)
         assert said == repr(result)
-        assert said.startswith("Result(synthetic: biases by bgt, epsilon 30, 2 rounds, RMSE 0.")
+        assert said.startswith("Result(synthetic: biases by bgt, epsilon 30, 2 rounds)")
         assert again.predict(1, 2) == result.predict(1, 2)
         assert again.recommend(1) == result.recommend(1)
 

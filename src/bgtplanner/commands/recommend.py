@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from bgtplanner.commands.options import (
     show,
 )
 from bgtplanner.commands.train import worth, written
-from bgtplanner.data.files import is_number
+from bgtplanner.data.files import is_number, open_table
 from bgtplanner.data.tables import TableFormat, read_table
 from bgtplanner.durable import replacing
 from bgtplanner.errors import (
@@ -218,25 +217,21 @@ def _named(text: str | None) -> list[str]:
 
 def _history(path: Path) -> Any:
     """Return one person's ratings by item: a JSON object, or a table with item and rating."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        if path.suffix == ".json":
-            found = json.loads(text)
-            if not isinstance(found, dict | list):
-                raise TypeError
-            return found
-        rows = [row for row in csv.reader(text.splitlines()) if row]
-    except (OSError, ValueError, TypeError, RecursionError, csv.Error) as error:
-        problem = "cannot be read; expected JSON, or a table with the columns item and rating"
-        raise DataError(problem, path=path) from error
-    if rows and len(rows[0]) > 1 and not is_number(rows[0][1]):
-        rows = rows[1:]  # names
-    if all(len(row) == 1 for row in rows):
-        return [row[0].strip() for row in rows]
-    for number, row in enumerate(rows):
-        if len(row) < 2 or not is_number(row[1].strip()):
-            raise DataError("expected an item and a rating", path=path, line=number + 1)
-    return {row[0].strip(): float(row[1]) for row in rows}
+    if path.suffix == ".json":
+        try:
+            found = json.loads(path.read_text(encoding="utf-8-sig"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise DataError("cannot be read as JSON", path=path) from error
+        if not isinstance(found, dict | list):
+            raise DataError("expected ratings by item, or a list of items", path=path)
+        return found
+    table, history = open_table(path, columns=2), dict[str, float]()
+    for line, (item, *rating) in table.rows():
+        if rating and is_number(rating[0]):
+            history[item] = float(rating[0])
+        elif rating and line != table.line:  # there are names in the first one
+            raise DataError("expected an item and a rating", path=path, line=line)
+    return history or [cells[0] for _, cells in table.rows()]
 
 
 def _table(model: Model, path: str) -> dict[str, Any]:

@@ -343,17 +343,14 @@ def existing_file(path: Path) -> Path | None:
     return next((one for one in both if os.path.exists(one)), None)  # noqa: PTH110 - never raises
 
 
-_RETRIES = 2
 _TIMEOUT = 30.0  # seconds without a byte after which a transfer counts as broken
 
 
 def fetch_dataset(name: str, data_dir: Path | str | None = None) -> Path:
     """Download a data set, unless its files are already there, and return its folder.
 
-    Args:
-        name: Data set, as for `load_ratings`.
-        data_dir: Folder to put ``<set>/<file>`` into; created if needed. By default
-            ``$BGTPLANNER_DATA``, else the user's cache.
+    The archive is compared with its known checksum, or else every file taken out of it is. Only
+    the files needed are kept. A file that the user put there is never touched.
 
     Raises:
         ConfigError: If the name is not that of a real data set.
@@ -390,14 +387,12 @@ def _fetched(url: str, info: Dataset, files: list[str], folder: Path) -> list[Pa
 
     pooch.get_logger().setLevel(logging.WARNING)
     name = url.rpartition("/")[2]
-    fetcher = pooch.create(
-        folder, "", registry={name: info.sha256.get(name)}, urls={name: url},
-        retry_if_failed=_RETRIES,
-    )  # fmt: skip
     how = pooch.HTTPDownloader(timeout=_TIMEOUT)
     unpacked, problem = list[Path](), ""
     try:
-        unpacked = [Path(of) for of in fetcher.fetch(name, pooch.Unzip(), how)]
+        known, unzip = info.sha256.get(name), pooch.Unzip()
+        found = pooch.retrieve(url, known, name, folder, processor=unzip, downloader=how)
+        unpacked = [Path(of) for of in found]
     except requests.HTTPError as error:
         problem = f"the server answers {getattr(error.response, 'status_code', 'with an error')}"
     except requests.RequestException as error:
@@ -409,12 +404,12 @@ def _fetched(url: str, info: Dataset, files: list[str], folder: Path) -> list[Pa
         problem = "wrong checksum; the download was deleted"
     if problem:  # raised here, where no connection is kept open by it
         raise DownloadError(f"{url}: {problem}")
-    found = list[Path]()
+    wanted = list[Path]()
     for file in files:
         named = [path for path in unpacked if path.name == file]
         if len(named) != 1:
             raise DownloadError(f"the archive has {len(named)} files {file}; expected one")
         if info.sha256.get(file) not in (None, pooch.file_hash(str(named[0]))):
             raise DownloadError(f"{file}: wrong checksum; the download was deleted")
-        found += named
-    return found
+        wanted += named
+    return wanted

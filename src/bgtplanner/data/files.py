@@ -326,11 +326,7 @@ def find_columns(
 ) -> tuple[dict[str, int], bool]:
     """Return the position of every column in use, by role, and whether there is a header.
 
-    Args:
-        first: The names of the columns, or a first row of cells if there is no `header`.
-        given: What was said about each role; None means: detect it.
-        header: Whether the first row holds names; None means: detect it.
-        where: What errors call the table.
+    The first row holds names, if there is a `header`; whatever is given as None is detected.
 
     Raises:
         ConfigError: If columns are not there, or have to be named; names all of them at once.

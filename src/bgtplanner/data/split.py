@@ -98,8 +98,8 @@ def split_ratings(
 
     Args:
         ratings: What to split.
-        seed: The same seed gives the same split, whatever is trained on it. Of ratings with the
-            same time, it decides which counts as the earlier one.
+        seed: The same seed gives the same split. Of ratings with the same time, it decides which
+            counts as the earlier one.
         rounds: Rounds over which the late ratings arrive.
         train_share: Share of the ratings that is trained on (4 of 5 in the paper).
         within: ``"user"`` keeps floor(share * n) of every user's ratings for training, drawn at

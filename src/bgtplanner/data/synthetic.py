@@ -52,7 +52,7 @@ def synthetic_ratings(
     Memory grows with the number of ratings, time with the users times the items.
 
     Args:
-        clients: Number of clients.
+        clients: Number of clients, each with `users_per_client`.
         items: Number of items; the rare ones may get no rating.
         ratings_per_client: Mean number of ratings per client; clients differ widely.
         dim: Length of the hidden user and item factors; 0 leaves biases only.

@@ -132,12 +132,9 @@ class Table:
 
 
 def read_table(source: Any, table_format: TableFormat | None = None) -> Table:
-    """Read a table of ratings: CSV text, plain or gzipped, Parquet, or a frame.
+    """Read a table of ratings: a file, known by its first bytes, or anything with named columns.
 
-    Args:
-        source: The path of a file, which is known by its first bytes, whatever its name; or
-            anything with named columns: pandas, Polars, Arrow, a dict of lists.
-        table_format: What is known about it; the rest is detected.
+    What the format does not say is detected.
 
     Raises:
         DataError: If it cannot be read as ratings; names the line.

@@ -50,11 +50,7 @@ def client_level(
 ) -> Spent:
     """Return the client-level epsilon of rounds in which a client released several blocks.
 
-    Args:
-        mechanism: Name of the mechanism.
-        noise_multipliers: Noise scale over 2 * clip, per round.
-        blocks: The number of blocks (tensors and rows) that the client released, per round.
-        delta: The delta at which epsilon is read.
+    The noise multipliers are scales over 2 * clip, and blocks are tensors and rows, per round.
 
     Example:
         >>> client_level("gaussian", [10**0.5] * 100, [56] * 100, 1e-5).epsilon > 300

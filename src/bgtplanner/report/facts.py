@@ -113,9 +113,7 @@ Part = Callable[[_Run], Section | None]
 def read_facts(path: Path | str, *, state: str = "finished") -> Facts:
     """Return the facts of a run, without locking or changing anything in its folder.
 
-    Args:
-        path: The run folder.
-        state: Of an unfinished run, which is refused by default: ``running`` or ``stopped``.
+    An unfinished run is refused, unless its `state` is said: ``running`` or ``stopped``.
 
     Raises:
         RunFolderError: If it is not a run folder, or holds no finished run.

@@ -26,10 +26,8 @@ from bgtplanner.report.facts import (
     study_facts,
 )
 from bgtplanner.report.pictures import INK, Picture, as_file
-from bgtplanner.report.terminal import as_text
 from bgtplanner.runs.folder import RunFolder, write_whole
 from bgtplanner.runs.result import Result
-from bgtplanner.runs.statistics import Comparison, tables_of
 from bgtplanner.runs.study import Study
 from bgtplanner.text import visible
 
@@ -98,11 +96,6 @@ def as_html(shown: Any) -> str:
         drawn = [picture for section in facts.sections for picture in section.pictures][:1]
         parts += [f'<img alt="{text(of.alt)}" src="{image(of)}">' for of in drawn]
     return f"<div>{''.join(parts)}</div>"
-
-
-def as_tables(found: Comparison) -> str:
-    """Return what Python prints of a comparison: its tables of what was planned for."""
-    return as_text(tables_of(found, planned=True))
 
 
 def _state(folder: Path) -> str:

@@ -78,18 +78,6 @@ def as_text(tables: Iterable[Table]) -> str:
     return str(cast(io.StringIO, screen.file).getvalue()).rstrip()
 
 
-def duration(seconds: float) -> str:
-    """Return a duration in words.
-
-    Example:
-        >>> duration(42), duration(400), duration(9000)
-        ('42 s', '7 min', '2.5 h')
-    """
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
-
-
 class _View:
     """A console, and at most one live line at its bottom; it prints nothing if verbosity is -1."""
 
@@ -194,5 +182,5 @@ class StudyProgress(_View):
         said = f"failed: {outcome.error or ''}"
         if outcome.summary is not None:
             error = outcome.summary[verdict.planned_key(outcome.summary)]
-            said = f"RMSE {error:.4f}, {duration(outcome.seconds)}"
+            said = f"RMSE {error:.4f}, {outcome.seconds:.0f} s"
         self._say(f"{done}/{total}  {outcome.cell.name}: {said}")

@@ -157,10 +157,8 @@ def _what_helps(summary: Summary) -> str:
 def scores(summary: Summary, *, judged: bool = False) -> Table:
     """Return the scores of the model below those of the references; bold is what was planned for.
 
-    Args:
-        summary: The figures of the run.
-        judged: Whether to leave out all but the error and the lists, and of the references all
-            but a client alone and popularity.
+    If `judged`, all but the error and the lists are left out, and of the references all but a
+    client alone and popularity.
     """
     served, paper, unit = is_served(summary), summary["preset"] == "paper", unit_of(summary)
     metrics = dict(sorted(shown(summary["preset"]).items(), key=lambda of: not of[1].sums))

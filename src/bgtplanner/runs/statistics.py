@@ -28,7 +28,7 @@ from bgtplanner.planning.policy import Policy
 from bgtplanner.runs.assembly import objects_given, policy_named
 from bgtplanner.runs.folder import write_whole
 from bgtplanner.runs.study import Outcome, Progress, Study, finished_cells, in_words, run_study
-from bgtplanner.text import Table, visible
+from bgtplanner.text import Table
 
 
 def compared() -> list[str]:
@@ -140,16 +140,9 @@ class Comparison:
     folder: Path | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
-        study, total = self.study, len(self.outcomes)
-        names = [", ".join(dict.fromkeys(of)) for of in (study.datasets, study.policies)]
-        done = f"{total - len(self.failed)} of {total} runs finished"
-        where = "" if self.folder is None else f", in {self.folder}"
-        return visible(f"Comparison({': '.join(names)}; {done}{where})")
+        from bgtplanner.report.terminal import as_text
 
-    def __str__(self) -> str:
-        from bgtplanner.report.page import as_tables
-
-        return as_tables(self)
+        return as_text(tables_of(self, planned=True))
 
     def _repr_html_(self) -> str:
         from bgtplanner.report.page import as_html
