@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.speed.child import peak_bytes, stopwatch
@@ -21,8 +20,7 @@ class PeakAfterEachRound:
     def __init__(self) -> None:
         self.peaks: list[int] = []
 
-    def round(self, record: Mapping[str, Any], total: int) -> None:
-        del record, total
+    def round(self, *_: object) -> None:
         self.peaks.append(peak_bytes())
 
     def _nothing(self, *_: object) -> None:
