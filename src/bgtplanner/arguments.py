@@ -48,6 +48,18 @@ def as_whole(name: str, value: Any, least: int) -> int:
     return int(value)
 
 
+def expected(problem: Any) -> str:
+    """Return what was expected, from one of pydantic's errors.
+
+    Example:
+        >>> expected({"msg": "Input should be greater than 0"})
+        'expected greater than 0'
+    """
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    message = message.replace("Input should be", "expected", 1)
+    return message if message.startswith("expected") else f"expected: {message}"
+
+
 def as_settings(value: Any) -> dict[str, Any]:
     """Return config keys with their values; none if nothing was given."""
     given = {} if value is None else value

@@ -15,6 +15,7 @@ from typing import Any, Literal, Self, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from bgtplanner.arguments import expected
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.tables import Labels, Table, TableFormat, read_table
 from bgtplanner.errors import ConfigError, DataError, quoted
@@ -238,14 +239,12 @@ def _load(path: Path, kind: type[_Kind]) -> _Kind:
         return kind.model_validate(tree)
     except ValidationError as error:
         problem = error.errors()[0]
-        key, said = ".".join(map(str, problem["loc"])), str(problem["msg"])
-        plain = {"missing": "expected a value; it has no default",
-                 "extra_forbidden": "there is no such key; delete it"}  # fmt: skip
-        if problem["type"] in plain:
-            said = f"{key}: {plain[problem['type']]}"
+        key = ".".join(map(str, problem["loc"]))
+        said = f"{key} = {quoted(problem['input'])}: {expected(problem)}"
+        if problem["type"] == "missing":
+            said = f"{key}: expected a value; it has no default"
+        elif problem["type"] == "extra_forbidden":
+            said = f"{key}: there is no such key; delete it"
         elif problem["type"] == "value_error":  # from a check of ours: it names the key itself
-            said = said.removeprefix("Value error, ")
-        else:
-            expected = said.removeprefix("Input should be ")
-            said = f"{key} = {quoted(problem['input'])}: expected {expected}"
+            said = str(problem["ctx"]["error"])
         raise ConfigError(f"{path}: {said}") from error

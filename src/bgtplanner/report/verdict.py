@@ -98,7 +98,7 @@ def verdict(summary: Summary) -> list[str]:
             "Nothing was learned from others.",
             "Each client is served as if it were alone, with an error of "
             f"{in_words(summary, summary[planned_key(summary)])}.",
-            f"What helps: {_what_helps(summary)}.",
+            "What helps: a larger --epsilon, more clients or, with --trust local, secagg.",
         ]
     served, lists, error = is_served(summary), _lists(summary), _error(summary)
     begun = f"Over {summary['rounds_run']} rounds of learning" if served else "Learning"
@@ -142,16 +142,6 @@ def _error(summary: Summary) -> str:
     if unit_of(summary):
         both = f"{on_the_scale(summary, error)} instead of {in_words(summary, alone)}"
     return f"an error {gain} than each could reach alone ({both})"
-
-
-def _what_helps(summary: Summary) -> str:
-    """Return what to change if nothing was learned."""
-    ways = ["more clients"]
-    if summary.get("epsilon") is not None:
-        ways.insert(0, f"a larger --epsilon than {summary['epsilon']:g}")
-    if summary.get("trust") == "local":
-        ways.append("--trust secagg, which needs far less noise")
-    return " or ".join(filter(None, [", ".join(ways[:-1]), ways[-1]]))
 
 
 def scores(summary: Summary, *, judged: bool = False) -> Table:
@@ -287,24 +277,17 @@ def shared_noise(summary: Mapping[str, Any]) -> list[str]:
     tolerated = summary.get("most_dropouts"), summary.get("most_colluders")
     if None in tolerated:  # an older run
         return []
-    dropouts, colluders = map(_of_clients, tolerated)
+    dropouts, colluders = tolerated
     said = (
-        f"Each client adds a share of the noise. The promise holds with at most {dropouts} "
-        f"dropping out of a round and at most {colluders} colluding with the server; if more drop "
-        "out, the sum is not opened."
+        "Each client adds a share of the noise. The promise holds if in a round at most "
+        f"{dropouts:g} drop out and at most {colluders:g} collude with the server (below 1: a "
+        "share of the clients); if more drop out, the sum is not opened."
     )
     if surplus := summary.get("noise_surplus"):
         said += f" The noise was {100 * surplus:.2g} % above what that takes."
     if aborted := summary.get("rounds_aborted"):
         said += f" Rounds that were paid for and not opened: {aborted}."
     return [said]
-
-
-def _of_clients(number: Any) -> str:
-    """Return a share of the clients, or a number of them, in words."""
-    if 0 < number < 1:
-        return f"{100 * number:g} % of the clients"
-    return "1 client" if number == 1 else f"{number:g} clients"
 
 
 def guarantee(summary: Mapping[str, Any], *, short: bool = False) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import tomli_w
 from pydantic import ValidationError
 
+from bgtplanner.arguments import expected
 from bgtplanner.errors import ConfigError, quoted
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.factorization import Factorization
@@ -83,9 +84,9 @@ class Config(Sections):
 
         A rule is the key of a setting, whether it fits the others, and what was expected.
         """
-        for key, fits, expected in rules:
+        for key, fits, instead in rules:
             section, _, name = key.partition(".")
-            ConfigError.unless(fits, _named(key), getattr(getattr(self, section), name), expected)
+            ConfigError.unless(fits, _named(key), getattr(getattr(self, section), name), instead)
 
 
 def load_config(
@@ -277,15 +278,3 @@ def _described(key: str, problem: Any) -> str:
     if problem["type"] == "value_error":  # from a section's own check, which names the key itself
         return f"{key}.{problem['ctx']['error']}"
     return f"{_named(key)} = {quoted(problem['input'])}: {expected(problem)}"
-
-
-def expected(problem: Any) -> str:
-    """Return what was expected, from one of pydantic's errors.
-
-    Example:
-        >>> expected({"msg": "Input should be greater than 0"})
-        'expected greater than 0'
-    """
-    message = str(problem["msg"]).removeprefix("Value error, ")
-    message = message.replace("Input should be", "expected", 1)
-    return message if message.startswith("expected") else f"expected: {message}"

@@ -13,9 +13,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, conlist, create_model
 
+from bgtplanner.arguments import expected
 from bgtplanner.errors import RunFolderError, quoted
 from bgtplanner.privacy.mechanisms import Neighbours
-from bgtplanner.runs.config import Config, expected
+from bgtplanner.runs.config import Config
 from bgtplanner.text import LONGEST_NAME
 
 SCHEMA = 1

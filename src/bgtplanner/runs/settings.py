@@ -90,9 +90,8 @@ class OneOf:
 def _share_or_number(value: float) -> float:
     """Return a share below 1, or a whole number of clients."""
     if value >= 1 and value != int(value):
-        raise PydanticCustomError(
-            "clients", "Input should be a share below 1, or a whole number of clients"
-        )
+        expected = "Input should be a share below 1, or a whole number of clients"
+        raise PydanticCustomError("clients", expected)
     return value
 
 

@@ -315,15 +315,15 @@ def summed_up(study: Study, outcomes: Sequence[Outcome]) -> Comparison:
             theirs = runs[kinds.pop(str(baseline)), str(baseline)]
             for policy, kind in kinds.items():
                 ours = runs[kind, policy]
-                figures = _means([_minus(ours[of], theirs[of]) for of in ours if of in theirs])
+                pairs = [(ours[of], theirs[of]) for of in ours if of in theirs]
+                figures = _means([
+                    {key: one[key] - two[key] for key in compared()
+                     if None not in (one.get(key), two.get(key))}
+                    for one, two in pairs
+                ])  # fmt: skip
                 apart = Row(mechanism=mechanism, policy=policy, figures=figures, **where)
                 differences.append(replace(apart, baseline=str(baseline)))
     return Comparison(study=study, outcomes=outcomes, rows=rows, differences=differences)
-
-
-def _minus(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, float]:
-    known = [key for key in compared() if None not in (ours.get(key), theirs.get(key))]
-    return {key: ours[key] - theirs[key] for key in known}
 
 
 def _means(summaries: Iterable[Mapping[str, Any]], reference: str = "") -> dict[str, Any]:
