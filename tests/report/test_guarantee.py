@@ -91,9 +91,9 @@ SHARED = SOUND | {"trust": "secagg", "most_dropouts": 0.05, "most_colluders": 1.
 def test_who_may_drop_out_and_collude() -> None:
     (said,) = shared_noise(SHARED | {"noise_surplus": 0.0271, "rounds_aborted": 0})
     assert said == (
-        "Each client adds a share of the noise. The promise holds if in a round at most 0.05 drop "
-        "out and at most 1 collude with the server (below 1: a share of the clients); if more drop "
-        "out, the sum is not opened. The noise was 2.7 % above what that takes."
+        "Each client adds a share of the noise. The promise holds if in a round at most 0.05 "
+        "drop out and at most 1 collude with the server (below 1: a share of the clients); if "
+        "more drop out, the sum is not opened. The noise was 2.7 % above what that takes."
     )
     assert said in guarantee(SHARED | {"noise_surplus": 0.0271})
     (said,) = shared_noise(SHARED | {"most_dropouts": 3, "rounds_aborted": 2})

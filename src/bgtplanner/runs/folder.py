@@ -283,10 +283,8 @@ class RunFolder:
 
     def read(self, name: str, signs: str = "") -> dict[str, Any] | None:
         """Return the object in a JSON file, after a check; None if there is no such file."""
-        file = self.path / name
-        if (content := _bytes(file, MOST_BYTES_OF_SETTINGS)) is None:
-            return None
-        return object_in(file, content, _KINDS[name], signs)
+        content = _bytes(file := self.path / name, MOST_BYTES_OF_SETTINGS)
+        return None if content is None else object_in(file, content, _KINDS[name], signs)
 
     def write(self, name: str, found: Mapping[str, Any]) -> None:
         """Write the object of a JSON file; with ``summary.json`` the run is done."""

@@ -50,18 +50,14 @@ def metric_of(key: str) -> str:
 
 def when(key: str) -> str:
     """Of which rounds a compared figure is."""
-    ending = "" if key in METRICS else key.rpartition("_")[2]
-    words = {"served": "mean over all rounds, as served"}
-    words["best"] = "best round on the test set, as in the paper"
-    return words.get(ending, "last round")
+    if key.endswith("_served"):
+        return "mean over all rounds, as served"
+    return "best round on the test set, as in the paper" if key.endswith("_best") else "last round"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A mean over seeds, its standard deviation (with n - 1), and the ends of its 95 % t-interval.
-
-    One seed gives neither deviation nor interval.
-    """
+    """A mean over seeds, its deviation (n - 1), and its 95 % t-interval; one seed has neither."""
 
     seeds: int
     mean: float
@@ -84,12 +80,12 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     """
     if not values:
         return None
-    number, mean = len(values), statistics.fmean(values)
-    if number < 2:
-        return Estimate(seeds=number, mean=mean)
-    std = statistics.stdev(values)
-    half = float(stdtrit(number - 1, 0.975)) * std / math.sqrt(number)
-    return Estimate(seeds=number, mean=mean, std=std, low=mean - half, high=mean + half)
+    number, mean, interval = len(values), statistics.fmean(values), dict[str, float]()
+    if number > 1:
+        std = statistics.stdev(values)
+        half = float(stdtrit(number - 1, 0.975)) * std / math.sqrt(number)
+        interval = {"std": std, "low": mean - half, "high": mean + half}
+    return Estimate(seeds=number, mean=mean, **interval)
 
 
 @dataclass(frozen=True, kw_only=True)
