@@ -11,7 +11,7 @@ from typing import Any
 
 from bgtplanner.models.metrics import METRICS, of_lists, of_ratings, shown
 from bgtplanner.models.references import REFERENCES
-from bgtplanner.privacy.accountants import ACCOUNTANTS, rounded_up
+from bgtplanner.privacy.accountants import ACCOUNTANTS, meaning_of
 from bgtplanner.privacy.mechanisms import MECHANISMS
 from bgtplanner.text import Table
 
@@ -216,12 +216,6 @@ _NOT_ACCOUNTED = {
 _TAKEN_AS_PUBLIC = frozenset({"scale", "catalogue", "arrival"})
 """What is often public, but was read off the ratings here: the guarantee holds if it is."""
 
-_ABOUT = {
-    "replace-special": "what a client sends is exchanged for nothing",
-    "replace-one": "a client's data are exchanged for any other's",
-}
-"""What the two neighbouring relations let an adversary compare."""
-
 
 def is_sound(summary: Mapping[str, Any]) -> bool:
     """Return whether the printed epsilon holds for whole clients and all that left them.
@@ -250,18 +244,10 @@ def not_covered(summary: Mapping[str, Any]) -> list[str]:
 
 def _relation(summary: Mapping[str, Any]) -> list[str]:
     """Return what epsilon means, and how large it is about the other relation, if known."""
-    neighbours, other = summary.get("neighbours"), summary.get("epsilon_other_reading")
+    neighbours = summary.get("neighbours")
     if not neighbours or not _adds_up(summary) or summary["unit"] != "client":
         return []
-    said = (
-        f"Epsilon {summary['epsilon']:g} limits what can be told: if {_ABOUT[neighbours]} "
-        f"({neighbours}), whatever is seen becomes at most e^{summary['epsilon']:g} times as "
-        "likely, plus delta"
-    )
-    if other is None:
-        return [f"{said}."]
-    (name,) = _ABOUT.keys() - {neighbours}
-    return [f"{said}; if {_ABOUT[name]} ({name}), epsilon is {rounded_up(other)}."]
+    return [meaning_of(summary["epsilon"], neighbours, summary.get("epsilon_other_reading"))]
 
 
 def shared_noise(summary: Mapping[str, Any]) -> list[str]:

@@ -7,7 +7,6 @@ wins. What each means and may be is in :mod:`bgtplanner.runs.settings`, and with
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +14,7 @@ from typing import Any, Literal
 import tomli_w
 from pydantic import ValidationError
 
-from bgtplanner.arguments import expected
+from bgtplanner.arguments import expected, read_toml
 from bgtplanner.errors import ConfigError, quoted
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.factorization import Factorization
@@ -26,7 +25,6 @@ from bgtplanner.planning.registry import POLICIES
 from bgtplanner.privacy.accountants import ACCOUNTANTS
 from bgtplanner.privacy.compatibility import best_mechanism
 from bgtplanner.runs.settings import FLAGS, PRESETS, Sections, packaged
-from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
 GONE = {
     "data.duplicates": "the last rating of an item by a user counts; leave it out",
@@ -111,7 +109,8 @@ def load_config(
         >>> load_config(settings={"federation.rounds": 5}).federation.rounds
         5
     """
-    tree = {} if file is None else _read_toml(Path(file))
+    advice = "give one, such as the config.toml of a run"
+    tree = {} if file is None else read_toml(Path(file), advice)
     is_run = tree.pop("folder", None) is not None  # a run folder's own notes
     named = tree.pop("preset", "recommended")
     wanted, where = (named, f"{file}: preset") if preset is None else (preset, "--preset")
@@ -250,17 +249,6 @@ def _known(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _known(of) for key, of in value.items() if of is not None}
     return [_known(of) for of in value] if isinstance(value, list | tuple) else value
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        content = read_bytes(path, MOST_BYTES_OF_SETTINGS, plain=False)
-        return tomllib.loads(content.decode("utf-8-sig"))  # some editors write a byte order mark
-    except FileNotFoundError:
-        problem = "no such config file"
-    except (OSError, ValueError, RecursionError) as error:
-        problem = f"cannot be read as TOML ({error})"
-    raise ConfigError(f"{path}: {problem}; give one, such as the config.toml of a run")
 
 
 def _named(key: str) -> str:

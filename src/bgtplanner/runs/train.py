@@ -29,7 +29,7 @@ from bgtplanner.federation.central import CentralTraining
 from bgtplanner.federation.compilation import use_compilation_cache
 from bgtplanner.federation.coordinator import Coordinator
 from bgtplanner.models.learner import Learner, model_of
-from bgtplanner.privacy.accountants import TICK, Accountant, rounded_up
+from bgtplanner.privacy.accountants import TICK, Accountant, meaning_of
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.conversions import gdp_capacity
 from bgtplanner.privacy.mechanisms import Neighbours
@@ -58,12 +58,6 @@ _FIXED: dict[str, Any] = {
     "planning.context": "released",
 }
 """Settings that a training has and that cannot be chosen."""
-
-_ABOUT = {
-    "replace-special": "what one person sends is exchanged for nothing",
-    "replace-one": "one person's ratings are exchanged for any others",
-}
-
 
 _TRUSTED = {
     "central": "Whoever ran the training held the ratings, and was trusted with them.",
@@ -320,16 +314,14 @@ def guarantee_of(
     `counted` if there is a ledger. Sums of a federation have a `tolerance`.
     """
     epsilon, delta = budget.epsilon, budget.delta
+    other = accountant.other_promise(budget, neighbours)
     sentences = [
         f"({epsilon:g}, {delta:g})-differential privacy for each of {people:,} people, against "
-        f"whoever has this file: epsilon bounds what can be told if {_ABOUT[neighbours]} "
-        f"({neighbours}).",
+        "whoever has this file.",
+        meaning_of(epsilon, neighbours, other),
         f"Whoever knows everything else and guesses whether that is so is right at most "
         f"{100 * guessed_right(epsilon, delta):.0f} times in 100; a coin is right 50 times.",
     ]
-    if (other := accountant.other_promise(budget, neighbours)) is not None:
-        opposite = next(name for name in _ABOUT if name != neighbours)
-        sentences.append(f"If {_ABOUT[opposite]} ({opposite}), epsilon is {rounded_up(other)}.")
     dropouts, colluders = tolerance if trust == "secagg" and tolerance else (None, None)
     sentences.append(_TRUSTED[trust].format(dropouts=dropouts, colluders=colluders))
     sentences.append("Who takes part is not hidden, nor is how many people do.")
