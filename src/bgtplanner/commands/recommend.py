@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import typer
 
-from bgtplanner.commands.options import (
-    Answer,
-    command,
-    local_client,
-    need,
-    say,
-    show,
-)
+from bgtplanner.commands.options import Answer, command, local_client, need, say, show
 from bgtplanner.commands.train import worth, written
 from bgtplanner.data.files import is_number, open_table
 from bgtplanner.data.tables import TableFormat, read_table

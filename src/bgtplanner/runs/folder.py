@@ -55,12 +55,7 @@ from bgtplanner.runs.record import (
     check,
     object_in,
 )
-from bgtplanner.text import (
-    MOST_BYTES_OF_ROUNDS,
-    MOST_BYTES_OF_SETTINGS,
-    read_bytes,
-    visible,
-)
+from bgtplanner.text import MOST_BYTES_OF_ROUNDS, MOST_BYTES_OF_SETTINGS, read_bytes, visible
 
 MODEL = "run.model"
 """The name of the model file in a folder."""
