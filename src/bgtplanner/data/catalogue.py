@@ -21,19 +21,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bgtplanner.data.files import (
-    DELIMITERS_OF_ITEMS,
-    ITEM_NAMES,
-    OpenTable,
-    is_missing,
-    is_number,
-    open_table,
-    usual_place,
-)
+from bgtplanner.data import files
 from bgtplanner.data.tables import labels_of
 from bgtplanner.errors import ConfigError, DataError
 
-_IDS = ("id", *ITEM_NAMES, "isbn", "sku")
+_IDS = ("id", *files.ITEM_NAMES, "isbn", "sku")
 _TITLES = (
     *("title", "name", "itemname", "movietitle", "producttitle", "artistname", "trackname"),
     *("songtitle", "booktitle", "appname", "businessname", "headline"),
@@ -122,7 +114,7 @@ class Catalogue:
             >>> Catalogue.from_frame(films).names
             ('genre: Drama', 'genre: War')
         """
-        return _catalogue(OpenTable.from_frame(frame), items_format or ItemsFormat(), where)
+        return _catalogue(files.OpenTable.from_frame(frame), items_format or ItemsFormat(), where)
 
     def take(self, order: NDArray[np.int64]) -> Catalogue:
         """Return the same items in another order."""
@@ -187,7 +179,7 @@ def _features(name: str, cells: Sequence[Any]) -> _Made:
         return _Made(left_out="all of it is empty")
     if filled[0].startswith(("http://", "https://")):
         return _Made(left_out="addresses")
-    if all(map(is_number, filled)):
+    if all(map(files.is_number, filled)):
         return _number(name, np.array([float(text) if text else np.nan for text in texts]))
     years = [_YEAR_IN_DATE.search(text) for text in texts]
     if sum(year is not None for year in years) > 0.9 * len(filled):
@@ -269,12 +261,12 @@ def read_items(path: Path | str, items_format: ItemsFormat | None = None) -> Cat
     wanted = items_format or ItemsFormat()
     least = len(wanted.columns or ("item", "title"))
     whole_lines = "::" if least == 1 else None  # between cells; quotes do not count beside it
-    among = DELIMITERS_OF_ITEMS
-    table = open_table(Path(path), whole_lines, columns=least, among=among, older=True)
+    among = files.DELIMITERS_OF_ITEMS
+    table = files.open_table(Path(path), whole_lines, columns=least, among=among, older=True)
     return _catalogue(table, wanted, str(path))
 
 
-def _catalogue(table: OpenTable, wanted: ItemsFormat, where: str) -> Catalogue:
+def _catalogue(table: files.OpenTable, wanted: ItemsFormat, where: str) -> Catalogue:
     """Return the catalogue in an open table."""
     names, header = _header(table, wanted)
     cells = table.columns(range(len(names)), header=header)
@@ -290,7 +282,7 @@ def _catalogue(table: OpenTable, wanted: ItemsFormat, where: str) -> Catalogue:
     title = _named(columns, None, _TITLES)
     titles = None if title is None else [as_label(cell) for cell in columns[title]]
     rest = {name: of for name, of in columns.items() if name not in (item, title)}
-    if titles is not None and usual_place(names, _DATES) is None:
+    if titles is not None and files.usual_place(names, _DATES) is None:
         years = [_YEAR_IN_TITLE.search(text) for text in titles]
         if sum(year is not None for year in years) > len(years) / 2:
             rest["year"] = [year and year[1] for year in years]
@@ -308,15 +300,15 @@ def _catalogue(table: OpenTable, wanted: ItemsFormat, where: str) -> Catalogue:
     )  # fmt: skip
 
 
-def _header(table: OpenTable, wanted: ItemsFormat) -> tuple[Sequence[str], bool]:
+def _header(table: files.OpenTable, wanted: ItemsFormat) -> tuple[Sequence[str], bool]:
     """Return the names of the columns, and whether they stand in the first row.
 
     Without names the label comes first, and then the title, if that is text.
     """
     first, names, problem = table.first, wanted.columns, ""
-    named = wanted.item is not None or usual_place(first, (*_IDS, *_TITLES)) is not None
+    named = wanted.item is not None or files.usual_place(first, (*_IDS, *_TITLES)) is not None
     if names is None and table.delimiter and not named and _is_a_row(first, table):
-        names = ("item", *["title"] * (len(first) > 1 and not is_number(first[1])))
+        names = ("item", *["title"] * (len(first) > 1 and not files.is_number(first[1])))
         names += tuple(f"column {at + 1}" for at in range(len(names), len(first)))
     if not table.delimiter or names is None:
         problem = "has two columns of the same name" * (len(set(first)) < len(first))
@@ -328,9 +320,9 @@ def _header(table: OpenTable, wanted: ItemsFormat) -> tuple[Sequence[str], bool]
     return names or first, names is None
 
 
-def _is_a_row(first: Sequence[str], table: OpenTable) -> bool:
+def _is_a_row(first: Sequence[str], table: files.OpenTable) -> bool:
     """Return whether a first row is no header: a name is no number, and not in its own column."""
-    if len(first) == 1 or any(map(is_number, first)):
+    if len(first) == 1 or any(map(files.is_number, first)):
         return True
     rows = itertools.islice(table.rows(), 1, _LOOKED_AT)
     return any(
@@ -344,7 +336,7 @@ def _named(columns: Mapping[str, Any], given: str | None, usual: Sequence[str]) 
     if given is not None:
         ConfigError.unless(given in names, "items: item", given, f"one of {', '.join(names[:20])}")
         return given
-    place = usual_place(names, usual)
+    place = files.usual_place(names, usual)
     return None if place is None else names[place]
 
 
@@ -352,7 +344,7 @@ def as_label(cell: Any) -> str:
     """Return a cell as text: empty if it is missing; whole numbers have no point."""
     if isinstance(cell, str):  # most of them
         return cell.strip()
-    if is_missing(cell) or (isinstance(cell, float) and not np.isfinite(cell)):
+    if files.is_missing(cell) or (isinstance(cell, float) and not np.isfinite(cell)):
         return ""
     if isinstance(cell, bool | np.bool_):
         return str(int(cell))

@@ -44,25 +44,16 @@ from numpy.typing import NDArray
 import bgtplanner
 from bgtplanner.durable import replace_file
 from bgtplanner.errors import RunFolderError, RunLockedError, SchemaError, StorageError, quoted
+from bgtplanner.runs import record as schemas
 from bgtplanner.runs.config import Config, load_config, to_toml
-from bgtplanner.runs.record import (
-    CLIENTS,
-    EXAMPLES,
-    NOTES,
-    ROUND,
-    SCHEMA,
-    SUMMARY,
-    check,
-    object_in,
-)
 from bgtplanner.text import MOST_BYTES_OF_ROUNDS, MOST_BYTES_OF_SETTINGS, read_bytes, visible
 
 MODEL = "run.model"
 """The name of the model file in a folder."""
 
-_KINDS = {"summary.json": SUMMARY, "examples.json": EXAMPLES, "clients.json": CLIENTS}
 _OWN = {"config.toml", "rounds.jsonl", "checkpoint.npz", "report.html", MODEL, "ratings.npz"}
-_OWN |= {".lock", *_KINDS, *(f"ledger.sqlite{end}" for end in ("", "-journal", "-wal", "-shm"))}
+_OWN |= {f"ledger.sqlite{end}" for end in ("", "-journal", "-wal", "-shm")}
+_OWN |= {".lock", *schemas.KINDS}
 _BY_HAND = (
     "the folder was changed by hand: bring back the files that belong together, or run it again"
 )
@@ -104,7 +95,7 @@ class RunFolder:
                 name: metadata.version(name) for name in ("jax", "numpy", "optax", "scipy")
             }
             notes: dict[str, Any] = {
-                "schema": SCHEMA,
+                "schema": schemas.SCHEMA,
                 "version": bgtplanner.__version__,
                 "versions": {"Python": platform.python_version()} | versions,
                 **{name: value for name, value in noted.items() if value},
@@ -189,14 +180,14 @@ class RunFolder:
             run = "it was not written by a run: give it to 'bgtplanner run --config'"
             raise SchemaError(f"{file}: has no [folder] schema; {run}")
         version = visible(notes.get("version") or "unknown")[:40]
-        if notes["schema"] != SCHEMA or version.startswith("0.1."):
+        if notes["schema"] != schemas.SCHEMA or version.startswith("0.1."):
             raise SchemaError(
                 f"{self.path}: written by another version (schema {quoted(notes['schema'])}, "
-                f"version {version}); this one reads schema {SCHEMA} of 0.2 and later. Use that "
-                f"version, or run again with --config {file}"
+                f"version {version}); this one reads schema {schemas.SCHEMA} of 0.2 and later. Use "
+                f"that version, or run again with --config {file}"
             )
-        check(NOTES, f"{file}, [folder]", notes)
-        check(SUMMARY, f"{file}, [folder] facts", notes.get("facts", {}))
+        schemas.check(schemas.NOTES, f"{file}, [folder]", notes)
+        schemas.check(schemas.SUMMARY, f"{file}, [folder] facts", notes.get("facts", {}))
         return notes
 
     @property
@@ -245,7 +236,7 @@ class RunFolder:
         records: list[dict[str, Any]] = []
         for index, line in enumerate(lines[:first]):
             where = f"{file}, line {index + 1}"
-            record = object_in(where, line, ROUND, signs)
+            record = schemas.object_in(where, line, schemas.ROUND, signs)
             if (number := record["round"]) != index:
                 wrong = f"is round {number}, and {index} was expected; {_BY_HAND}"
                 raise RunFolderError(f"{where}: {wrong}")
@@ -279,7 +270,8 @@ class RunFolder:
     def read(self, name: str, signs: str = "") -> dict[str, Any] | None:
         """Return the object in a JSON file, after a check; None if there is no such file."""
         content = _bytes(file := self.path / name, MOST_BYTES_OF_SETTINGS)
-        return None if content is None else object_in(file, content, _KINDS[name], signs)
+        kind = schemas.KINDS[name]
+        return None if content is None else schemas.object_in(file, content, kind, signs)
 
     def write(self, name: str, found: Mapping[str, Any]) -> None:
         """Write the object of a JSON file; with ``summary.json`` the run is done."""

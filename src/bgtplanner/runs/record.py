@@ -115,6 +115,9 @@ _LIST = _object((_Word, "user"), (_list(_LINE), "items"), needed=True)
 EXAMPLES = _object((_Word | None, "note"), (_list(_LIST), "lists"))
 """The object in ``examples.json``: the lists of a few users, for the report."""
 
+KINDS = {"summary.json": SUMMARY, "examples.json": EXAMPLES, "clients.json": CLIENTS}
+"""What each JSON file holds."""
+
 
 def object_in(where: object, content: bytes, kind: Any, signs: str) -> dict[str, Any]:
     """Return the JSON object in some text, after a check."""
