@@ -181,10 +181,11 @@ class RunFolder:
             raise SchemaError(f"{file}: has no [folder] schema; {run}")
         version = visible(notes.get("version") or "unknown")[:40]
         if notes["schema"] != schemas.SCHEMA or version.startswith("0.1."):
+            other = f"schema {quoted(notes['schema'])}, version {version}"
+            ours = f"this one reads schema {schemas.SCHEMA} of 0.2 and later"
             raise SchemaError(
-                f"{self.path}: written by another version (schema {quoted(notes['schema'])}, "
-                f"version {version}); this one reads schema {schemas.SCHEMA} of 0.2 and later. Use "
-                f"that version, or run again with --config {file}"
+                f"{self.path}: written by another version ({other}); {ours}. Use that version, or "
+                f"run again with --config {file}"
             )
         schemas.check(schemas.NOTES, f"{file}, [folder]", notes)
         schemas.check(schemas.SUMMARY, f"{file}, [folder] facts", notes.get("facts", {}))
