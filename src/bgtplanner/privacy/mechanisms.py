@@ -230,21 +230,13 @@ class Additive(Mechanism):
         values = self.on_grid(clipped, scale)
         return self.noise(source, scale, values.shape) + values
 
-    def noise_of_sum(
-        self, source: Any, shapes: Sequence[Any], scales: Array, counts: Array, common: bool
-    ) -> list[Array]:
-        """Draw the noise of a sum of uploads, for parts of these shapes."""
-        parts = zip(source.split(len(shapes)), shapes, strict=True)
-        if common:
-            return [scales.max() * self.draw(own, shape) for own, shape in parts]
-        return [self.draw_sum(own, shape, counts, scales) for own, shape in parts]
-
     def released_sum(
         self, source: Any, uploads: Any, terms: Any, *, counts: Array, common: bool
     ) -> Sequence[Array]:
-        shapes = [part.shape for part in uploads]
-        noise = self.noise_of_sum(source, shapes, terms.scale, counts, common)
-        return [part + own for part, own in zip(uploads, noise, strict=True)]
+        scale, parts = terms.scale, zip(source.split(len(uploads)), uploads, strict=True)
+        if common:
+            return [part + scale.max() * self.draw(own, part.shape) for own, part in parts]
+        return [part + self.draw_sum(own, part.shape, counts, scale) for own, part in parts]
 
 
 class Gaussian(Additive):
