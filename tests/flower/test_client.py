@@ -243,7 +243,7 @@ def test_whatever_goes_wrong_with_the_ratings_shows_in_the_log_alone(
     flower_log: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     told = Mock(side_effect=ValueError("user u0 gave item i3 a 5.0"))
-    monkeypatch.setattr(training.one_client, "train_client", told)
+    monkeypatch.setattr(training, "train_client", told)
     assert isinstance(send(file_of(client), TRAIN, request_of_server), Upload)
     assert "ValueError" in flower_log.text
     assert "u0" not in flower_log.text

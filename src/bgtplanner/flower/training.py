@@ -19,7 +19,13 @@ from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import MessageError
-from bgtplanner.federation import client as one_client
+from bgtplanner.federation.client import (
+    coordinates_of,
+    first_parameters,
+    nothing_kept,
+    train_client,
+    with_features,
+)
 from bgtplanner.flower.messages import SentCatalogue, SentModel, Setting
 from bgtplanner.models.interactions import Shared
 from bgtplanner.models.learner import Local, model_of
@@ -51,12 +57,12 @@ class Trainer:
         self._catalogue = catalogue
         self._features = jnp.asarray(catalogue.features)
         own = Shared(jnp.asarray(sent.items), jnp.asarray(sent.dense))
-        self.shared = one_client.with_features(self.learner, own, self._features)
+        self.shared = with_features(self.learner, own, self._features)
 
     @property
     def coordinates(self) -> int:
         """The number of coordinates of an upload, which is public."""
-        return one_client.coordinates_of(self.learner, self.shared)
+        return coordinates_of(self.learner, self.shared)
 
     def train(
         self, ratings: Ratings, stored: Mapping[str, NDArray[Any]], run: str
@@ -66,7 +72,7 @@ class Trainer:
         `stored` is what it has kept so far, if anything.
         """
         local = self.local(ratings, stored, run)
-        upload, local = one_client.train_client(self.learner, self.shared, ratings, local)
+        upload, local = train_client(self.learner, self.shared, ratings, local)
         text = json.dumps({"users": _users_of(ratings), "run": run, **self._about})
         leaves = {f"leaf{n}": np.asarray(leaf) for n, leaf in enumerate(jax.tree.leaves(local))}
         return upload, {"about": np.frombuffer(text.encode(), dtype=np.uint8)} | leaves
@@ -79,7 +85,7 @@ class Trainer:
         A user who is new, or all of them in a new run, begins with what the model begins with.
         """
         start = jax.random.key(0 if run is None else secrets.randbits(31))
-        first = one_client.nothing_kept(self.learner, self.shared, ratings, start)
+        first = nothing_kept(self.learner, self.shared, ratings, start)
         leaves, tree = jax.tree.flatten(first)
         try:
             about = json.loads(bytes(stored["about"]))
@@ -95,7 +101,7 @@ class Trainer:
 
     def model(self, guarantee: Mapping[str, Any]) -> Model:
         """Return the model that this client's lists are made of, with what it is promised."""
-        first = one_client.first_parameters(self.learner, jax.random.key(0), 1, self._features)[0]
+        first = first_parameters(self.learner, jax.random.key(0), 1, self._features)[0]
         pairs = zip(first, self.shared, strict=True)
         return model_of(
             self.learner, self.shared, None, self._catalogue.without_ratings(),
