@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made import tastes
 
 from bgtplanner import load_model
 from bgtplanner.published.file import public_key
+from made import tastes
 
 WITHOUT_JAX = """
 import sys
