@@ -16,15 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.loops.play import (
-    CLIENTS,
-    EPSILONS,
-    POLICIES,
-    ROUNDS,
-    SEEDS,
-    Results,
-    cells_of,
-)
+from benchmarks.loops.play import CLIENTS, EPSILONS, POLICIES, ROUNDS, SEEDS, Results, cells_of
 from benchmarks.loops.table import table
 from benchmarks.loops.training import LOOPS, missing
 

@@ -216,11 +216,7 @@ class Federated(Loop):
         return -float((_log_softmax(inputs @ self._matrix()) * targets).sum(axis=2).mean())
 
 
-LOOPS: dict[str, type[Loop]] = {
-    "logistic": Logistic,
-    "network": Network,
-    "federated": Federated,
-}
+LOOPS: dict[str, type[Loop]] = {"logistic": Logistic, "network": Network, "federated": Federated}
 
 
 def missing(name: str) -> str | None:

@@ -6,14 +6,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from benchmarks.paper.plan import (
-    AUTHORS_EVEN,
-    COMPARED,
-    DATASETS,
-    MECHANISMS,
-    READINGS,
-    Reading,
-)
+from benchmarks.paper.plan import AUTHORS_EVEN, COMPARED, DATASETS, MECHANISMS, READINGS, Reading
 from benchmarks.paper.printed import HEADLINE
 from benchmarks.paper.results import Results
 from benchmarks.paper.table import NOTHING, column, print_of, short, signed, table

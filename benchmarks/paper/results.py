@@ -14,12 +14,7 @@ from benchmarks.provenance import of_one_code
 from bgtplanner.runs.assembly import ratings_of, split_of
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.folder import write_whole
-from bgtplanner.runs.statistics import (
-    Comparison,
-    Estimate,
-    estimate,
-    summed_up,
-)
+from bgtplanner.runs.statistics import Comparison, Estimate, estimate, summed_up
 from bgtplanner.runs.study import Outcome, Study, finished_cells
 
 _HALVES = "half.json"

@@ -151,9 +151,7 @@ ABLATIONS = (
     Ablation("no-history", "what was picked before, in the ranking", {"tastes.boldness": 0.0}),
     Ablation("no-leanings", "users' leanings towards popularity and quality", _LEANINGS),
     Ablation(
-        "biases",
-        "the model (`biases` instead: no features, no tastes, ranked by rating)",
-        BIASES,
+        "biases", "the model (`biases` instead: no features, no tastes, ranked by rating)", BIASES
     ),
     Ablation("uniform", "the planner (`uniform` instead)", {"planning.policy": "uniform"}),
 )

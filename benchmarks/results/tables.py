@@ -9,15 +9,7 @@ from pathlib import Path
 
 from benchmarks.paper.page import NOT_RUN
 from benchmarks.paper.table import NOTHING, short, signed, table
-from benchmarks.results.plan import (
-    CONSTANTS,
-    DATASETS,
-    OBJECTIVES,
-    PARTS,
-    Place,
-    Removal,
-    Study,
-)
+from benchmarks.results.plan import CONSTANTS, DATASETS, OBJECTIVES, PARTS, Place, Removal, Study
 from benchmarks.results.store import Store
 from benchmarks.results.study import counts, findings, paired, verdict
 from benchmarks.rivals.comparison import table as compared

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.speed.child import peak_bytes, stopwatch
 
-CLIENTS, USERS_PER_CLIENT, RATINGS_PER_CLIENT, ITEMS = 605, 10, 1653, 3706
+SIZE = {"clients": 605, "users_per_client": 10, "ratings_per_client": 1653, "items": 3706}
 ROUNDS = 15
 TARGET_BYTES = 2e9
 MODELS = ("factorization", "fedgnn")
@@ -21,15 +20,13 @@ class PeakAfterEachRound:
     def __init__(self) -> None:
         self.peaks: list[int] = []
 
-    def started(self, *_: object) -> None:
-        """Nothing to note."""
-
-    def round(self, record: Mapping[str, Any], total: int) -> None:
-        del record, total
+    def round(self, *_: object) -> None:
         self.peaks.append(peak_bytes())
 
-    def finished(self, *_: object) -> None:
+    def _nothing(self, *_: object) -> None:
         """Nothing to note."""
+
+    started = finished = _nothing
 
 
 def run(model: str) -> dict[str, Any]:
@@ -37,14 +34,8 @@ def run(model: str) -> dict[str, Any]:
     from bgtplanner import simulate
     from bgtplanner.data.synthetic import synthetic_ratings
 
-    ratings = synthetic_ratings(
-        clients=CLIENTS,
-        items=ITEMS,
-        ratings_per_client=RATINGS_PER_CLIENT,
-        users_per_client=USERS_PER_CLIENT,
-    )
-    after_data = peak_bytes()
-    watch = PeakAfterEachRound()
+    ratings = synthetic_ratings(**SIZE)
+    after_data, watch = peak_bytes(), PeakAfterEachRound()
     with stopwatch() as seconds:
         result = simulate(
             ratings, model=model, mechanism="none", rounds=ROUNDS, seed=0, observer=watch

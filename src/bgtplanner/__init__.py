@@ -35,28 +35,14 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-_HOMES = {
-    "BGTPlanner": "bgtplanner.planning.bgt",
-    "Budget": "bgtplanner.privacy.budget",
-    "Budgets": "bgtplanner.privacy.budget",
-    "Catalogue": "bgtplanner.data.catalogue",
-    "Comparison": "bgtplanner.runs.statistics",
-    "Learner": "bgtplanner.models.learner",
-    "Ledger": "bgtplanner.privacy.ledger",
-    "Plan": "bgtplanner.planning.plan",
-    "Policy": "bgtplanner.planning.policy",
-    "Ratings": "bgtplanner.data.ratings",
-    "Result": "bgtplanner.runs.result",
-    "Model": "bgtplanner.published.model",
-    "compare": "bgtplanner.runs.statistics",
-    "load": "bgtplanner.runs.run",
-    "load_model": "bgtplanner.published.model",
-    "load_ratings": "bgtplanner.data.datasets",
-    "load_study": "bgtplanner.runs.statistics",
-    "resume": "bgtplanner.runs.run",
-    "simulate": "bgtplanner.runs.run",
-    "train": "bgtplanner.runs.train",
-}
+_NAMES = {
+    "data.catalogue": "Catalogue", "data.datasets": "load_ratings", "data.ratings": "Ratings",
+    "models.learner": "Learner", "planning.bgt": "BGTPlanner", "planning.plan": "Plan",
+    "planning.policy": "Policy", "privacy.budget": "Budget Budgets", "privacy.ledger": "Ledger",
+    "published.model": "Model load_model", "runs.result": "Result", "runs.train": "train",
+    "runs.run": "load resume simulate", "runs.statistics": "Comparison compare load_study",
+}  # fmt: skip
+_HOMES = {name: f"bgtplanner.{home}" for home, of in _NAMES.items() for name in of.split()}
 
 
 def __getattr__(name: str) -> Any:

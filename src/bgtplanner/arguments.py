@@ -6,6 +6,7 @@ What a table or an array holds is never quoted, since it may be ratings.
 from __future__ import annotations
 
 import os
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from bgtplanner.errors import ConfigError, quoted
+from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
 
 def in_words(value: object) -> str:
@@ -46,6 +48,30 @@ def as_whole(name: str, value: Any, least: int) -> int:
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     refuse_unless(whole and value >= least, name, value, f"a whole number, at least {least}")
     return int(value)
+
+
+def expected(problem: Any) -> str:
+    """Return what was expected, from one of pydantic's errors.
+
+    Example:
+        >>> expected({"msg": "Input should be greater than 0"})
+        'expected greater than 0'
+    """
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    message = message.replace("Input should be", "expected", 1)
+    return message if message.startswith("expected") else f"expected: {message}"
+
+
+def read_toml(path: Path, advice: str) -> dict[str, Any]:
+    """Return what a TOML file holds; if it cannot be read, the error ends with an advice."""
+    try:
+        content = read_bytes(path, MOST_BYTES_OF_SETTINGS, plain=False)
+        return tomllib.loads(content.decode("utf-8-sig"))  # some editors write a byte order mark
+    except FileNotFoundError:
+        problem = "no such file"
+    except (OSError, ValueError, RecursionError) as error:
+        problem = f"cannot be read as TOML: {error}"
+    raise ConfigError(f"{path}: {problem}; {advice}")
 
 
 def as_settings(value: Any) -> dict[str, Any]:

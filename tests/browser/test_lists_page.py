@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 from visiting import Open, Visit
 
+from bgtplanner.data.histories import Histories
 from bgtplanner.published.model import Model
-from bgtplanner.published.ranking import RANKERS, Histories
+from bgtplanner.published.ranking import RANKERS
 from bgtplanner.serving.site import PAGE, write_page
 from made import TASTES, tastes
 

@@ -45,7 +45,7 @@ def test_every_flag_reaches_its_key_and_wins_over_set(command_line: Call) -> Non
         "data.dataset": "csv:x", "data.data_dir": "there", "data.items": "none",
         "data.scale": "0:5", "model.name": "fedgnn", "planning.policy": "uniform",
         "planning.objective": "last", "planning.traffic": "1,2", "planning.levels": 3,
-        "planning.min_rounds": 4, "planning.target": 0.25, "privacy.mechanism": "gaussian",
+        "planning.min_rounds": 4, "privacy.mechanism": "gaussian",
         "privacy.trust": "local", "privacy.neighbours": "replace-one", "privacy.epsilon": 2.5,
         "privacy.delta": 1e-6, "privacy.budgets": "3:0.5,10:0.5", "federation.rounds": 5,
         "federation.participation": 0.5, "run.seed": 6, "run.device": "cpu",

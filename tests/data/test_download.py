@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import requests
 
-from bgtplanner.data.datasets import DATASETS
-from bgtplanner.data.download import fetch_dataset
+from bgtplanner.data.datasets import DATASETS, fetch_dataset
 from bgtplanner.errors import ConfigError, DownloadError
 
 FETCHED = [info for info in DATASETS.values() if info.url is not None]

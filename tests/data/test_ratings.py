@@ -362,15 +362,6 @@ class TestSplitRatings:
             pace = len(late) / (rounds - 1)
             assert np.abs(np.cumsum(by_round) - pace * np.arange(1, rounds)).max() <= 1
 
-    @pytest.mark.parametrize(
-        "options",
-        [{"train_share": 0}, {"train_share": 1.1}, {"initial_share": 0}, {"rounds": 0},
-         {"within": "x"}, {"leave_last": 0}, {"arrival": "x"}],
-    )  # fmt: skip
-    def test_bad_arguments(self, options: dict[str, Any]) -> None:
-        with pytest.raises(ConfigError, match=next(iter(options))):
-            split_ratings(build([(1, 1, 1)]), **({"seed": 0, "rounds": 3} | options))
-
     def test_nothing_to_split(self) -> None:
         with pytest.raises(DataError, match="no ratings"):
             split_ratings(Ratings.from_arrays([], [], []), seed=0, rounds=3)

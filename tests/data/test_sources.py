@@ -245,8 +245,6 @@ class TestCsv:
         for option, value in (("user", 0), ("delimiter", ","), ("scale", "1:5")):
             with pytest.raises(ConfigError, match=f"{option} = .*only for a table of your own"):
                 load_ratings("demo", **{option: value})
-        with pytest.raises(ConfigError, match="option = 'colour': expected bounds, client"):
-            load_ratings("csv:x.csv", colour=1)
 
 
 class TestRealData:

@@ -67,12 +67,8 @@ def test_the_demo() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad",
-    [{"clients": 0}, {"items": 0}, {"users_per_client": 0}, {"dim": -1}, {"seed": -1},
-     {"clients": 2.5}, {"noise": -1.0}, {"noise": float("nan")}, {"choosy": -1.0},
-     {"ratings_per_client": 501}, {"ratings_per_client": 3, "users_per_client": 4},
-     {"clients": 2**31}],
-)  # fmt: skip
+    "bad", [{"ratings_per_client": 501}, {"ratings_per_client": 3, "users_per_client": 4}]
+)
 def test_bad_arguments(bad: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(bad))):
         synthetic_ratings(**bad)

@@ -19,7 +19,6 @@ from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.result import RoundResult
 from bgtplanner.federation.rounds import Federation
 from bgtplanner.federation.simulation import Simulation
-from bgtplanner.federation.validation import rmse_of
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.optimizers import Server
@@ -88,10 +87,10 @@ class Scripted(LedgerPolicy):
 
 def coordinated(
     split: Split, policy: Any, *, federation: Federation = FEDERATION, mark: bytes = b"mark",
-    validation: float = 0.0, **options: Any,
+    **options: Any,
 ) -> Coordinator:  # fmt: skip
     """A coordinator of a simulation, on the policy's ledger."""
-    simulation = Simulation(federation, split, seed=5, device="cpu", validation=validation)
+    simulation = Simulation(federation, split, seed=5, device="cpu")
     options = {"trust": "local", "run": "run", "ledger": policy.ledger} | options
     return Coordinator(simulation, policy, mark=mark, **options)
 
@@ -377,22 +376,6 @@ class TestReward:
             None,  # nothing was
             pytest.approx(signals[2] / abs(signals[0]), rel=1e-4),
         ]
-
-    def test_of_what_was_set_aside(self, split: Split) -> None:
-        protection = Protection(mechanism="laplace", validation=0.5)
-        rounds = planned(
-            split, [0.125] * ROUNDS, federation=replace(FEDERATION, protection=protection),
-            validation=0.5, reward="validation",
-        )  # fmt: skip
-        found = played(rounds, 3)
-        said = [one.seen.validation for one in found]
-        assert all(pair is not None and pair[1] > 0 for pair in said)
-        assert found[0].reward is None  # nothing to compare with
-        assert found[0].validation_rmse is not None
-        assert said[1] is not None
-        expected = found[0].validation_rmse - rmse_of(said[1][0])
-        assert found[1].reward == pytest.approx(expected)
-        assert spent(rounds).tolist() == [0.375] * CLIENTS  # within the charge, not on top of it
 
 
 def test_adap_clips_all_clients_alike_where_only_their_mean_is_seen(split: Split) -> None:

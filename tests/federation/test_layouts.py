@@ -36,7 +36,7 @@ LEARNERS: dict[str, tuple[Any, Server]] = {
     "factorization": (Factorization(), Server()),
     "fedgnn": (FedGNN(heads=2), Server()),
 }
-SUMMED = Protection(mechanism="gaussian", trust="secagg", validation=0.2)
+SUMMED = Protection(mechanism="gaussian", trust="secagg")
 LOCAL = Protection(mechanism="laplace", trust="local")
 
 
@@ -93,19 +93,17 @@ class Play:
         """Return the state and the outcome after some rounds and a rest."""
         federation, parts = self.federation, interactions.parts_of(self.asked[0])
         user, item, value = (jnp.asarray(part) for part in self.asked)
-        heldout, aside = Heldout(user, item, value, parts), None
-        if federation.protection is not None and federation.protection.validation:
-            aside = Heldout(user, item, value, parts, jnp.zeros(2 * USERS, jnp.int32))
+        heldout = Heldout(user, item, value, parts)
         play = jax.jit(partial(one_round, federation), compiler_options=QUICK)
         state, key = federation.initial(jax.random.key(0), interactions), jax.random.key(1)
         for index in range(number):
             shared = federation.model.asking(state.shared, {"tastes": 0.5})
             state = state._replace(shared=shared)
             at = jnp.int32(index)
-            state, sent, outcome = play(state, interactions, heldout, at, key, self.terms, aside)
+            state, sent, outcome = play(state, interactions, heldout, at, key, self.terms)
         rest = jax.jit(partial(federation.served, sent=None), compiler_options=QUICK)
         last = {"interactions": interactions, "heldout": heldout, "index": jnp.int32(number)}
-        return state, (sent.released, outcome), rest(state, **last, key=key)
+        return state, (sent.released, outcome), rest(state, **last)
 
     def same_in(self, block: int, chunk: int, *, accelerated: bool = False) -> None:
         """Compare a layout with plain sums."""

@@ -128,7 +128,7 @@ class TestRecords:
 
 
 def test_whether_anything_was_learned(split: Split) -> None:
-    simulation = Simulation(FACTORIZATION, split, seed=5, validation=0.5)
+    simulation = Simulation(FACTORIZATION, split, seed=5)
     assert not simulation.learned, "though a model starts with numbers drawn at random"
     for _ in range(2):
         simulation.step()

@@ -371,7 +371,6 @@ def test_names_of_clients_are_not_on_the_servers_disk(
         ({"model.pseudo_items": 2}, "model.pseudo_items = 2"),
         ({"planning.policy": "bgt", "planning.context": "usage"}, "planning.context = 'usage'"),
         ({"planning.policy": "bgt", "planning.reward": "test"}, "planning.reward = 'test'"),
-        ({"planning.target": 0.2}, "planning.target) = 0.2"),
         ({"federation.dropout": 0.1}, "federation.dropout = 0.1"),
         ({"deployment.clients": 2, "deployment.least_clients": 3}, "deployment.least_clients"),
     ],

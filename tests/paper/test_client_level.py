@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import math
-import re
-from typing import Any
-
 import numpy as np
 import pytest
 
-from bgtplanner.errors import ConfigError
 from bgtplanner.paper.accounting import Spent, client_level
 from bgtplanner.privacy.accountants import accountant_named
 from bgtplanner.privacy.conversions import filter_epsilon, gdp_epsilon, laplace_renyi_epsilon
 
 PRIVUNIT = accountant_named("privunit/either")
-RANGE = "from 1e-100 to 1e100"
-
-
-def refused(message: str) -> Any:
-    return pytest.raises(ConfigError, match=f"^{re.escape(message)}$")
 
 
 def test_the_authors_setting_is_far_from_its_label() -> None:
@@ -42,13 +32,6 @@ def test_laplace_blocks_take_the_best_of_three_bounds() -> None:
     tiny = client_level("laplace", [1e5], [100], 1e-5)
     assert tiny.epsilon == pytest.approx(float(filter_epsilon(1e-8, 1e-5)), rel=1e-9)
     assert tiny.epsilon < 0.5 * laplace_renyi_epsilon([1e-5], [100], 1e-5)
-
-
-@pytest.mark.parametrize("bad", [0.0, math.nan, 1.1e100])
-def test_senseless_multipliers_are_refused(bad: float) -> None:
-    with refused(f"noise_multipliers = [1.0, {bad!r}]: expected {RANGE}"):
-        client_level("gaussian", [1.0, bad], [1, 1], 1e-5)
-    assert client_level("gaussian", [1e-100, 1e100], 0, 1e-5).epsilon == 0.0
 
 
 def test_a_row_that_privunit_turned_is_what_the_ledger_charges() -> None:

@@ -23,8 +23,6 @@ def test_the_units_are_these() -> None:
     [
         *(Choice(name, trust) for name in BOTH for trust in ("local", "secagg")),
         *(Choice(name, "local", "row") for name in BOTH),
-        Choice("laplace", "secagg", "client", 0.9),
-        Choice("gaussian", "local", "client", 0.1),
         Choice("privunit", "local", "client"),
         Choice("privunit", "local", deployed=True),
         Choice("laplace", "local", deployed=True),
@@ -41,14 +39,9 @@ def test_what_goes_together(choice: Choice) -> None:
         (Choice("gaussian", "none"), "trust", "local or secagg"),
         (Choice("gaussian", "local", "rating"), "unit", "client or row"),
         (Choice("none"), "mechanism", "one of gaussian, laplace, privunit"),
-        (Choice("laplace", validation=1.0), "validation", "from 0 to below 1"),
-        (Choice("laplace", validation=-0.1), "validation", "from 0 to below 1"),
-        (Choice("laplace", unit="row", validation=0.1), "validation", "0, with unit = row"),
         *((Choice("privunit", *where), "mechanism",
            "gaussian or laplace, unless trust = local and unit = client")
           for where in (("secagg",), ("local", "row"))),
-        (Choice("privunit", validation=0.1), "mechanism",
-         "gaussian or laplace, unless nothing is validated"),
         (Choice("gaussian", "secagg", "row"), "unit", "client, with trust = secagg"),
         (Choice("none", deployed=True), "mechanism", "one that protects"),
         (Choice("gaussian", unit="row", deployed=True), "unit", "client"),
@@ -74,7 +67,6 @@ def test_a_server_cannot_make_a_client_import_anything() -> None:
 
 
 def test_the_least_noise() -> None:
-    assert best_mechanism("local", "client", validates=False) == "privunit"
-    assert best_mechanism("local", "client", validates=True) == "gaussian"
+    assert best_mechanism("local", "client") == "privunit"
     for trust, unit in (("local", "row"), ("secagg", "client"), ("nobody", "nothing")):
-        assert best_mechanism(trust, unit, validates=False) == "gaussian"
+        assert best_mechanism(trust, unit) == "gaussian"

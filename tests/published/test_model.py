@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made import TASTES, tastes
 from scipy.stats import norm
 
+from bgtplanner.commands.recommend import differences
 from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.errors import ConfigError, DataError, ModelFileError, NothingLearnedError
-from bgtplanner.published.difference import differences
 from bgtplanner.published.model import load_model
 from bgtplanner.published.ranking import RANKERS, Ranker
+from made import TASTES, tastes
 
 HISTORY = {"film0": 5, "film2": 5, "film4": 4.5, "film1": 1, "film3": 2}
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made import tastes
 
 from bgtplanner import load_model
+from bgtplanner.published.file import public_key
+from made import tastes
 
 WITHOUT_JAX = """
 import sys
@@ -70,3 +71,26 @@ def test_what_changed_and_what_is_in_it(model: Path, tmp_path: Path) -> None:
     assert (changed["came"], changed["went"], changed["stayed"]) == (0, 0, 30)
     shown = json.loads(bgtplanner("model", "show", model, "--json"))
     assert (shown["items"], shown["scale"], shown["guarantee"]["epsilon"]) == (30, [1.0, 5.0], 3.0)
+
+
+def test_lists_without_reasons(model: Path, tmp_path: Path) -> None:
+    (mine := tmp_path / "mine.json").write_text(json.dumps(HISTORY))
+    asked = ("recommend", model, "--history", mine, "--json")
+    told, plain = (
+        json.loads(bgtplanner(*asked, *how))["items"] for how in ((), ("--no-explain",))
+    )
+    assert any(row["reason"] for row in told)
+    assert plain == [row | {"reason": None} for row in told]
+
+
+def test_a_file_that_somebody_else_signed(tmp_path: Path) -> None:
+    key, path, mine = bytes(range(32)), tmp_path / "films.model", tmp_path / "mine.json"
+    tastes().save(path, key=key)
+    mine.write_text(json.dumps(HISTORY))
+    asked = ("recommend", path, "--history", mine, "--json", "--verify")
+    (tmp_path / "key").write_text(public_key(key) + "\n")
+    for own in (public_key(key), tmp_path / "key"):
+        assert json.loads(bgtplanner(*asked, own))["items"]
+    for wrong, said in (("ab" * 32, "not signed by the given key"), ("ab", "64 hexadecimal")):
+        with pytest.raises(AssertionError, match=said):
+            bgtplanner(*asked, wrong)

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bgtplanner.published.ranking import Histories, Ranked
-from bgtplanner.published.reasons import Explanation, plain_name, reasons_of
+from bgtplanner.data.catalogue import plain_name
+from bgtplanner.data.histories import Histories
+from bgtplanner.published.ranking import Ranked
+from bgtplanner.published.reasons import Explanation, reasons_of
 
 NAMES = ("genre: Sci-Fi", "genre: Horror", "year: 1990 to 1998", "title: words 7", "vector: 0")
 FEATURES = np.array(

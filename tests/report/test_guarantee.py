@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bgtplanner.report.guarantee import guarantee, is_sound, shared_noise
+from bgtplanner.report.verdict import guarantee, is_sound, shared_noise
 
 SOUND: dict[str, Any] = {
     "mechanism": "gaussian", "trust": "local", "unit": "client", "accounting": "gaussian/gdp",
@@ -91,13 +91,13 @@ SHARED = SOUND | {"trust": "secagg", "most_dropouts": 0.05, "most_colluders": 1.
 def test_who_may_drop_out_and_collude() -> None:
     (said,) = shared_noise(SHARED | {"noise_surplus": 0.0271, "rounds_aborted": 0})
     assert said == (
-        "Each client adds a share of the noise. The promise holds with at most 5 % of the clients "
-        "dropping out of a round and at most 1 client colluding with the server; if more drop "
-        "out, the sum is not opened. The noise was 2.7 % above what that takes."
+        "Each client adds a share of the noise. The promise holds if in a round at most 0.05 "
+        "drop out and at most 1 collude with the server (below 1: a share of the clients); if "
+        "more drop out, the sum is not opened. The noise was 2.7 % above what that takes."
     )
     assert said in guarantee(SHARED | {"noise_surplus": 0.0271})
     (said,) = shared_noise(SHARED | {"most_dropouts": 3, "rounds_aborted": 2})
-    assert "at most 3 clients dropping out" in said
+    assert "at most 3 drop out" in said
     assert said.endswith("Rounds that were paid for and not opened: 2.")
     for changes in ({"trust": "local"}, {"most_dropouts": None}):
         assert shared_noise(SHARED | changes) == []

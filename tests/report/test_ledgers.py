@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bgtplanner import Budget, Budgets, Ledger
-from bgtplanner.report.ledgers import ledger_facts, ledger_view
+from bgtplanner.commands.ledger import ledger_facts, ledger_view
 from bgtplanner.report.terminal import as_text
 from bgtplanner.text import Table
 

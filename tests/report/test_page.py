@@ -19,10 +19,9 @@ from bgtplanner import load_model
 from bgtplanner.errors import RunFolderError
 from bgtplanner.report import page as page_module
 from bgtplanner.report import pictures
-from bgtplanner.report.facts import Facts
+from bgtplanner.report.facts import Facts, facts_of_result
 from bgtplanner.report.page import facts_of, follow, render, write_report
 from bgtplanner.report.pictures import Picture, as_file
-from bgtplanner.report.run import facts_of_result
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.run import simulate
 from bgtplanner.text import visible

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from bgtplanner.report.facts import facts_of_comparison
 from bgtplanner.report.page import render, write_report
-from bgtplanner.report.study import facts_of_comparison
 from bgtplanner.report.terminal import as_text
 from bgtplanner.runs.statistics import Comparison, summed_up, tables_of, write_tables
 from bgtplanner.runs.study import Outcome, Study, parse_grid

@@ -57,7 +57,7 @@ def test_nothing_learned(changes: dict[str, Any]) -> None:
     headline, error, helps = verdict(known)
     assert headline == "Nothing was learned from others."
     assert "an error of 0.72 stars" in error
-    assert "--epsilon than 0.05, more clients or --trust secagg" in helps
+    assert "a larger --epsilon, more clients or, with --trust local, secagg" in helps
     assert not nothing_learned(LAST | {"mechanism": "x", "rounds_paid": 1})
 
 

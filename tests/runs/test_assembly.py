@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,22 +27,23 @@ def config(preset: str = "recommended", **changes: Any) -> Config:
 
 
 class TestFederation:
-    def test_a_learner_is_suited_to_the_noise_of_the_relation_in_force(self) -> None:
+    def test_a_learner_is_suited_to_the_noise_of_the_relation_in_force(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Against nothing in its place, a client needs half the noise: more axes are worth it."""
         seen: list[float] = []
+        suited = Tastes.suited
 
-        class Spy(Tastes):
-            def suited(
-                self, clients: int, items: int, noise: float, *, implicit: bool = False
-            ) -> Self:
-                assert (clients, items, implicit) == (5000, 200, True)
-                seen.append(noise)
-                return super().suited(clients, items, noise, implicit=implicit)
+        def spy(own: Tastes, clients: int, items: int, noise: float, **how: Any) -> Tastes:
+            assert (clients, items, how) == (5000, 200, {"implicit": True})
+            seen.append(noise)
+            return suited(own, clients, items, noise, **how)
 
+        monkeypatch.setattr(Tastes, "suited", spy)
         axes = []
         for relation in ("auto", "replace-special", "replace-one"):
             chosen = config(**{"privacy.neighbours": relation})
-            model = federation_of(chosen, 200, Spy(), clients=5000, implicit=True).model
+            model = federation_of(chosen, 200, clients=5000, implicit=True).model
             assert isinstance(model, Tastes)
             assert isinstance(learner_of(chosen), Tastes)
             axes.append(model.axes)
@@ -51,7 +52,7 @@ class TestFederation:
         assert one == pytest.approx(2 * special) != 0
         assert axes[0] == axes[1] > axes[2] > 0
         free = config(**{"privacy.mechanism": "none"})
-        federation_of(free, 200, Spy(), clients=5000, implicit=True)
+        federation_of(free, 200, clients=5000, implicit=True)
         assert seen[-1] == 0.0
 
 

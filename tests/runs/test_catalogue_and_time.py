@@ -11,7 +11,7 @@ import pytest
 
 from bgtplanner import Ratings, load_ratings, resume, simulate
 from bgtplanner.errors import RunFolderError
-from bgtplanner.report.guarantee import guarantee, is_sound
+from bgtplanner.report.verdict import guarantee, is_sound
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.run import load

@@ -108,8 +108,6 @@ class TestMechanism:
             ({"privacy.trust": "local", "privacy.mechanism": "gaussian"}, "gaussian"),
             ({"privacy.trust": "local", "privacy.accounting": "gaussian/rdp"}, "gaussian"),
             ({"privacy.trust": "local", "privacy.accounting": "laplace/either"}, "laplace"),
-            ({"privacy.trust": "local", "planning.target": 0.2}, "gaussian"),
-            ({"privacy.trust": "local", "planning.reward": "validation"}, "gaussian"),
             ({"privacy.trust": "local", "privacy.unit": "row"}, "gaussian"),
             ({"privacy.trust": "local", "model.name": "factorization"}, "gaussian"),
             ({"planning.policy": "unlimited"}, "none"),

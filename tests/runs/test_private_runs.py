@@ -113,12 +113,6 @@ class Cut(Observer):
             raise _PowerCut
 
 
-MANY: dict[str, Any] = {
-    "synthetic__clients": 400,
-    "privacy__epsilon": 500.0,
-    "planning__policy": "uniform",
-    "planning__target": 0.35,
-}
 SOON: dict[str, Any] = {  # the paper's setting, with an initial stage of three rounds
     "preset": "paper",
     "planning__min_rounds": 5,
@@ -133,9 +127,8 @@ SOON: dict[str, Any] = {  # the paper's setting, with an initial stage of three 
         {"federation__participation": 0.5, "federation__dropout": 0.2},
         {"privacy__budgets": "1:0.5,6:0.5", "planning__context": "usage"},
         {**SOON, "planning__constants": "paper"},
-        MANY,
     ],
-    ids=["some take part", "classes", "as printed", "target"],
+    ids=["some take part", "classes", "as printed"],
 )
 def test_interrupted_runs_spend_the_same(changes: dict[str, Any], tmp_path: Path) -> None:
     def spent(name: str) -> Any:
@@ -153,34 +146,6 @@ def test_interrupted_runs_spend_the_same(changes: dict[str, Any], tmp_path: Path
     assert np.array_equal(spent("cut"), spent("whole"))
     assert [timeless(r) for r in again.rounds] == [timeless(r) for r in whole.rounds]
     assert timeless(again.summary) == timeless(whole.summary)
-
-
-class TestTarget:
-    def test_private_runs_end_by_what_was_paid_for(self, tmp_path: Path) -> None:
-        result = tiny(tmp_path / "run", planning__objective="last", **MANY)
-        summary, last = result.summary, result.rounds[-1]
-        assert summary["target_round"] == summary["rounds_run"] - 1 < ROUNDS - 1
-        assert summary["budget_left"] == last["left"][0] > 0
-        assert (summary["target"], summary["target_reached"]) == (0.35, True)
-        assert summary["not_accounted"] == []
-        assert last["validation_rmse"] <= last["validation_upper"] <= 0.35
-        assert all(record["validation_upper"] > 0.35 for record in result.rounds[:-1])
-        assert resume(tmp_path / "run").summary["rounds_run"] == summary["rounds_run"]
-
-    @pytest.mark.parametrize("changes", [{"privacy__mechanism": "none"}, {"preset": "paper"}])
-    def test_without_privacy_and_in_the_paper_by_the_test_ratings(
-        self, changes: dict[str, Any]
-    ) -> None:
-        whole = tiny(**changes)
-        assert whole.summary["target"] is whole.summary["target_reached"] is None
-        target = max(record["rmse"] for record in whole.rounds[1:])
-        result = tiny(planning__target=target, **changes)
-        assert "reward" in result.summary["not_accounted"]
-        when = result.summary["target_round"]
-        assert [record["rmse"] <= target for record in result.rounds[: when + 1]] == [
-            *[False] * when,
-            True,
-        ]
 
 
 class TestPolicies:

@@ -87,7 +87,7 @@ class TestKept:
         again = pickle.loads(pickle.dumps(result))
         said = repr(again)
         assert said == repr(result)
-        assert said.startswith("Result(synthetic: biases by bgt, epsilon 30, 2 rounds, RMSE 0.")
+        assert said.startswith("Result(synthetic: biases by bgt, epsilon 30, 2 rounds)")
         assert again.predict(1, 2) == result.predict(1, 2)
         assert again.recommend(1) == result.recommend(1)
 
@@ -103,7 +103,7 @@ class OwnFactors(Factorization):
 
 class TestCompare:
     def test_classes_and_learners(self, tmp_path: Path) -> None:
-        """What their settings say all about; other objects play single runs."""
+        """A learner is made anew in every cell, from its settings."""
         policies: list[Any] = [Late, EveryOther]
         out = tmp_path / "grid"
         found = compare("demo", policies, model=OwnFactors(dim=2), seeds=0, out=out, **TWICE)
@@ -144,14 +144,6 @@ class Level(Factorization):
     shrinkage: float = 5.0
 
 
-class Plain(Factorization):
-    """The same, with something that no file can say."""
-
-    def __init__(self, table: object) -> None:
-        super().__init__()
-        object.__setattr__(self, "table", table)
-
-
 def test_by_address_with_options(tmp_path: Path) -> None:
     options = {"model.options.shrinkage": 2.0}
     address = f"{__name__}:Level"
@@ -160,7 +152,6 @@ def test_by_address_with_options(tmp_path: Path) -> None:
     assert held.summary["rmse_final"] == named.summary["rmse_final"]
     config = RunFolder(tmp_path / "run").config()
     assert (config.model.name, config.model.options["shrinkage"]) == (address, 2.0)
-    assert not RunFolder(tmp_path / "run").given  # the settings say it all
     again = load(tmp_path / "run")
     np.testing.assert_array_equal(again.predict([0, 1], [1, 2]), held.predict([0, 1], [1, 2]))
 
@@ -173,29 +164,26 @@ class Stopper(Observer):
             raise KeyboardInterrupt
 
 
-def test_what_no_file_can_say_must_be_given_again(tmp_path: Path) -> None:
-    learner, settings = Plain(object()), TINY | {"run.checkpoint_every": 1}
-    whole = simulate(**FOUR, model=learner, settings=settings)
+def test_code_of_ones_own_runs_again_if_it_is_given_or_trusted(tmp_path: Path) -> None:
+    learner, settings = Level(shrinkage=2.0), TINY | {"run.checkpoint_every": 1}
     given: dict[str, Any] = FOUR | {"model": learner, "settings": settings}
-    with pytest.raises(KeyboardInterrupt):
-        simulate(**given, out=tmp_path / "run", observer=Stopper())
-    folder = RunFolder(tmp_path / "run")
-    assert folder.given == ("model",)
-    assert "model=..." in folder.resume_command
-    with pytest.raises(RunFolderError, match=r"given in Python.*resume\(path, model=\.\.\.\)"):
-        resume(tmp_path / "run")
-    with pytest.raises(RunFolderError, match="another model"):
-        resume(tmp_path / "run", model=Factorization())
-    ended = resume(tmp_path / "run", model=learner)
-    assert ended.summary["rmse_final"] == whole.summary["rmse_final"]
-    assert load(tmp_path / "run").predict(0, 1) == ended.predict(0, 1)
+    whole = simulate(**given)
+    for name, how in (("given", {"model": learner}), ("trusted", {"trust_code": True})):
+        with pytest.raises(KeyboardInterrupt):
+            simulate(**given, out=tmp_path / name, observer=Stopper())
+        with pytest.raises(RunFolderError, match="names code to run"):
+            resume(tmp_path / name)
+        with pytest.raises(RunFolderError, match="another model"):
+            resume(tmp_path / name, model=Factorization())
+        ended = resume(tmp_path / name, **how)
+        assert ended.summary["rmse_final"] == whole.summary["rmse_final"]
 
 
-def test_policies_by_name_class_and_object() -> None:
-    made = Uniform(Budget(10.0, 1e-5), 12, rounds=4, clip=0.1, seed=1)
+def test_policies_by_name_and_class() -> None:
     found = [
         simulate(**FOUR, policy=policy, epsilon=10.0, settings=TINY).summary
-        for policy in ("uniform", Uniform, made)
+        for policy in ("uniform", Uniform)
     ]
     assert len({summary["rmse_final"] for summary in found}) == 1
-    assert {summary["policy"] for summary in found} == {"uniform"}
+    made = Uniform(Budget(10.0, 1e-5), 12, rounds=4)
+    assert problem(simulate, policy=made).startswith("policy = an Uniform: expected a name or a")

@@ -22,6 +22,7 @@ from bgtplanner.errors import (
 )
 from bgtplanner.federation.central import CentralTraining
 from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.published.file import public_key
 from bgtplanner.runs.assembly import split_of
 from bgtplanner.runs.train import guessed_right
 
@@ -51,8 +52,9 @@ def owned(tmp_path: Path, **more: Any) -> Any:
 
 
 def test_from_a_table_to_a_list_of_a_stranger(tmp_path: Path) -> None:
-    made = train(**owned(tmp_path, out=tmp_path / "films.model"))
-    found = load_model(tmp_path / "films.model")
+    made = train(**owned(tmp_path, out=tmp_path / "films.model"), key=bytes(32))
+    signer = bytes.fromhex(public_key(bytes(32)))
+    found = load_model(tmp_path / "films.model", signer=signer)
     assert sorted(found.items) == sorted(f"i{at}" for at in range(26))
     rows = found.recommend({"i1": 5, "i3": 1}, top=30)
     assert len(rows) == 24

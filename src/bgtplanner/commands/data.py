@@ -71,7 +71,7 @@ def data_fetch(dataset: str, *, data_dir: str | None = None) -> Answer:
     Options:
         dataset: A name from 'data list'.
     """
-    from bgtplanner.data.download import fetch_dataset
+    from bgtplanner.data.datasets import fetch_dataset
 
     info, folder = dataset_info(dataset), fetch_dataset(dataset, data_dir)
     terms = [f"Terms: {info.terms}", f"Cite: {info.citation}"] if info.terms else []

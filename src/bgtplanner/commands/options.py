@@ -47,7 +47,8 @@ def meanings(section: type) -> dict[str, str]:
         if kind.__module__.startswith("bgtplanner."):
             text = inspect.cleandoc(vars(kind).get("__doc__") or "").partition("Attributes:\n")[2]
             found |= {name: meaning for name, (_, meaning) in _entries(text).items()}
-    return found
+    told = {name: of.description for name, of in getattr(section, "model_fields", {}).items()}
+    return found | {name: _plain(of) for name, of in told.items() if of}
 
 
 def _entries(text: str) -> dict[str, tuple[str, str]]:
@@ -55,9 +56,14 @@ def _entries(text: str) -> dict[str, tuple[str, str]]:
     found = {}
     entries = r"^    (\w+)(?: \((.*)\))?: (.*(?:\n {8,}.*)*)"
     for name, metavar, meaning in re.findall(entries, text, re.M):
-        words = re.sub(r":(?:class|mod|func|meth):`~?([^`]*)`", r"`\1`", meaning)
-        found[name] = metavar, " ".join(words.split()).replace("``", "`")
+        found[name] = metavar, _plain(meaning)
     return found
+
+
+def _plain(meaning: str) -> str:
+    """Return part of a docstring in one line, without its markup."""
+    words = re.sub(r":(?:class|mod|func|meth):`~?([^`]*)`", r"`\1`", meaning)
+    return " ".join(words.split()).replace("``", "`")
 
 
 def _field(key: str) -> Any:

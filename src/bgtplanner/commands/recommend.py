@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 import tempfile
@@ -13,20 +12,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import typer
 
-from bgtplanner.commands.options import (
-    Answer,
-    command,
-    local_client,
-    need,
-    say,
-    show,
-)
+from bgtplanner.commands.options import Answer, command, local_client, need, say, show
 from bgtplanner.commands.train import worth, written
-from bgtplanner.data.columns import is_number
+from bgtplanner.data.files import is_number, open_table
 from bgtplanner.data.tables import TableFormat, read_table
 from bgtplanner.durable import replacing
-from bgtplanner.errors import ConfigError, DataError, RunFolderError, StorageError
-from bgtplanner.published.difference import differences
+from bgtplanner.errors import (
+    ConfigError,
+    DataError,
+    NothingLearnedError,
+    RunFolderError,
+    StorageError,
+)
+from bgtplanner.published.file import key_in
 from bgtplanner.published.model import Model, Recommended, load_model
 from bgtplanner.serving.site import MODEL, write_page
 from bgtplanner.text import csv_text
@@ -46,7 +44,7 @@ def recommend(
     source: str, *, user: list[str] | None = None, everybody: bool = False, top: int = 10,
     out: str | None = None, ratings: str | None = None, history: str | None = None,
     items: str | None = None, exclude: str | None = None, only: str | None = None,
-    data_dir: str | None = None,
+    explain: bool = True, verify: str | None = None, data_dir: str | None = None,
 ) -> Answer | None:  # fmt: skip
     """Recommend items: those that a user has not rated and is expected to like best.
 
@@ -71,6 +69,8 @@ def recommend(
         items (PATH): A newer table of items, for new ones.
         exclude: Items not to list: with commas, or a file of them.
         only: Items or features to list alone, such as 'genre: War'.
+        explain: Say why each item is on the list; without, it takes half the time.
+        verify (KEY): The publisher's public key: a model file signed by nobody else is read.
     """
     ConfigError.unless(top >= 1, "--top", top, "at least 1")
     known = out is None or Path(out).suffix in _SUFFIXES
@@ -78,9 +78,9 @@ def recommend(
     if (user and everybody) or (history and (ratings or user or everybody)):
         one = "history" if history else "user"
         raise ConfigError(f"--{one} and what says whose ratings exclude each other")
-    model, frame = _opened(source, ratings, data_dir)
+    model, frame = _opened(source, ratings, data_dir, verify)
     model = model if items is None else model.with_items(items)
-    how: dict[str, Any] = {"top": top, "exclude": _named(exclude)}
+    how: dict[str, Any] = {"top": top, "explain": explain, "exclude": _named(exclude)}
     how["only"] = None if only is None else _named(only)
     if history is not None:
         rows = model.recommend(_history(Path(history)), **how)
@@ -104,13 +104,14 @@ def recommend(
 
 
 def _opened(
-    source: str, ratings: str | None, data_dir: str | None
+    source: str, ratings: str | None, data_dir: str | None, verify: str | None
 ) -> tuple[Model, dict[str, Any] | None]:
     """Return a model, and the ratings of people in it or in a table, if there are any."""
     if Path(source).is_file():
-        model = load_model(source)
+        model = load_model(source, signer=None if verify is None else key_in(verify))
         path = (ratings or "").removeprefix("csv:").removeprefix("parquet:")
         return model, _table(model, path) if path else None
+    ConfigError.unless(verify is None, "--verify", verify, "nothing: only model files are signed")
     home = Path(source) / "client.toml"
     if home.is_file():
         for flag, value in (("--ratings", ratings), ("--data-dir", data_dir)):
@@ -209,25 +210,21 @@ def _named(text: str | None) -> list[str]:
 
 def _history(path: Path) -> Any:
     """Return one person's ratings by item: a JSON object, or a table with item and rating."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        if path.suffix == ".json":
-            found = json.loads(text)
-            if not isinstance(found, dict | list):
-                raise TypeError
-            return found
-        rows = [row for row in csv.reader(text.splitlines()) if row]
-    except (OSError, ValueError, TypeError, RecursionError, csv.Error) as error:
-        problem = "cannot be read; expected JSON, or a table with the columns item and rating"
-        raise DataError(problem, path=path) from error
-    if rows and len(rows[0]) > 1 and not is_number(rows[0][1]):
-        rows = rows[1:]  # names
-    if all(len(row) == 1 for row in rows):
-        return [row[0].strip() for row in rows]
-    for number, row in enumerate(rows):
-        if len(row) < 2 or not is_number(row[1].strip()):
-            raise DataError("expected an item and a rating", path=path, line=number + 1)
-    return {row[0].strip(): float(row[1]) for row in rows}
+    if path.suffix == ".json":
+        try:
+            found = json.loads(path.read_text(encoding="utf-8-sig"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise DataError("cannot be read as JSON", path=path) from error
+        if not isinstance(found, dict | list):
+            raise DataError("expected ratings by item, or a list of items", path=path)
+        return found
+    table, history = open_table(path, columns=2), dict[str, float]()
+    for line, (item, *rating) in table.rows():
+        if rating and is_number(rating[0]):
+            history[item] = float(rating[0])
+        elif rating and line != table.line:  # there are names in the first one
+            raise DataError("expected an item and a rating", path=path, line=line)
+    return history or [cells[0] for _, cells in table.rows()]
 
 
 def _table(model: Model, path: str) -> dict[str, Any]:
@@ -369,6 +366,40 @@ def model_diff(old: str, new: str) -> Answer:
     """
     found = differences(load_model(old), load_model(new))
     return Answer(found, found["sentences"])
+
+
+def differences(old: Model, new: Model) -> dict[str, Any]:
+    """Return what changed: items, what is promised, and whose list without a history moved."""
+    pair = (old, new)
+    own, place = ({str(of): at for at, of in enumerate(each.items)} for each in pair)
+    both = [of for of in own if of in place]
+    found: dict[str, Any] = {
+        "came": len(place) - len(both), "went": len(own) - len(both), "stayed": len(both),
+        "ranker": [each.ranker for each in pair],
+        "epsilon": [each.guarantee.get("epsilon") for each in pair],
+        "people": [each.guarantee.get("people") for each in pair],
+        "verdicts": [each.verdict().level for each in pair],
+        "same_of_ten": None, "quality_correlation": None,
+    }  # fmt: skip
+    said = ["Items: {came:,} came, {went:,} went, {stayed:,} stayed.".format(**found)]
+    for name in ("ranker", "epsilon", "people", "verdicts"):
+        before, after = ("none" if of is None else of for of in found[name])
+        if before != after:
+            said.append(f"{name.capitalize()}: {before} became {after}.")
+    try:
+        tops = [{str(row.item) for row in each.recommend(explain=False)} for each in pair]
+        found["same_of_ten"] = same = len(tops[0] & tops[1])
+        said.append(f"Of the ten items for a newcomer, {same} are the same.")
+    except NothingLearnedError:
+        said.append("One of them makes no lists.")
+    first, second = (
+        old.released[[own[of] for of in both]],
+        new.released[[place[of] for of in both]],
+    )
+    if old.ranker == new.ranker and both and first[:, 0].std() * second[:, 0].std() > 0:
+        found["quality_correlation"] = like = float(np.corrcoef(first[:, 0], second[:, 0])[0, 1])
+        said.append(f"Qualities of the items that stayed: correlation {like:.2f}.")
+    return found | {"sentences": said}
 
 
 @command()

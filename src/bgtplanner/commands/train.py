@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shlex
 import textwrap
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 def train(
     *, settings: dict[str, Any], ratings: str, out: str, clicks: bool = False,
     assume_public: str | None = None, ledger: str = "auto", overwrite: bool = False,
-    seed: int | None = None, as_json: bool, quiet: bool = False,
+    sign: str | None = None, seed: int | None = None, as_json: bool, quiet: bool = False,
 ) -> Answer:  # fmt: skip
     """Train on all ratings, nothing held out, and write a model that may be published.
 
@@ -45,19 +46,24 @@ def train(
         assume_public: What may be read off the ratings: catalogue, scale, or both.
         ledger (PATH): File that counts what is spent; auto: by the ratings; or none.
         overwrite: Replace the model file; what was spent stays spent.
+        sign (PATH): File with an Ed25519 private key: `openssl rand -hex 32` makes one.
         seed: Repeatable noise: the model is then not private.
     """
     need("sim")
+    from bgtplanner.published.file import key_in, public_key
     from bgtplanner.runs.train import train as trained
+
+    key = None if sign is None else key_in(sign)
+    signed = [] if key is None else [f"Signed; readers give: --verify {public_key(key)}"]
 
     assumed: Any = [of.strip() for of in (assume_public or "").split(",") if of.strip()]
     view = TrainingProgress(Screen(stderr=as_json), -1 if quiet or as_json else 0)
     with contextlib.closing(view):
         made = trained(
             ratings, clicks=clicks, assume_public=assumed, out=out, overwrite=overwrite, seed=seed,
-            ledger=None if ledger == "none" else ledger, settings=settings, progress=view,
+            ledger=None if ledger == "none" else ledger, settings=settings, progress=view, key=key,
         )  # fmt: skip
-    return written(made, out, *([] if quiet else worth(made)))
+    return written(made, out, *signed, *([] if quiet else worth(made)))
 
 
 def worth(model: Model) -> list[str]:
@@ -178,60 +184,61 @@ Several = list[str] | None
 )
 def compare(
     *, dataset: Several = None, mechanism: Several = None, policy: Several = None,
-    seeds: str | None = None, baseline: str | None = None, preset: str | None = None,
-    out: str | None = None, jobs: int = 1, settings: dict[str, Any],
+    seeds: str | None = None, vary: Several = None, baseline: str | None = None,
+    preset: str | None = None, out: str | None = None, jobs: int = 1, settings: dict[str, Any],
     as_json: bool, quiet: bool = False,
 ) -> Answer:  # fmt: skip
-    """Compare policies: every data set x mechanism x policy x seed, in one table.
+    """Compare policies, and vary settings: every combination, with every seed, in one table.
 
     Example: `bgtplanner compare --policy bgt,uniform,unlimited --seeds 0-4 --out runs/first`
 
-    `--dataset`, `--mechanism` and `--policy` may be repeated, or be lists with commas. Ctrl-C
-    stops after the current rounds; `bgtplanner compare --out DIR` continues. Finished cells are
-    never run again, so you can add seeds, policies or data sets to a folder later.
-
-    Options:
-        seeds: Seeds, such as 0-4 or 0,1,2.
-        baseline: Policy that the others are compared with.
-        out (DIR): Folder; by default runs/compare-TIME.
-        jobs: How many cells to run at a time.
-    """
-    asked = {"baseline": baseline, "preset": preset, "variations": ()}
-    asked |= _axes(dataset, mechanism, policy, seeds)
-    return _carried_out("compare", asked, settings, out, jobs, as_json=as_json, quiet=quiet)
-
-
-@command("planning.objective", "planning.traffic", "data.data_dir", "data.items")
-def sweep(
-    *, vary: Several = None, dataset: Several = None, mechanism: Several = None,
-    policy: Several = None, seeds: str | None = None, preset: str | None = None,
-    out: str | None = None, jobs: int = 1, settings: dict[str, Any],
-    as_json: bool, quiet: bool = False,
-) -> Answer:  # fmt: skip
-    """Vary settings: every combination of their values x data set x mechanism x policy x seed.
-
     Example: `bgtplanner sweep --vary privacy.epsilon=5,10,20 --policy bgt,uniform --out runs/eps`
 
-    `--vary` may be repeated. Ctrl-C stops after the current rounds; `bgtplanner sweep --out DIR`
-    continues. Finished cells are never run again, so you can add values later.
+    `--dataset`, `--mechanism`, `--policy` and `--vary` may be repeated; but for the last, they may
+    be lists with commas. Ctrl-C stops after the current rounds; the command with `--out DIR` alone
+    continues. Finished cells are never run again, so you can add to a folder later.
 
     Options:
-        vary (SECTION.KEY=V1,V2,...): A config key and its values.
         seeds: Seeds, such as 0-4 or 0,1,2.
-        out (DIR): Folder; by default runs/sweep-TIME.
+        vary (SECTION.KEY=V1,V2,...): A config key and its values.
+        baseline: Policy that the others are compared with.
+        out (DIR): Folder; by default runs/compare-TIME, or runs/sweep-TIME.
         jobs: How many cells to run at a time.
     """
-    asked = {"preset": preset} | _axes(dataset, mechanism, policy, seeds)
-    if vary:
-        from bgtplanner.runs.study import parse_grid
+    need("sim")
+    from bgtplanner.runs.statistics import summed_up, tables_of, write_tables
+    from bgtplanner.runs.study import Study, parse_grid, run_study
 
-        asked["variations"] = (parse_grid(vary),)
-    return _carried_out("sweep", asked, settings, out, jobs, as_json=as_json, quiet=quiet)
+    asked = {"baseline": baseline, "preset": preset, **_axes(dataset, mechanism, policy, seeds)}
+    named = {name: value for name, value in asked.items() if value is not None}
+    named |= {"variations": (parse_grid(vary),)} if vary else {}
+    folder = new_folder("sweep" if vary else "compare") if out is None else Path(out)
+    before = Study.read(folder) or (Study(policies=("bgt",)) if vary else Study())
+    study = replace(before, **named, settings={**before.settings, **settings})
+    view = StudyProgress(Screen(stderr=as_json), -1 if quiet or as_json else 0)
+    with contextlib.closing(view):
+        found = summed_up(study, run_study(study, folder, jobs=jobs, progress=view))
+    write_tables(found, folder)
+    lines = [part for table in tables_of(found, planned=True) for part in (table, "")]
+    lines += [f"failed: {of.cell.name}: {of.error or ''}" for of in found.failed]
+    lines.append(f"Tables: {shlex.quote(str(folder))}/{study.kind}.json")
+    lines.append(f"To see it as a page: bgtplanner report {shlex.quote(str(folder))} --open")
+    return Answer(found.as_json(), lines, code=1 if found.failed else 0)
+
+
+@functools.wraps(compare)
+def sweep(**given: Any) -> None:
+    """Run `compare` with something that is varied, or go on with a folder of such runs."""
+    if not given["vary"] and not given["out"]:
+        raise ConfigError("--vary: expected SECTION.KEY=V1,V2,...")
+    compare(**given)
+
+
+sweep.__name__ = "sweep"  # by which it is called
 
 
 def _axes(datasets: Several, mechanisms: Several, policies: Several, seeds: str | None) -> Any:
     """Return what a study is a product of, as far as it was given; a path may contain commas."""
-    need("sim")
     from bgtplanner.runs.study import parse_seeds
 
     found: dict[str, Any] = {"seeds": None if seeds is None else parse_seeds(seeds)}
@@ -247,28 +254,3 @@ def _axes(datasets: Several, mechanisms: Several, policies: Several, seeds: str 
         ConfigError.unless(all(names), flag, ",".join(given or []), "names")
         found[axis] = tuple(dict.fromkeys(names)) or None
     return found
-
-
-def _carried_out(
-    command: str, asked: dict[str, Any], settings: dict[str, Any], out: str | None, jobs: int,
-    *, as_json: bool, quiet: bool,
-) -> Answer:  # fmt: skip
-    """Run the cells that are not finished, write the tables, and return them."""
-    from bgtplanner.runs.statistics import summed_up, tables_of, write_tables
-    from bgtplanner.runs.study import Study, run_study
-
-    folder = new_folder(command) if out is None else Path(out)
-    before = Study.read(folder) or (Study(policies=("bgt",)) if command == "sweep" else Study())
-    named = {name: value for name, value in asked.items() if value is not None}
-    study = replace(before, **named, settings={**before.settings, **settings})
-    if command != study.command:
-        raise ConfigError("--vary: expected SECTION.KEY=V1,V2,...")
-    view = StudyProgress(Screen(stderr=as_json), -1 if quiet or as_json else 0)
-    with contextlib.closing(view):
-        found = summed_up(study, run_study(study, folder, jobs=jobs, progress=view))
-    write_tables(found, folder)
-    lines = [part for table in tables_of(found, planned=True) for part in (table, "")]
-    lines += [f"failed: {of.cell.name}: {of.error or ''}" for of in found.failed]
-    lines.append(f"Tables: {shlex.quote(str(folder))}/{study.kind}.json")
-    lines.append(f"To see it as a page: bgtplanner report {shlex.quote(str(folder))} --open")
-    return Answer(found.as_json(), lines, code=1 if found.failed else 0)

@@ -9,6 +9,7 @@ from its own ratings alone.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,12 +21,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bgtplanner.data.columns import ITEM_NAMES, is_missing, is_number, usual_place
-from bgtplanner.data.files import DELIMITERS_OF_ITEMS, OpenTable, open_table
+from bgtplanner.data import files
 from bgtplanner.data.tables import labels_of
 from bgtplanner.errors import ConfigError, DataError
 
-_IDS = ("id", *ITEM_NAMES, "isbn", "sku")
+_IDS = ("id", *files.ITEM_NAMES, "isbn", "sku")
 _TITLES = (
     *("title", "name", "itemname", "movietitle", "producttitle", "artistname", "trackname"),
     *("songtitle", "booktitle", "appname", "businessname", "headline"),
@@ -37,9 +37,16 @@ _MOST_FEATURES = 1024
 _MOST_CATEGORIES = 256  # of one column, the most frequent ones
 _LONGEST_TITLE = 256  # the rest is cut off: one endless title would make all of them take its room
 _LONGEST_NAME = 80  # of a category
+_FEW_ITEMS = 3.0  # the weight of a ridge, in items
 _FEWEST_ITEMS = 2  # that a category must have, to say anything about one item from another
 _FEW = 8  # categories that no table is too small for
 _YEAR_IN_TITLE = re.compile(r"\((\d{4})\)\s*$")
+_CLASS = re.compile(r"(-?\d[\d.e+-]*) to (-?\d[\d.e+-]*)")
+_YEARS = re.compile(r"(\d{4}(?:\.\d+)?) to (\d{4}(?:\.\d+)?)")
+_DATE = re.compile("year|date|released|published", re.IGNORECASE)
+_TENS = ("twenties", "thirties", "forties", "fifties", "sixties", "seventies", "eighties")
+_DECADES = dict(zip(range(1920, 2000, 10), (*_TENS, "nineties"), strict=True))
+_HASHED = re.compile(r"(words )?\d+")
 _LOOKED_AT = 1000  # rows, in search of a header
 _YEAR_IN_DATE = re.compile(r"(?:^|\D)((?:1[5-9]|20)\d\d)(?:\D|$)")
 
@@ -107,7 +114,7 @@ class Catalogue:
             >>> Catalogue.from_frame(films).names
             ('genre: Drama', 'genre: War')
         """
-        return _catalogue(OpenTable.from_frame(frame), items_format or ItemsFormat(), where)
+        return _catalogue(files.OpenTable.from_frame(frame), items_format or ItemsFormat(), where)
 
     def take(self, order: NDArray[np.int64]) -> Catalogue:
         """Return the same items in another order."""
@@ -115,6 +122,43 @@ class Catalogue:
         return replace(
             self, labels=self.labels[order], titles=titles, features=self.features[order]
         )
+
+    def followed_by(self, newer: Catalogue) -> Catalogue:
+        """Return these items, and after them those that only a newer catalogue has.
+
+        Features go by their names; those that the newer catalogue calls otherwise, such as classes
+        of a number, are found from those of the items in both.
+        """
+        place = {label: at for at, label in enumerate(self.labels.tolist())}
+        labels = newer.labels.tolist()
+        new = [at for at, label in enumerate(labels) if label not in place]
+        both = [at for at, label in enumerate(labels) if label in place]
+        added = np.zeros((len(new), len(self.names)), dtype=np.float32)
+        if both:
+            known = self.features[[place[labels[at]] for at in both]]
+            added += ridge(newer.features[both], known, newer.features[new]) > 0.5
+        column = {name: at for at, name in enumerate(newer.names)}
+        for at, name in enumerate(self.names):
+            if name in column:
+                added[:, at] = newer.features[new, column[name]]
+        titles = None
+        if self.titles is not None or newer.titles is not None:
+            old, later = (of.labels if of.titles is None else of.titles for of in (self, newer))
+            titles = np.concatenate([old, later[new]])
+        return replace(
+            self, titles=titles, labels=np.concatenate([self.labels, newer.labels[new]]),
+            features=np.concatenate([self.features, added]),
+        )  # fmt: skip
+
+
+def ridge(known: NDArray[Any], target: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
+    """Return what rows are expected to have by their features, and no less than any known row."""
+    known, target = known.astype(np.float64), target.astype(np.float64)
+    centre = known.mean(axis=0)
+    normal = (known - centre).T @ (known - centre) + _FEW_ITEMS * np.eye(known.shape[1])
+    slopes = np.linalg.solve(normal, (known - centre).T @ (target - target.mean(axis=0)))
+    usual = np.median(target - (known - centre) @ slopes, axis=0)  # a few have most of all picks
+    return np.asarray(np.maximum(usual + (new - centre) @ slopes, target.min(axis=0)))
 
 
 class _Made(NamedTuple):
@@ -135,7 +179,7 @@ def _features(name: str, cells: Sequence[Any]) -> _Made:
         return _Made(left_out="all of it is empty")
     if filled[0].startswith(("http://", "https://")):
         return _Made(left_out="addresses")
-    if all(map(is_number, filled)):
+    if all(map(files.is_number, filled)):
         return _number(name, np.array([float(text) if text else np.nan for text in texts]))
     years = [_YEAR_IN_DATE.search(text) for text in texts]
     if sum(year is not None for year in years) > 0.9 * len(filled):
@@ -217,12 +261,12 @@ def read_items(path: Path | str, items_format: ItemsFormat | None = None) -> Cat
     wanted = items_format or ItemsFormat()
     least = len(wanted.columns or ("item", "title"))
     whole_lines = "::" if least == 1 else None  # between cells; quotes do not count beside it
-    among = DELIMITERS_OF_ITEMS
-    table = open_table(Path(path), whole_lines, columns=least, among=among, older=True)
+    among = files.DELIMITERS_OF_ITEMS
+    table = files.open_table(Path(path), whole_lines, columns=least, among=among, older=True)
     return _catalogue(table, wanted, str(path))
 
 
-def _catalogue(table: OpenTable, wanted: ItemsFormat, where: str) -> Catalogue:
+def _catalogue(table: files.OpenTable, wanted: ItemsFormat, where: str) -> Catalogue:
     """Return the catalogue in an open table."""
     names, header = _header(table, wanted)
     cells = table.columns(range(len(names)), header=header)
@@ -238,7 +282,7 @@ def _catalogue(table: OpenTable, wanted: ItemsFormat, where: str) -> Catalogue:
     title = _named(columns, None, _TITLES)
     titles = None if title is None else [as_label(cell) for cell in columns[title]]
     rest = {name: of for name, of in columns.items() if name not in (item, title)}
-    if titles is not None and usual_place(names, _DATES) is None:
+    if titles is not None and files.usual_place(names, _DATES) is None:
         years = [_YEAR_IN_TITLE.search(text) for text in titles]
         if sum(year is not None for year in years) > len(years) / 2:
             rest["year"] = [year and year[1] for year in years]
@@ -256,15 +300,15 @@ def _catalogue(table: OpenTable, wanted: ItemsFormat, where: str) -> Catalogue:
     )  # fmt: skip
 
 
-def _header(table: OpenTable, wanted: ItemsFormat) -> tuple[Sequence[str], bool]:
+def _header(table: files.OpenTable, wanted: ItemsFormat) -> tuple[Sequence[str], bool]:
     """Return the names of the columns, and whether they stand in the first row.
 
     Without names the label comes first, and then the title, if that is text.
     """
     first, names, problem = table.first, wanted.columns, ""
-    named = wanted.item is not None or usual_place(first, (*_IDS, *_TITLES)) is not None
+    named = wanted.item is not None or files.usual_place(first, (*_IDS, *_TITLES)) is not None
     if names is None and table.delimiter and not named and _is_a_row(first, table):
-        names = ("item", *["title"] * (len(first) > 1 and not is_number(first[1])))
+        names = ("item", *["title"] * (len(first) > 1 and not files.is_number(first[1])))
         names += tuple(f"column {at + 1}" for at in range(len(names), len(first)))
     if not table.delimiter or names is None:
         problem = "has two columns of the same name" * (len(set(first)) < len(first))
@@ -276,9 +320,9 @@ def _header(table: OpenTable, wanted: ItemsFormat) -> tuple[Sequence[str], bool]
     return names or first, names is None
 
 
-def _is_a_row(first: Sequence[str], table: OpenTable) -> bool:
+def _is_a_row(first: Sequence[str], table: files.OpenTable) -> bool:
     """Return whether a first row is no header: a name is no number, and not in its own column."""
-    if len(first) == 1 or any(map(is_number, first)):
+    if len(first) == 1 or any(map(files.is_number, first)):
         return True
     rows = itertools.islice(table.rows(), 1, _LOOKED_AT)
     return any(
@@ -292,7 +336,7 @@ def _named(columns: Mapping[str, Any], given: str | None, usual: Sequence[str]) 
     if given is not None:
         ConfigError.unless(given in names, "items: item", given, f"one of {', '.join(names[:20])}")
         return given
-    place = usual_place(names, usual)
+    place = files.usual_place(names, usual)
     return None if place is None else names[place]
 
 
@@ -300,10 +344,36 @@ def as_label(cell: Any) -> str:
     """Return a cell as text: empty if it is missing; whole numbers have no point."""
     if isinstance(cell, str):  # most of them
         return cell.strip()
-    if is_missing(cell) or (isinstance(cell, float) and not np.isfinite(cell)):
+    if files.is_missing(cell) or (isinstance(cell, float) and not np.isfinite(cell)):
         return ""
     if isinstance(cell, bool | np.bool_):
         return str(int(cell))
     if isinstance(cell, float | np.floating) and float(cell).is_integer():
         return str(int(cell))
     return str(cell).strip()
+
+
+def plain_name(name: str) -> str | None:
+    """Return a feature as people would call it; None for hashed words and embeddings.
+
+    Example:
+        >>> plain_name("genre: Drama"), plain_name("is_new"), plain_name("title: words 17")
+        ('Drama', 'is new', None)
+        >>> plain_name("year: 1990 to 1998"), plain_name("year: 1994 to 1996")
+        ('titles from the nineties', 'titles from the mid-nineties')
+    """
+    column, colon, part = name.partition(": ")
+    if not colon:
+        return name.replace("_", " ")
+    if _HASHED.fullmatch(part):
+        return None
+    years = _YEARS.fullmatch(part) if _DATE.search(column) else None
+    if years is None:
+        return f"items with {column} {part}" if _CLASS.fullmatch(part) else part
+    first, end = (math.ceil(float(year)) for year in years.groups())
+    last, decade = max(first, end - 1), first - first % 10  # the end begins the next class
+    if last - decade > 9:
+        return f"titles from {first} to {last}"
+    third = ("early ", "mid-", "late ")[(first + last - 2 * decade) // 7]
+    called = _DECADES.get(decade, f"{decade}s")
+    return f"titles from the {third if last - first < 6 else ''}{called}"

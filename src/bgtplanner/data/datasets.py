@@ -8,9 +8,13 @@ in the given folder, then in ``$BGTPLANNER_DATA``, then in the user's cache, as
 from __future__ import annotations
 
 import functools
+import logging
 import os
+import tempfile
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,13 +23,12 @@ import numpy as np
 from bgtplanner.arguments import as_path, as_whole, refuse_unless
 from bgtplanner.caches import user_cache, with_home
 from bgtplanner.data.catalogue import Catalogue, ItemsFormat, read_items
-from bgtplanner.data.columns import Column
-from bgtplanner.data.ratings import Ratings
-from bgtplanner.data.scales import COUNT_CAP, Feedback, Scale, as_scale
+from bgtplanner.data.files import Column
+from bgtplanner.data.ratings import COUNT_CAP, Feedback, Ratings, Scale, as_scale
 from bgtplanner.data.split import deal_users, merge_users
 from bgtplanner.data.synthetic import demo_ratings, synthetic_ratings
 from bgtplanner.data.tables import TableFormat, read_table
-from bgtplanner.errors import ConfigError, DataError
+from bgtplanner.errors import ConfigError, DataError, DownloadError
 from bgtplanner.registry import Registry
 
 
@@ -220,12 +223,9 @@ def load_ratings(
         ConfigError.unless(table.get("rating") is None, "weight", weight, "no rating column also")
         table, feedback = table | {"rating": weight}, "clicks"
     given = {key: of for key, of in (table | {"scale": scale}).items() if of is not None}
-    known, path = [part.name for part in fields(TableFormat)], path_of(name)
+    path, expected = path_of(name), "nothing, as it is only for a table of your own; leave it out"
     for option, value in given.items():
-        expected = "nothing, as it is only for a table of your own; leave it out"
         ConfigError.unless(path is not None, option, value, expected)
-        expected = ", ".join(sorted(known))
-        ConfigError.unless(option in {*known, "scale"}, "option", option, expected)
     asked = as_scale(given.pop("scale")) if "scale" in given else info.scale
     if path is not None and asked not in (None, "max"):
         given["bounds"] = None if asked == "minmax" else asked
@@ -341,3 +341,75 @@ def existing_file(path: Path) -> Path | None:
     """Return the path, or the path with ``.gz`` added, or None if neither can be seen."""
     both = (path, path.with_name(path.name + ".gz"))
     return next((one for one in both if os.path.exists(one)), None)  # noqa: PTH110 - never raises
+
+
+_TIMEOUT = 30.0  # seconds without a byte after which a transfer counts as broken
+
+
+def fetch_dataset(name: str, data_dir: Path | str | None = None) -> Path:
+    """Download a data set, unless its files are already there, and return its folder.
+
+    The archive is compared with its known checksum, or else every file taken out of it is. Only
+    the files needed are kept. A file that the user put there is never touched.
+
+    Raises:
+        ConfigError: If the name is not that of a real data set.
+        DownloadError: If it cannot be downloaded; says what to do by hand.
+    """
+    info = dataset_info(name)
+    if info.folder is None or info.url is None:
+        raise ConfigError(f"dataset={name!r}: there is nothing to fetch; use it as it is")
+    folder = (data_folders()[0] if data_dir is None else with_home(data_dir)) / info.folder
+    wanted = [*info.files, *([info.catalogue] if info.catalogue else [])]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        missing = [file for file in wanted if not existing_file(folder / file)]
+        if missing:
+            with tempfile.TemporaryDirectory(dir=folder, prefix=".fetched-") as beside:
+                found = _fetched(info.url, info, missing, Path(beside))
+                for file, path in zip(missing, found, strict=True):
+                    path.replace(folder / file)
+    except (DownloadError, OSError) as error:
+        problem = str(error)
+        if not isinstance(error, DownloadError):
+            problem = f"cannot write in {folder}: {error.strerror or type(error).__name__}"
+        files = " and ".join(wanted)
+        raise DownloadError(
+            f"{problem}. By hand: get {info.url}, extract {files} and put them into {folder}"
+        ) from error
+    return folder
+
+
+def _fetched(url: str, info: Dataset, files: list[str], folder: Path) -> list[Path]:
+    """Download an archive into a folder, and return where these files of it are, verified."""
+    import pooch
+    import requests
+
+    pooch.get_logger().setLevel(logging.WARNING)
+    name = url.rpartition("/")[2]
+    how = pooch.HTTPDownloader(timeout=_TIMEOUT)
+    unpacked, problem = list[Path](), ""
+    try:
+        known, unzip = info.sha256.get(name), pooch.Unzip()
+        found = pooch.retrieve(url, known, name, folder, processor=unzip, downloader=how)
+        unpacked = [Path(of) for of in found]
+    except requests.HTTPError as error:
+        problem = f"the server answers {getattr(error.response, 'status_code', 'with an error')}"
+    except requests.RequestException as error:
+        problem = f"no connection ({type(error).__name__})"
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError):
+        # A RuntimeError stands for an encrypted archive.
+        problem = "not a valid zip file; the download was deleted"
+    except ValueError:  # Pooch's word for another checksum
+        problem = "wrong checksum; the download was deleted"
+    if problem:  # raised here, where no connection is kept open by it
+        raise DownloadError(f"{url}: {problem}")
+    wanted = list[Path]()
+    for file in files:
+        named = [path for path in unpacked if path.name == file]
+        if len(named) != 1:
+            raise DownloadError(f"the archive has {len(named)} files {file}; expected one")
+        if info.sha256.get(file) not in (None, pooch.file_hash(str(named[0]))):
+            raise DownloadError(f"{file}: wrong checksum; the download was deleted")
+        wanted += named
+    return wanted

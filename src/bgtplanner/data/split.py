@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,21 +86,6 @@ class Split:
         np.minimum.at(first, index, self.arrival)
         return Pairs(distinct // train.n_items, distinct % train.n_items, first)
 
-    def set_aside(self, share: float, *, seed: int) -> tuple[Split, Split]:
-        """Split off a validation set; return the split without it, and the validation set.
-
-        Every client sets aside the same share of its ratings, rounded down, drawn at random. It
-        never trains on them, and can validate on them.
-        """
-        ConfigError.unless(0 < share < 1, "share", share, "above 0 and below 1")
-        draw = np.random.default_rng([seed, 0xA51D]).random(len(self.train))
-        rank, sizes = _rank_within(self.train.client, draw, self.train.n_clients)
-        aside = rank < np.floor(share * sizes + 1e-9)[self.train.client]
-        return tuple(
-            replace(self, train=self.train.take(mask), arrival=self.arrival[mask])
-            for mask in (~aside, aside)
-        )  # type: ignore[return-value]
-
 
 def split_ratings(
     ratings: Ratings, *, seed: int, rounds: int, train_share: float = 0.8,
@@ -113,8 +98,8 @@ def split_ratings(
 
     Args:
         ratings: What to split.
-        seed: The same seed gives the same split, whatever is trained on it. Of ratings with the
-            same time, it decides which counts as the earlier one.
+        seed: The same seed gives the same split. Of ratings with the same time, it decides which
+            counts as the earlier one.
         rounds: Rounds over which the late ratings arrive.
         train_share: Share of the ratings that is trained on (4 of 5 in the paper).
         within: ``"user"`` keeps floor(share * n) of every user's ratings for training, drawn at
@@ -131,7 +116,6 @@ def split_ratings(
             the others arrives in every round. A client has nothing before its first rating.
 
     Raises:
-        ConfigError: If an argument is out of range.
         DataError: If there are no ratings, or no times where the order of time is asked for.
 
     Example:
@@ -140,13 +124,6 @@ def split_ratings(
         >>> len(split.train), len(split.test), int(split.present(0).sum())
         (8, 2, 4)
     """
-    for name, share in (("train_share", train_share), ("initial_share", initial_share)):
-        ConfigError.unless(0 < share <= 1, name, share, "a number above 0 and at most 1")
-    for name, number in (("rounds", rounds), ("leave_last", leave_last)):
-        ConfigError.unless(number >= 1, name, number, "at least 1")
-    choices = ("within", within, get_args(Within)), ("arrival", arrival, get_args(Arrival))
-    for name, chosen, possible in choices:
-        ConfigError.unless(chosen in possible, name, chosen, " or ".join(possible))
     if not len(ratings):
         raise DataError(f"{ratings.name}: has no ratings to split")
     generator = np.random.default_rng([seed, 0x5917])

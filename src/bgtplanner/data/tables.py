@@ -18,8 +18,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bgtplanner.data.columns import COUNT_NAMES, ROLES, Column, find_columns, usual_place
-from bgtplanner.data.files import DELIMITERS, OpenTable, open_table
+from bgtplanner.data import files
+from bgtplanner.data.files import Column
 from bgtplanner.errors import DataError
 from bgtplanner.text import LONGEST_LABEL, MOST_LABELS
 
@@ -119,17 +119,14 @@ class Table:
 
     def take(self, rows: NDArray[np.bool_]) -> Self:
         """Return only the given rows."""
-        columns = {role: getattr(self, role) for role in ROLES}
+        columns = {role: getattr(self, role) for role in files.ROLES}
         return replace(self, **{role: of[rows] for role, of in columns.items() if of is not None})
 
 
 def read_table(source: Any, table_format: TableFormat | None = None) -> Table:
-    """Read a table of ratings: CSV text, plain or gzipped, Parquet, or a frame.
+    """Read a table of ratings: a file, known by its first bytes, or anything with named columns.
 
-    Args:
-        source: The path of a file, which is known by its first bytes, whatever its name; or
-            anything with named columns: pandas, Polars, Arrow, a dict of lists.
-        table_format: What is known about it; the rest is detected.
+    What the format does not say is detected.
 
     Raises:
         DataError: If it cannot be read as ratings; names the line.
@@ -137,17 +134,17 @@ def read_table(source: Any, table_format: TableFormat | None = None) -> Table:
     """
     wanted = table_format or TableFormat()
     if isinstance(source, str | Path):
-        among = [of for of in DELIMITERS if of != "," or not wanted.decimal_comma]
-        table = open_table(Path(source), wanted.delimiter, among=among)
+        among = [of for of in files.DELIMITERS if of != "," or not wanted.decimal_comma]
+        table = files.open_table(Path(source), wanted.delimiter, among=among)
     else:
-        table = OpenTable.from_frame(source)
+        table = files.OpenTable.from_frame(source)
     if len(table.first) < 2:
         problem = "expected at least 3 columns (2 for clicks without ratings)"
         between = "separated by tab, '::', ';', ',', '|' or space"
         raise DataError(f"{problem} {between}", path=table.path, line=table.line)
-    given: dict[str, Column] = {role: getattr(wanted, role) for role in ROLES}
+    given: dict[str, Column] = {role: getattr(wanted, role) for role in files.ROLES}
     header = wanted.header if table.delimiter else True
-    place, header = find_columns(table.first, given, header, where=table.path or "frame")
+    place, header = files.find_columns(table.first, given, header, where=table.path or "frame")
     guessed = wanted.unnamed_times and not header and wanted.time is None
     if guessed and len(table.first) > 3 and 3 not in place.values():
         place["time"] = 3
@@ -156,7 +153,7 @@ def read_table(source: Any, table_format: TableFormat | None = None) -> Table:
         del cells["time"]
     if table.path is not None and not len(cells["user"]):
         raise DataError("there are names of columns and no ratings", path=table.path)
-    found: dict[str, Any] = dict.fromkeys(ROLES)
+    found: dict[str, Any] = dict.fromkeys(files.ROLES)
     for role in list(cells):
         column = cells.pop(role)  # they are large
         refuse = partial(table.refuse, place[role], header)
@@ -172,7 +169,7 @@ def read_table(source: Any, table_format: TableFormat | None = None) -> Table:
             outside = ~((found[role] >= low) & (found[role] <= high))
             refuse(outside, f"is out of range: expected a rating {expected}")
     named = [table.first[place["rating"]]] if header and "rating" in place else []
-    return Table(**found, counts=usual_place(named, COUNT_NAMES) is not None)
+    return Table(**found, counts=files.usual_place(named, files.COUNT_NAMES) is not None)
 
 
 def _are_times(column: Any) -> bool:

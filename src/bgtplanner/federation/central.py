@@ -76,7 +76,7 @@ class CentralTraining(Simulation):
     @property
     def _mechanism(self) -> str:
         protection = self.federation.protection
-        if protection is None or not protection.adds_up or protection.validation:
+        if protection is None or not protection.adds_up:
             raise ValueError("only sums with additive noise are released")
         return protection.mechanism
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 from jax import Array
-from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.models.interactions import Interactions, Parts
@@ -16,22 +15,18 @@ from bgtplanner.models.learner import Local
 
 
 class Heldout(NamedTuple):
-    """Ratings that no client trains on: the test set, or the clients' validation sets."""
+    """Ratings that no client trains on: the test set."""
 
     user: Array
     item: Array
     value: Array
     parts: Parts | None = None  # how they are divided into the chunks of the training ratings
-    arrival: Array | None = None  # first round in which each is known; None for the first
 
     @classmethod
-    def of(
-        cls, ratings: Ratings, interactions: Interactions, arrival: NDArray[Any] | None = None
-    ) -> Heldout:
+    def of(cls, ratings: Ratings, interactions: Interactions) -> Heldout:
         """Return these ratings, divided as the training ratings are."""
         user, item, value = map(jnp.asarray, (ratings.user, ratings.item, ratings.value))
-        first = None if arrival is None else jnp.asarray(arrival)
-        return cls(user, item, value, interactions.parts_of(ratings.user), first)
+        return cls(user, item, value, interactions.parts_of(ratings.user))
 
 
 Pairs = list[tuple[Array, Array]]

@@ -19,7 +19,6 @@ from bgtplanner.errors import ConfigError, RunFolderError, SchemaError
 from bgtplanner.federation.parameters import RoundParameters, noise_of_mean, round_parameters
 from bgtplanner.federation.result import RoundResult, Seen
 from bgtplanner.federation.rounds import Federation, State
-from bgtplanner.federation.validation import Validation, rmse_of
 from bgtplanner.models.learner import Learner
 from bgtplanner.models.metrics import Metrics
 from bgtplanner.planning.arguments import Floats, context_of
@@ -36,7 +35,7 @@ STATE_VERSION = 3
 
 _LONG_ENOUGH = 5  # rounds, after which it can be told how fast clients join
 
-RewardKind = Literal["none", "test", "loss", "released", "validation"]
+RewardKind = Literal["none", "test", "loss", "released"]
 
 
 class Engine(Protocol):
@@ -102,10 +101,9 @@ class Coordinator:
         policy: Plans on this ledger.
         mark: Identifies all inputs of the run; with the number of a round, those of the round.
         context: What the policy may look at, by its name in :data:`CONTEXTS`.
-        reward: What the policy is told: by how much the RMSE on the ``test`` ratings, the mean
-            training ``loss`` or the RMSE on the clients' ``validation`` sets fell, of which only
-            the last is accounted for; or the signal in the ``released`` aggregate, which says
-            nothing to a policy that plans by forecasts.
+        reward: What the policy is told: by how much the RMSE on the ``test`` ratings or the mean
+            training ``loss`` fell, which are not accounted for; or the signal in the ``released``
+            aggregate, which says nothing to a policy that plans by forecasts.
         participation: Share of the clients that are invited to a round.
         dropout: Share of the clients that pay and then fail to answer.
         tolerance: How many clients may drop out or collude under ``secagg``. If more drop out,
@@ -129,9 +127,7 @@ class Coordinator:
     stops: bool = False
     seed: int = 0
 
-    remembers: ClassVar = (
-        *("context", "validation", "_last", "_first_signal", "joined_first", "over"),
-    )
+    remembers: ClassVar = ("context", "_last", "_first_signal", "joined_first", "over")
 
     def __post_init__(self) -> None:
         learns = self.policy.learns
@@ -139,7 +135,6 @@ class Coordinator:
         self.reward = self.reward if learns else "none"
         self.present = np.ones(len(self.ledger), dtype=bool)
         self.joined_first, self.over = len(self.ledger), False
-        self.validation = Validation()
         self._last: float | None = None
         self._first_signal: float | None = None
         self.policy = self._told(self.policy)
@@ -181,8 +176,6 @@ class Coordinator:
         if plan.reservation is not None:
             self.ledger.settle(plan.reservation)
         reward, seen = self._reward(record, plan), engine.seen
-        if seen.validation is not None:
-            self.validation.saw(*seen.validation)
         if paid and not record.aborted:
             if seen.noise_std > 0 and np.isfinite(seen.aggregate).all():
                 self.context.released(seen.aggregate, seen.noise_std)
@@ -191,10 +184,8 @@ class Coordinator:
                 mean = np.linalg.norm(seen.aggregate.astype(np.float64))
                 self.policy.saw(float(mean) if alone is None else alone)
         self.policy.learn(plan, reward)
-        return record.planned(
-            plan, seen, reward=reward, paid=int(plan.participants.sum()) if paid else 0,
-            validated=self.validation.estimate,
-        )  # fmt: skip
+        number = int(plan.participants.sum()) if paid else 0
+        return record.planned(plan, seen, reward=reward, paid=number)
 
     def _inputs(self, index: int, invited: Mask) -> bytes:
         """Return a hash of all that the uploads of a round follow from."""
@@ -272,9 +263,6 @@ class Coordinator:
         seen = self.engine.seen
         if plan.reservation is None or record.aborted:
             return None
-        if self.reward == "validation":
-            so_far, sums = self.validation.estimate, seen.validation
-            return None if so_far is None or sums is None else so_far.rmse - rmse_of(sums[0])
         if self.reward == "none" or self.policy.forecast is not None:
             return None
         signal = float(seen.aggregate @ seen.aggregate) - len(seen.aggregate) * seen.noise_std**2

@@ -138,17 +138,14 @@ class Protection:
         mechanism: Name of the mechanism.
         trust: ``local`` or ``secagg``.
         unit: ``client``: one clip over the whole upload and noise on every coordinate; sound.
-        validation: Share of the charge that pays for the validation error, which is released once
-            the server has stepped; see :meth:`validate`.
     """
 
     mechanism: str
     trust: Literal["local", "secagg"] = "local"
     unit: str = "client"
-    validation: float = 0.0
 
     def __post_init__(self) -> None:
-        check(Choice(self.mechanism, self.trust, self.unit, self.validation))
+        check(Choice(self.mechanism, self.trust, self.unit))
 
     @property
     def kind(self) -> Mechanism:
@@ -209,8 +206,6 @@ class Protection:
         total = Uploads(upload.rows, upload.dense, interactions).size(self.kind)
         finite = jnp.isfinite(total)
         bound = parameters.clip[parameters.class_of_client]
-        if self.validation:
-            bound = bound * self.kind.bound_share(1.0 - self.validation)
         norm = self.kind.root(jnp.where(finite, total, 0.0))
         factor = parameters.granted * finite * clip_factor(norm, bound)
         kept = interactions.of_clients(factor)[:, None]
@@ -263,27 +258,6 @@ class Protection:
         weights = weights_of(parameters.clip, parameters.scale, self.common)
         total: Array = (weights[parameters.class_of_client] * parameters.granted).sum()
         return jnp.where(total > 0, total, 1.0)
-
-    def validate(
-        self, key: Array, numbers: Array, parameters: RoundParameters
-    ) -> tuple[Array, Array]:
-        """Return the noised mean over clients of a number from 0 to 1, and its noise's deviation.
-
-        This is the second release of a round. It has the noise of the first and the rest of its
-        bound, so that both together cost the round's charge: squared bounds add up for Gaussian
-        noise, bounds for Laplace noise. The number is mapped to [-1, 1]: two of them differ by at
-        most 2 * bound, and each from nothing in its place, which adds 0, by at most bound.
-        """
-        share = self.kind.bound_share(self.validation)
-        weight = parameters.clip[parameters.class_of_client] * share * parameters.granted
-        centred = 2.0 * jnp.clip(jnp.where(jnp.isfinite(numbers), numbers, 1.0), 0.0, 1.0) - 1.0
-        total = parameters.cut(weight * centred).sum(keepdims=True)
-        scales, counts = parameters.as_answered().scale, _counts(parameters)
-        shapes: list[tuple[int, ...]] = [(0, 1), (1,)]
-        noise = self.additive.noise_of_sum(KeyedNoise(key), shapes, scales, counts, self.common)
-        noisy = parameters.rounded(total + noise[1])
-        whole = jnp.maximum(2.0 * weight.sum(), 1e-30)
-        return 0.5 + noisy[0] / whole, self._std_of_sum(parameters) / whole
 
     def limits(self, parameters: RoundParameters, coordinates: int) -> Limits:
         """Return the limits that all but `FALSE_ALARM` of each class's honest uploads keep."""

@@ -18,8 +18,17 @@ from bgtplanner.planning.plan import Plan
 
 _ALWAYS = ("loss", "clients", "ratings", "seconds")
 _IF_KNOWN = (
-    *("rmse_arriving", "validation_rmse", "validation_upper", "why", "spent", "split"),
-    *("asked", "refused", "dropped_by_kind", "aborted", "surplus"),
+    *(
+        "rmse_arriving",
+        "why",
+        "spent",
+        "split",
+        "asked",
+        "refused",
+        "dropped_by_kind",
+        "aborted",
+        "surplus",
+    ),
 )
 
 
@@ -28,15 +37,13 @@ class Seen(NamedTuple):
 
     aggregate: NDArray[np.float32] = np.zeros(0, dtype=np.float32)  # the released mean, flat
     noise_std: float = 0.0  # of the noise on each of its coordinates; NaN if it differs
-    validation: tuple[float, float] | None = None  # the released error, and its noise's deviation
     norms: NDArray[np.float32] | None = None  # of each client's own gradient, with its own clip
 
     @classmethod
-    def of(cls, released: Any, validation: tuple[Any, Any] | None = None) -> Self:
+    def of(cls, released: Any) -> Self:
         """Return what a round released, in plain numbers."""
         flat = np.concatenate([np.asarray(of).ravel() for of in released.aggregate.gradient])
-        error = None if validation is None else (float(validation[0]), float(validation[1]))
-        return cls(flat, float(released.noise_std), error, released.norms)
+        return cls(flat, float(released.noise_std), released.norms)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +68,6 @@ class RoundResult:
     noise_norm: float | None = None  # that its noise alone is expected to have
     reward: float | None = None
     left: list[float] = field(default_factory=list)  # share of its budget, for each class
-    validation_rmse: float | None = None  # the estimate, if it is released
-    validation_upper: float | None = None  # an upper confidence bound on it
     why: dict[str, str | list[float]] | None = None
     spent: list[list[int]] | None = None  # largest sums of each class, in ticks
     split: dict[str, float] | None = None  # of the charge between the parts of an upload
@@ -76,15 +81,13 @@ class RoundResult:
     seen: Seen | None = field(default=None, compare=False, repr=False)
 
     def planned(
-        self, plan: Plan | None, seen: Seen, *, reward: float | None = None, paid: int = 0,
-        validated: tuple[float, float] | None = None,
-    ) -> Self:  # fmt: skip
+        self, plan: Plan | None, seen: Seen, *, reward: float | None = None, paid: int = 0
+    ) -> Self:
         """Return the result with what was planned, paid and released."""
         norm = noise = None
         if len(seen.aggregate) and math.isfinite(seen.noise_std):
             norm = float(np.linalg.norm(seen.aggregate))
             noise = seen.noise_std * math.sqrt(len(seen.aggregate))
-        rmse, upper = (None, None) if validated is None else validated
         of_plan: dict[str, Any] = {"charge": 0.0, "charges": []}
         if plan is not None:
             least = None if plan.skip else float(plan.noise_by_class.multiplier.min())
@@ -96,8 +99,8 @@ class RoundResult:
                 "why": {of: it if isinstance(it, str) else list(it) for of, it in why if it},
             }  # fmt: skip
         return replace(
-            self, paid=paid, released_norm=norm, noise_norm=noise, reward=reward,
-            validation_rmse=rmse, validation_upper=upper, plan=plan, seen=seen, **of_plan,
+            self, paid=paid, released_norm=norm, noise_norm=noise, reward=reward, plan=plan,
+            seen=seen, **of_plan,
         )  # fmt: skip
 
     def as_json(self) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from bgtplanner.federation.chunks import Computed, Heldout, Pairs, by_chunk
 from bgtplanner.federation.client import as_shared, first_parameters
 from bgtplanner.federation.parameters import RoundParameters
 from bgtplanner.federation.protection import Protection, Released
-from bgtplanner.federation.validation import errors_of_clients
 from bgtplanner.models.interactions import Interactions, Shared, Upload, where_users
 from bgtplanner.models.learner import Learner, Local
 from bgtplanner.models.metrics import tally
@@ -40,7 +39,6 @@ class Draw(IntEnum):
     PSEUDO_ITEMS = 1
     PSEUDO_ROWS = 2
     NOISE = 3
-    VALIDATION = 4
 
 
 class ExtraRows(NamedTuple):
@@ -121,7 +119,6 @@ class Outcome(NamedTuple):
     scores: dict[str, Any]  # of :func:`bgtplanner.models.metrics.tally` on the held-out ratings
     loss: Array  # mean of the participating clients, at the parameters before the step
     clients: Array  # how many took part
-    validation: tuple[Array, Array] | None = None  # released, with the deviation of its noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,15 +257,13 @@ class Federation:
 
     def served(
         self, state: State, sent: Uploaded | None, interactions: Interactions, heldout: Heldout,
-        index: Array, key: Array, parameters: RoundParameters | None = None,
-        validation: Heldout | None = None,
+        index: Array,
     ) -> tuple[State, Outcome]:  # fmt: skip
         """Compute the last part: all clients receive the new parameters, and predict with them.
 
         If nothing was sent, nothing leaves any client, and only local state is updated.
         """
         interactions, model = interactions.at(index), self.model
-        asked = [heldout] if validation is None else [heldout, validation]
 
         def fitted(known: Interactions, local: Local, shared: Any, _: Any, pairs: Pairs) -> Any:
             local, loss = model.personalise(shared, local, known), None
@@ -277,7 +272,7 @@ class Federation:
             return local, loss, [model.predict(shared, local, known, *of) for of in pairs], ()
 
         local, losses, answers, _ = by_chunk(
-            fitted, interactions, state.local, state.shared, asked=asked
+            fitted, interactions, state.local, state.shared, asked=[heldout]
         )
         there = interactions.ratings_of_clients > 0
         active = there * (jnp.ones(interactions.n_clients) if sent is None else sent.takes_part)
@@ -290,11 +285,6 @@ class Federation:
         if self._sound is not None and sent is not None:
             # A client without a rating uploads as well: noise, or zeros.
             outcome = outcome._replace(clients=sent.takes_part.sum())
-            if parameters is not None and validation is not None:
-                errors = errors_of_clients(answers[1], validation, interactions, index)
-                draw = jax.random.fold_in(jax.random.fold_in(key, index), Draw.VALIDATION)
-                found = self._sound.validate(draw, errors, parameters)
-                outcome = outcome._replace(validation=found)
         return state._replace(local=local), outcome
 
     def received(

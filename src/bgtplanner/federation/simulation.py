@@ -46,8 +46,7 @@ def pick_device(name: str) -> jax.Device:
 class Simulation(Engine):
     """A federation on one machine, stepped round by round.
 
-    The seed is that of everything random in training; every client puts a share `validation` of
-    its training ratings in its validation set.
+    The seed is that of everything random in training.
 
     Attributes:
         state: Parameters, local state and optimizer memory after the last round.
@@ -58,13 +57,9 @@ class Simulation(Engine):
     everyone_joins: ClassVar[bool] = True
 
     def __init__(
-        self, federation: Federation, split: Split, *, seed: int, device: str = "auto",
-        validation: float = 0.0,
-    ) -> None:  # fmt: skip
-        self._made_with = federation, split, seed, device, validation
-        aside = None
-        if validation:
-            split, aside = split.set_aside(validation, seed=seed)
+        self, federation: Federation, split: Split, *, seed: int, device: str = "auto"
+    ) -> None:
+        self._made_with = federation, split, seed, device
         self.federation, self._split = federation, split
         self.n_clients, self.n_items = split.train.n_clients, split.train.n_items
         self.next_round, self.seen = 0, Seen()
@@ -74,9 +69,6 @@ class Simulation(Engine):
             lay_out = laid_out if federation.adds_up else Interactions.of
             self._known = lay_out(split.train, split.arrival)
             self._heldout = Heldout.of(split.test, self._known)
-            self._validation = (
-                None if aside is None else Heldout.of(aside.train, self._known, aside.arrival)
-            )
         self._key, self.state = self._begun()
 
     def _begun(self) -> tuple[Array, State]:
@@ -126,9 +118,8 @@ class Simulation(Engine):
             Federation.stepped, self.state._replace(local=sent.local), sent.released,
             sent.takes_part.sum(), parameters,
         )  # fmt: skip
-        validates = () if self._validation is None else (parameters, self._validation)
         self.state, outcome = self._run(
-            Federation.served, after, sent, known, self._heldout, index, key, *validates
+            Federation.served, after, sent, known, self._heldout, index
         )
         return self._record(outcome, before, sent.released)
 
@@ -136,7 +127,7 @@ class Simulation(Engine):
         """Run a round in which nothing leaves any client; ratings still arrive."""
         before, index = self._error_before(), np.int32(self.next_round)
         self.state, outcome = self._run(
-            Federation.served, self.state, None, self._known, self._heldout, index, self._key
+            Federation.served, self.state, None, self._known, self._heldout, index
         )
         return self._record(outcome, before)
 
@@ -160,7 +151,7 @@ class Simulation(Engine):
         outcome: Any
         outcome, released = jax.device_get((played, seen))
         index, self.next_round = self.next_round, self.next_round + 1
-        self.seen = Seen() if released is None else Seen.of(released, outcome.validation)
+        self.seen = Seen() if released is None else Seen.of(released)
         return RoundResult(
             round=index, rmse_arriving=before, metrics=Metrics.of(outcome.scores),
             loss=float(outcome.loss), clients=int(outcome.clients),
@@ -241,7 +232,7 @@ class Simulation(Engine):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what it was made with, the ratings among it, and its state as plain arrays."""
-        names = ("federation", "split", "seed", "device", "validation")
+        names = ("federation", "split", "seed", "device")
         return _restored, (dict(zip(names, self._made_with, strict=True)), self.arrays())
 
 

@@ -7,7 +7,6 @@ the client, and nothing that a server sends can change them.
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
@@ -15,6 +14,7 @@ from typing import Any, Literal, Self, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from bgtplanner.arguments import expected, read_toml
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.tables import Labels, Table, TableFormat, read_table
 from bgtplanner.errors import ConfigError, DataError, quoted
@@ -226,26 +226,17 @@ _Kind = TypeVar("_Kind", bound=_File)
 
 def _load(path: Path, kind: type[_Kind]) -> _Kind:
     """Read one of the two files; an error names the file, the key and what was expected."""
-    try:
-        tree: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ConfigError(
-            f"{path}: no such file; 'bgtplanner deploy init FOLDER' writes an example"
-        ) from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: cannot be read as TOML: {error}") from error
+    tree = read_toml(path, "'bgtplanner deploy init FOLDER' writes an example")
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
         problem = error.errors()[0]
-        key, said = ".".join(map(str, problem["loc"])), str(problem["msg"])
-        plain = {"missing": "expected a value; it has no default",
-                 "extra_forbidden": "there is no such key; delete it"}  # fmt: skip
-        if problem["type"] in plain:
-            said = f"{key}: {plain[problem['type']]}"
+        key = ".".join(map(str, problem["loc"]))
+        said = f"{key} = {quoted(problem['input'])}: {expected(problem)}"
+        if problem["type"] == "missing":
+            said = f"{key}: expected a value; it has no default"
+        elif problem["type"] == "extra_forbidden":
+            said = f"{key}: there is no such key; delete it"
         elif problem["type"] == "value_error":  # from a check of ours: it names the key itself
-            said = said.removeprefix("Value error, ")
-        else:
-            expected = said.removeprefix("Input should be ")
-            said = f"{key} = {quoted(problem['input'])}: expected {expected}"
+            said = str(problem["ctx"]["error"])
         raise ConfigError(f"{path}: {said}") from error

@@ -237,6 +237,7 @@ class RateLimit:
 
     def __init__(self, path: Path, per_hour: float, clock: Callable[[], float]) -> None:
         self.path, self.per_hour, self._clock = path, per_hour, clock
+        self._most = max(1.0, per_hour)  # that can be saved up: an hour of requests, or one
 
     def start(self) -> None:
         """Allow one hour's worth of requests, for a client that has never been asked."""
@@ -250,11 +251,6 @@ class RateLimit:
         allowed = saved >= 1
         self._note(saved - 1 if allowed else saved, now)
         return allowed
-
-    @property
-    def _most(self) -> float:
-        """The most that can be saved up: an hour of requests, or one."""
-        return max(1.0, self.per_hour)
 
     def _noted(self, now: float) -> tuple[float, float]:
         """Return how many requests were saved up, and when; none if the note is unreadable."""

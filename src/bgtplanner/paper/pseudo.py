@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from bgtplanner.errors import ConfigError
 from bgtplanner.federation.rounds import Draw, ExtraRows
 from bgtplanner.models.interactions import Interactions, Upload
 
@@ -28,9 +27,6 @@ class PseudoItems:
     """
 
     number: int
-
-    def __post_init__(self) -> None:
-        ConfigError.unless(self.number >= 0, "pseudo_items", self.number, "0 or more")
 
     def items(self, key: Array, index: Array, interactions: Interactions) -> Array:
         """Return the items that each client pretends to have rated in a round."""

@@ -205,15 +205,6 @@ class LedgerPolicy(Policy):
         paces = self._limits[:, 0] / self.accountant.sum_ticks(self._even[0])
         self._binding = int(paces.argmax())
 
-    def spending_from(self, ledger: Ledger, trust: Trust) -> Self:
-        """Return a copy of a policy that has not begun, which spends from another ledger."""
-        ConfigError.unless(self.round == 0, "policy", self.round, "one that has not begun")
-        theirs, wanted = (
-            f"{len(of)} clients by {of.accountant.name}" for of in (self.ledger, ledger)
-        )
-        ConfigError.unless(theirs == wanted, "policy", f"made for {theirs}", wanted)
-        return type(self)(ledger=ledger, **(self._options | {"trust": trust}))
-
     @abstractmethod
     def choose(self, context: Floats, left: Floats) -> Choice | None:
         """Return what this round should cost; None to stop for good.

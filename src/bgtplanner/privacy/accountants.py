@@ -322,6 +322,10 @@ def default_accountant(mechanism: str) -> Accountant:
 
 # ---- what a budget buys, and what it means
 
+_ABOUT = {
+    "replace-special": "what one person sends is exchanged for nothing",
+    "replace-one": "one person's data are exchanged for any others",
+}
 _WORDS = {
     "replace-special": "if one client's data are replaced by another's",
     "replace-one": "with nothing in a client's place",
@@ -351,6 +355,17 @@ def both_readings(epsilon: float, neighbours: str, other: float | None) -> str:
     """
     reading = f"epsilon {epsilon:g} ({neighbours})"
     return reading if other is None else f"{reading}; {rounded_up(other)} {_WORDS[neighbours]}"
+
+
+def meaning_of(epsilon: float, neighbours: str, other: float | None) -> str:
+    """Return what an epsilon limits, and how large it is under the other relation, if known."""
+    said = (
+        f"Epsilon {epsilon:g} limits what can be told: if {_ABOUT[neighbours]} ({neighbours}), "
+        f"whatever is seen becomes at most e^{epsilon:g} times as likely, plus delta"
+    )
+    for name in _ABOUT.keys() - {neighbours} if other is not None else ():
+        said += f"; if {_ABOUT[name]} ({name}), epsilon is {rounded_up(other or 0.0)}"
+    return f"{said}."
 
 
 def quotes(

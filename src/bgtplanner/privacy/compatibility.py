@@ -50,7 +50,6 @@ class Choice(NamedTuple):
     mechanism: str
     trust: str = "local"  # each upload carries its noise; secagg: the sum does, once
     unit: str = "client"  # what one clip covers
-    validation: float = 0.0  # share of the charge that pays for a second release
     deployed: bool = False  # for real clients, and a server that sees what they send
     neighbours: str = "replace-one"
 
@@ -79,10 +78,9 @@ def neighbours_of(trust: str, wanted: str | None = None, name: str = "neighbours
     return cast(Neighbours, wanted)
 
 
-def best_mechanism(trust: str, unit: str, *, validates: bool) -> str:
+def best_mechanism(trust: str, unit: str) -> str:
     """Return the mechanism with the least noise among those that this trust and unit allow."""
-    alone = allows(Choice("privunit", trust, unit, validation=0.5 * validates))
-    return "privunit" if alone else "gaussian"
+    return "privunit" if allows(Choice("privunit", trust, unit)) else "gaussian"
 
 
 def _neighbours_fit(neighbours: str, trust: str) -> Iterator[tuple[bool, str]]:
@@ -105,14 +103,8 @@ def _table(choice: Choice) -> Iterator[tuple[str, bool, str]]:
         yield "neighbours", fits, expected
     yield "unit", choice.unit in UNITS, " or ".join(UNITS)
     yield "unit", UNITS[choice.unit].sound or local, "client, with trust = secagg"
-    mechanism, unit = mechanism_named(choice.mechanism), UNITS[choice.unit]
-    validates = choice.validation > 0
-    yield "validation", 0 <= choice.validation < 1, "from 0 to below 1"
-    yield "validation", unit.sound or not validates, f"0, with unit = {unit.name}"
-    every = " or ".join(name for name, of in MECHANISMS.items() if of.validates)
+    mechanism = mechanism_named(choice.mechanism)
     units = mechanism.units or (choice.unit,)
     where = f"trust = {' or '.join(mechanism.trusts)} and unit = {' or '.join(units)}"
     fits = choice.trust in mechanism.trusts and choice.unit in units
-    yield "mechanism", fits, f"{every}, unless {where}"
-    fits = mechanism.validates or not validates
-    yield "mechanism", fits, f"{every}, unless nothing is validated"
+    yield "mechanism", fits, f"gaussian or laplace, unless {where}"

@@ -80,7 +80,6 @@ class Mechanism:
     std_of_scale: ClassVar[float] = 1.0  # deviation of noise of scale 1 in one coordinate
     trusts: ClassVar[tuple[str, ...]] = ("local", "secagg")
     units: ClassVar[tuple[str, ...] | None] = None  # None for all
-    validates: ClassVar[bool] = False  # a second, small release can share a round's charge
     has_shares: ClassVar[bool] = False  # clients can draw the noise of a sum in shares
 
     def sizes(self, values: Array) -> Array:
@@ -148,10 +147,6 @@ class Mechanism:
     def parameters(self, charges: Floats) -> Floats | None:  # noqa: ARG002
         """Return what a release needs beside clip and scale, ``[charges, numbers]``, or None."""
         return None
-
-    def bound_share(self, of_charge: float) -> float:
-        """Return the share of the bound that costs a share of the charge, at the same noise."""
-        raise NotImplementedError
 
     def std_of_sum(self, counts: Array, scales: Array, common: bool) -> Array:
         """Return the deviation of a sum of `counts` uploads per class; `common`: noised once."""
@@ -235,21 +230,13 @@ class Additive(Mechanism):
         values = self.on_grid(clipped, scale)
         return self.noise(source, scale, values.shape) + values
 
-    def noise_of_sum(
-        self, source: Any, shapes: Sequence[Any], scales: Array, counts: Array, common: bool
-    ) -> list[Array]:
-        """Draw the noise of a sum of uploads, for parts of these shapes."""
-        parts = zip(source.split(len(shapes)), shapes, strict=True)
-        if common:
-            return [scales.max() * self.draw(own, shape) for own, shape in parts]
-        return [self.draw_sum(own, shape, counts, scales) for own, shape in parts]
-
     def released_sum(
         self, source: Any, uploads: Any, terms: Any, *, counts: Array, common: bool
     ) -> Sequence[Array]:
-        shapes = [part.shape for part in uploads]
-        noise = self.noise_of_sum(source, shapes, terms.scale, counts, common)
-        return [part + own for part, own in zip(uploads, noise, strict=True)]
+        scale, parts = terms.scale, zip(source.split(len(uploads)), uploads, strict=True)
+        if common:
+            return [part + scale.max() * self.draw(own, part.shape) for own, part in parts]
+        return [part + self.draw_sum(own, part.shape, counts, scale) for own, part in parts]
 
 
 class Gaussian(Additive):
@@ -257,10 +244,7 @@ class Gaussian(Additive):
 
     __slots__ = ()
     name, order, accountant, law = "gaussian", 2, "gaussian/gdp", "normal"
-    pure, validates, has_shares = False, True, True
-
-    def bound_share(self, of_charge: float) -> float:
-        return float(np.sqrt(of_charge))
+    pure, has_shares = False, True
 
     def draw_sum(self, source: Any, shape: tuple[int, ...], counts: Array, scales: Array) -> Array:
         return self.std_of_sum(counts, scales, False) * source.normal(shape)
@@ -271,16 +255,13 @@ class Laplace(Additive):
 
     __slots__ = ()
     name, order, accountant, law = "laplace", 1, "laplace/zcdp", "laplace"
-    std_of_scale, validates = 2.0**0.5, True
+    std_of_scale = 2.0**0.5
 
     def multiplier_of(self, epsilon: Floats) -> Floats:
         return np.asarray(1 / epsilon)
 
     def epsilon_of(self, multiplier: Floats) -> Floats:
         return np.asarray(1 / multiplier)
-
-    def bound_share(self, of_charge: float) -> float:
-        return of_charge
 
     def draw_sum(self, source: Any, shape: tuple[int, ...], counts: Array, scales: Array) -> Array:
         # A Laplace variate is the difference of two exponential ones, whose sums are gamma.

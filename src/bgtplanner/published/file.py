@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgtplanner.durable import replace_file
-from bgtplanner.errors import MissingExtraError, ModelFileError, StorageError
+from bgtplanner.errors import ConfigError, MissingExtraError, ModelFileError, StorageError
 
 VERSION = 1
 """Of the format; every version that was ever written stays readable."""
@@ -34,9 +34,8 @@ def write(
     text = json.dumps(facts, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     told = {"format": _FORMAT, "version": str(VERSION), "model": text, "digest": "0" * 64}
     owner = None if key is None else _ed25519().Ed25519PrivateKey.from_private_bytes(key)
-    if owner is not None:
-        told["signer"] = owner.public_key().public_bytes_raw().hex()
-        told["signature"] = "0" * 128
+    if key is not None:
+        told |= {"signer": public_key(key), "signature": "0" * 128}
     header, body = dict[str, Any]({"__metadata__": told}), b""
     for name, array in sorted(arrays.items()):
         kind = "U8" if np.isin(array, (0, 1)).all() else "F32"  # most features are yes or no
@@ -100,6 +99,23 @@ def read(
             problem = "not signed by the given key; do not use it"
             raise ModelFileError(f"{path}: {problem}") from error
     return facts, arrays
+
+
+def key_in(text: str) -> bytes:
+    """Return an Ed25519 key from the 64 hexadecimal digits in a text, or in the file it names."""
+    try:
+        digits = text if len(text) == 64 else Path(text).read_text("ascii")
+        key = bytes.fromhex(digits.strip())
+    except (OSError, ValueError):
+        key = b""
+    ConfigError.unless(len(key) == 32, "key", text, "64 hexadecimal digits, or a file with them")
+    return key
+
+
+def public_key(key: bytes) -> str:
+    """Return the public key of a private one, by which readers check who signed."""
+    own = _ed25519().Ed25519PrivateKey.from_private_bytes(key)
+    return str(own.public_key().public_bytes_raw().hex())
 
 
 def _array(of: Mapping[str, Any], body: bytes) -> NDArray[Any]:

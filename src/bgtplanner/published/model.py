@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bgtplanner.data.catalogue import Catalogue, read_items
-from bgtplanner.data.columns import columns_of_frame
+from bgtplanner.data.catalogue import Catalogue, read_items, ridge
+from bgtplanner.data.histories import Histories, read_histories
 from bgtplanner.errors import ConfigError, DataError, ModelFileError, NothingLearnedError
 from bgtplanner.published import file
-from bgtplanner.published.ranking import RANKERS, Histories, Ranker
+from bgtplanner.published.ranking import RANKERS, Ranker
 from bgtplanner.published.reasons import reasons_of
 from bgtplanner.published.verdict import Verdict, verdict_of
 
@@ -27,7 +27,6 @@ History = Mapping[Any, float] | Iterable[Any]
 """What a person has rated: ratings by item, on the scale of the data; or only the items."""
 
 _AT_ONCE = 1 << 18  # scores held in memory at a time; twice as many take half as long again
-_NEW_ITEMS = 3.0  # ridge weight, in items, of the features that a new item is placed by
 
 
 class Recommended(NamedTuple):
@@ -172,48 +171,9 @@ class Model:
             yield from self._lists(some, people, barred, top, explain)
 
     def _histories(self, histories: Any) -> tuple[list[Any], Histories]:
-        """Return people and what they have rated; of several ratings of an item, the last."""
-        if isinstance(histories, Mapping) and not {"user", "item"} <= set(histories):
-            labels = list(histories)
-            parts = [of if isinstance(of, Mapping) else list(of) for of in histories.values()]
-            person = np.repeat(np.arange(len(labels)), [len(part) for part in parts])
-            item = np.array([str(of) for part in parts for of in part], dtype=str)
-            value = np.concatenate([np.zeros(0), *map(self._scaled, parts)])
-        else:
-            columns = columns_of_frame(histories)
-            needed = ("user", "item") if self.implicit else ("user", "item", "rating")
-            if missing := [name for name in needed if name not in columns]:
-                lacking, has = " and ".join(missing), ", ".join(columns)
-                raise DataError(f"the frame has no column {lacking}; it has {has}")
-            found, person = np.unique(np.asarray(columns["user"]), return_inverse=True)
-            labels, item = found.tolist(), np.asarray(columns["item"])
-            value = self._scaled(np.asarray(columns[needed[-1]]))
-        known, which = np.unique(item, return_inverse=True)
-        places = [self._place.get(str(of), -1) for of in known.tolist()]
-        place = np.array(places, dtype=np.int64)[which]
-        pair = np.where(place < 0, -1, person * len(self.items) + place)
-        rows = np.argsort(pair, kind="stable")
-        last = np.append(np.diff(pair[rows]) > 0, True)[: len(rows)]
-        rows = rows[last & (place[rows] >= 0)]
-        starts = np.searchsorted(person[rows], np.arange(len(labels) + 1))
-        return labels, Histories(starts, place[rows], value[rows])
-
-    def _scaled(self, ratings: Any) -> NDArray[np.float64]:
-        """Return ratings from 0 to 1, NaN for items that were only picked.
-
-        Any outside the scale is refused, without being named.
-        """
-        if self.implicit or isinstance(ratings, list):
-            return np.full(len(ratings), np.nan)
-        given = list(ratings.values()) if isinstance(ratings, Mapping) else ratings
-        try:
-            found = (np.asarray(given, dtype=np.float64) - self.low) / (self.high - self.low)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise DataError("history: expected a number for each item") from error
-        if not ((found >= -1e-9) & (found <= 1 + 1e-9)).all():
-            scale = f"{self.low:g} to {self.high:g}"
-            raise DataError(f"history: a rating lies outside the model's scale, {scale}")
-        return np.asarray(found)
+        """Return people, and what they have rated."""
+        scale = None if self.implicit else (self.low, self.high)
+        return read_histories(histories, self._place, scale)
 
     def _allowed(self, only: Iterable[Any]) -> NDArray[np.bool_]:
         """Return which items are named, or have a feature that is."""
@@ -301,43 +261,23 @@ class Model:
         """Return the model with the new items of a newer catalogue, or of a table, at its end.
 
         A new item gets its place from its features, by ridge regression over the known items of
-        what was released. Features go by their names; those that the newer catalogue calls
-        otherwise, such as classes of a number, are found from those of the items in both.
+        what was released.
         """
         newer = items if isinstance(items, Catalogue) else read_items(items)
-        labels = newer.labels.tolist()
-        new = [at for at, label in enumerate(labels) if label not in self._place]
-        both = [at for at, label in enumerate(labels) if label in self._place]
-        if not new:
-            return self
-        column = {name: at for at, name in enumerate(newer.names)}
-        own: NDArray[Any] = np.zeros((len(new), len(self.names)))
-        if both:
-            known = self.features[[self._place[labels[at]] for at in both]]
-            own += _regressed(newer.features[both], known, newer.features[new]) > 0.5
-        for at, name in enumerate(self.names):
-            if name in column:
-                own[:, at] = newer.features[new, column[name]]
-        placed = _regressed(self.features, self.released, own)
-        old = [str(label) for label in self.items] if self.titles is None else self.titles
-        titles = (newer.labels if newer.titles is None else newer.titles)[new].tolist()
+        titles = None if self.titles is None else np.array(self.titles)
+        labels = np.array([str(label) for label in self.items])
+        known = Catalogue(
+            labels=labels, titles=titles, features=self.features, names=tuple(self.names)
+        )
+        every, number = known.followed_by(newer), len(known)
+        placed = ridge(self.features, self.released, every.features[number:])
         return replace(
             self,
-            items=[*self.items, *(labels[at] for at in new)],
-            titles=None if self.titles is None and newer.titles is None else [*old, *titles],
-            features=np.concatenate([self.features, own]).astype(np.float32),
+            items=[*self.items, *every.labels[number:].tolist()],
+            titles=None if every.titles is None else every.titles.tolist(),
+            features=every.features,
             released=np.concatenate([self.released, placed]).astype(np.float32),
         )
-
-
-def _regressed(known: NDArray[Any], target: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
-    """Return what rows are expected to have by their features, and no less than any known row."""
-    known, target = known.astype(np.float64), target.astype(np.float64)
-    centre = known.mean(axis=0)
-    normal = (known - centre).T @ (known - centre) + _NEW_ITEMS * np.eye(known.shape[1])
-    slopes = np.linalg.solve(normal, (known - centre).T @ (target - target.mean(axis=0)))
-    usual = np.median(target - (known - centre) @ slopes, axis=0)  # a few have most of all picks
-    return np.asarray(np.maximum(usual + (new - centre) @ slopes, target.min(axis=0)))
 
 
 def load_model(path: Path | str, *, signer: bytes | None = None) -> Model:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bgtplanner.data.histories import Histories
 from bgtplanner.published.reasons import Explanation
 from bgtplanner.registry import Registry
 
@@ -31,27 +32,6 @@ _LIKELY = np.log([math.erfc(of / 2**0.5) / 2 for of in _RATINGS])
 _SLOPE = np.diff(_LIKELY)  # between them are lines, so that other readers come to equal scores
 _OFFSET = (_LIKELY[:-1] - _SLOPE * np.arange(_STEPS + 1)).astype(np.float32)
 _SLOPE = _SLOPE.astype(np.float32)
-
-
-class Histories(NamedTuple):
-    """What some people have rated, one person after the other."""
-
-    starts: NDArray[np.int64]  # of each person's entries, and the end
-    item: NDArray[np.int64]  # index of the item
-    value: Floats  # the rating from 0 to 1; NaN if it was only picked
-
-    def some(self, begin: int, end: int) -> Histories:
-        """Return the histories of the people from one index up to another."""
-        starts = self.starts[begin : end + 1]
-        rows = slice(starts[0], starts[-1])
-        return Histories(starts - starts[0], self.item[rows], self.value[rows])
-
-    def sums(self, entries: Floats) -> Floats:
-        """Return the sum of entries over each person."""
-        begin, end = self.starts[:-1], self.starts[1:]
-        summed = np.zeros((len(begin), *entries.shape[1:]))
-        summed[end > begin] = np.add.reduceat(entries, begin[end > begin], axis=0)
-        return summed
 
 
 class Ranked(NamedTuple):

@@ -8,17 +8,18 @@ person's own did. Who has no history is told so.
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bgtplanner.data.catalogue import plain_name
+
 if TYPE_CHECKING:
+    from bgtplanner.data.histories import Histories
     from bgtplanner.published.model import Model
-    from bgtplanner.published.ranking import Histories, Ranked
+    from bgtplanner.published.ranking import Ranked
 
 _TENTH = 0.1  # a rating so much higher counts as an item that is about three times as likely
 _HIGHER = 0.02  # on the scale of 0 to 1: what is less is not worth a word
@@ -28,12 +29,6 @@ _DRAWN = 0.3  # how much the history must add to the logarithm of how likely an 
 _CARRIES = 0.05  # and how much of that an item of the history that is named
 _HIGH = 0.7  # the least rating that is called high, if the person's own mean is not higher
 _BESIDE = 0.25  # of the strongest: what a second clause must have
-_CLASS = re.compile(r"(-?\d[\d.e+-]*) to (-?\d[\d.e+-]*)")
-_YEARS = re.compile(r"(\d{4}(?:\.\d+)?) to (\d{4}(?:\.\d+)?)")
-_DATE = re.compile("year|date|released|published", re.IGNORECASE)
-_TENS = ("twenties", "thirties", "forties", "fifties", "sixties", "seventies", "eighties")
-_DECADES = dict(zip(range(1920, 2000, 10), (*_TENS, "nineties"), strict=True))
-_HASHED = re.compile(r"(words )?\d+")
 _OF_ALL = ("", "popular", "rated well by those who know it", "liked by many")
 _NEW = "nothing of yours is known yet"
 _Floats = NDArray[np.float64]
@@ -147,29 +142,3 @@ def _of_features(
     together = added.sum(axis=2)
     added[:, :, [name is None for name in names]] = 0.0
     return np.minimum(added.max(axis=2), together), added.argmax(axis=2)
-
-
-def plain_name(name: str) -> str | None:
-    """Return a feature as people would call it; None for hashed words and embeddings.
-
-    Example:
-        >>> plain_name("genre: Drama"), plain_name("is_new"), plain_name("title: words 17")
-        ('Drama', 'is new', None)
-        >>> plain_name("year: 1990 to 1998"), plain_name("year: 1994 to 1996")
-        ('titles from the nineties', 'titles from the mid-nineties')
-    """
-    column, colon, part = name.partition(": ")
-    if not colon:
-        return name.replace("_", " ")
-    if _HASHED.fullmatch(part):
-        return None
-    years = _YEARS.fullmatch(part) if _DATE.search(column) else None
-    if years is None:
-        return f"items with {column} {part}" if _CLASS.fullmatch(part) else part
-    first, end = (math.ceil(float(year)) for year in years.groups())
-    last, decade = max(first, end - 1), first - first % 10  # the end begins the next class
-    if last - decade > 9:
-        return f"titles from {first} to {last}"
-    third = ("early ", "mid-", "late ")[(first + last - 2 * decade) // 7]
-    called = _DECADES.get(decade, f"{decade}s")
-    return f"titles from the {third if last - first < 6 else ''}{called}"

@@ -18,14 +18,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bgtplanner.errors import MissingExtraError
-from bgtplanner.report.facts import Facts
+from bgtplanner.report.facts import (
+    Facts,
+    facts_of_comparison,
+    facts_of_result,
+    read_facts,
+    study_facts,
+)
 from bgtplanner.report.pictures import INK, Picture, as_file
-from bgtplanner.report.run import facts_of_result, read_facts
-from bgtplanner.report.study import facts_of_comparison, study_facts
-from bgtplanner.report.terminal import as_text
 from bgtplanner.runs.folder import RunFolder, write_whole
 from bgtplanner.runs.result import Result
-from bgtplanner.runs.statistics import Comparison, tables_of
 from bgtplanner.runs.study import Study
 from bgtplanner.text import visible
 
@@ -94,11 +96,6 @@ def as_html(shown: Any) -> str:
         drawn = [picture for section in facts.sections for picture in section.pictures][:1]
         parts += [f'<img alt="{text(of.alt)}" src="{image(of)}">' for of in drawn]
     return f"<div>{''.join(parts)}</div>"
-
-
-def as_tables(found: Comparison) -> str:
-    """Return what Python prints of a comparison: its tables of what was planned for."""
-    return as_text(tables_of(found, planned=True))
 
 
 def _state(folder: Path) -> str:

@@ -11,13 +11,12 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as Grid
 from rich.text import Text
 
 from bgtplanner.models.metrics import shown
 from bgtplanner.report import verdict
-from bgtplanner.report.guarantee import guarantee
+from bgtplanner.report.verdict import guarantee
 from bgtplanner.text import Table, visible
 
 if TYPE_CHECKING:  # for annotations only: this file must work without the simulator
@@ -79,51 +78,30 @@ def as_text(tables: Iterable[Table]) -> str:
     return str(cast(io.StringIO, screen.file).getvalue()).rstrip()
 
 
-def duration(seconds: float) -> str:
-    """Return a duration in words.
-
-    Example:
-        >>> duration(42), duration(400), duration(9000)
-        ('42 s', '7 min', '2.5 h')
-    """
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
-
-
 class _View:
     """A console, and at most one live line at its bottom; it prints nothing if verbosity is -1."""
 
     def __init__(self, console: Console, verbosity: int = 0) -> None:
         self.console, self.verbosity = console, verbosity
-        self._live: Progress | None = None
+        self._live = console.is_terminal and verbosity == 0
 
     def _say(self, text: str = "", style: str = "") -> None:
         if self.verbosity >= 0:
+            self.close()
             self.console.print(text, style=style)
 
-    def _open(self, total: int, done: int) -> None:
-        """Show a live line on a terminal; elsewhere nothing."""
-        if self.console.is_terminal and self.verbosity == 0 and done < total:
-            text = TextColumn("{task.description}", markup=False)
-            left = TimeRemainingColumn(compact=True)
-            columns = (MofNCompleteColumn(), BarColumn(bar_width=20), text, left)
-            self._live = Progress(*columns, console=self.console, transient=True)
-            self._live.add_task("", total=total, completed=done)
-            self._live.start()
-
-    def _show(self, said: str, done: int, total: int = 0) -> None:
+    def _show(self, said: str, done: int, total: int) -> None:
         """Show how far it is: in the live line, or else in a line after every quarter of all."""
-        if self._live is not None:
-            self._live.update(self._live.task_ids[0], description=said, completed=done)
-        elif total and (self.verbosity > 0 or 4 * done // total != 4 * (done - 1) // total):
-            self._say(f"round {done}/{total}  {said}")
+        line = f"round {done}/{total}  {said}"
+        if self._live:
+            self.console.print(f"{line[:79]:<79}", end="\r")
+        elif self.verbosity > 0 or 4 * done // total != 4 * (done - 1) // total:
+            self._say(line)
 
     def close(self) -> None:
         """Remove the live line, whatever happened."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        if self._live:
+            self.console.print(" " * 79, end="\r")
 
 
 class RunProgress(_View):
@@ -149,17 +127,16 @@ class RunProgress(_View):
         self._say(f"{config.model.name}, {total} rounds, seed {config.run.seed}, {how}")
         for note in [*train.notes, *([f"continuing after round {first}"] if first else [])]:
             self._say(note)
-        self._open(total, first)
 
     def round(self, record: Mapping[str, Any], total: int) -> None:
-        """Move the bar, or print a line when one is due."""
+        """Print a line when one is due."""
         done = record["round"] + 1
         said = "  ".join(
             f"{metric.label} {metric.in_words(record.get(name))}"
             for name, metric in shown(self._preset).items()
             if metric.sums
         )
-        if self._live is not None and record.get("left"):
+        if self._live and record.get("left"):
             said += f"  budget left {max(record['left']):.0%}"
         self._show(said, done, total)
 
@@ -170,9 +147,8 @@ class RunProgress(_View):
             return
         summary, whole = result.summary, self.verbosity > 0
         print_table(self.console, verdict.scores(summary, judged=not whole), 1 if whole else 2)
-        said = verdict.about_scores(summary) if whole else [verdict.target_in_words(summary) or ""]
-        if any(said):
-            self._say(" ".join(said))
+        if whole:
+            self._say(" ".join(verdict.about_scores(summary)))
         if result.verdict is not None:
             self._say(f"By releases alone: {result.verdict.headline}")
         # The most important lines come last: the gain, the guarantee, what was spent.
@@ -191,24 +167,20 @@ class TrainingProgress(_View):
 
     def __call__(self, done: int, total: int, spent: float) -> None:
         """Say how far it is, and what is spent."""
-        if self._live is None:
-            self._open(total, done)
         self._show(f"{spent:.0%} of the budget spent", done, total)
 
 
 class StudyProgress(_View):
-    """Shows how a study is going: as a live line on a terminal, and as one line per cell."""
+    """Shows how a study is going: as one line per cell."""
 
     def __call__(self, outcome: Outcome | None, done: int, total: int) -> None:
         """Print how many cells there are, then what came of each."""
         if outcome is None:
             before = f", {done} of them finished before" if done else ""
             self._say(f"{total} cells{before}")
-            self._open(total, done)
             return
         said = f"failed: {outcome.error or ''}"
         if outcome.summary is not None:
             error = outcome.summary[verdict.planned_key(outcome.summary)]
-            said = f"RMSE {error:.4f}, {duration(outcome.seconds)}"
-        self._show("", done)
+            said = f"RMSE {error:.4f}, {outcome.seconds:.0f} s"
         self._say(f"{done}/{total}  {outcome.cell.name}: {said}")

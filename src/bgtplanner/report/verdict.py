@@ -1,6 +1,7 @@
-"""What came of a run, in words and figures: what was planned for comes first.
+"""What came of a run in words and figures, and what it guarantees and what it does not.
 
-Errors are shown on the scale of the data, in stars if it is one of stars, beside that from 0 to 1.
+What was planned for comes first. Errors are shown on the scale of the data, in stars if it is one
+of stars, beside that from 0 to 1.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from typing import Any
 
 from bgtplanner.models.metrics import METRICS, of_lists, of_ratings, shown
 from bgtplanner.models.references import REFERENCES
+from bgtplanner.privacy.accountants import ACCOUNTANTS, meaning_of
+from bgtplanner.privacy.mechanisms import MECHANISMS
 from bgtplanner.text import Table
 
 Summary = Mapping[str, Any]
@@ -95,7 +98,7 @@ def verdict(summary: Summary) -> list[str]:
             "Nothing was learned from others.",
             "Each client is served as if it were alone, with an error of "
             f"{in_words(summary, summary[planned_key(summary)])}.",
-            f"What helps: {_what_helps(summary)}.",
+            "What helps: a larger --epsilon, more clients or, with --trust local, secagg.",
         ]
     served, lists, error = is_served(summary), _lists(summary), _error(summary)
     begun = f"Over {summary['rounds_run']} rounds of learning" if served else "Learning"
@@ -141,35 +144,11 @@ def _error(summary: Summary) -> str:
     return f"an error {gain} than each could reach alone ({both})"
 
 
-def _what_helps(summary: Summary) -> str:
-    """Return what to change if nothing was learned."""
-    ways = ["more clients"]
-    if summary.get("epsilon") is not None:
-        ways.insert(0, f"a larger --epsilon than {summary['epsilon']:g}")
-    if summary.get("trust") == "local":
-        ways.append("--trust secagg, which needs far less noise")
-    return " or ".join(filter(None, [", ".join(ways[:-1]), ways[-1]]))
-
-
-def target_in_words(summary: Summary) -> str | None:
-    """Return whether and when the target was reached, and how much of the budget was kept."""
-    if summary.get("target") is None:
-        return None
-    said, when = f"Target RMSE {summary['target']:g}", summary.get("target_round")
-    if not summary["target_reached"]:
-        return f"{said}: not reached."
-    left = summary.get("budget_left")
-    kept = "" if left is None else f"; {100 * left:.0f} % of the budget was kept"
-    return f"{said}: reached{'' if when is None else f' in round {when + 1}'}{kept}."
-
-
 def scores(summary: Summary, *, judged: bool = False) -> Table:
     """Return the scores of the model below those of the references; bold is what was planned for.
 
-    Args:
-        summary: The figures of the run.
-        judged: Whether to leave out all but the error and the lists, and of the references all
-            but a client alone and popularity.
+    If `judged`, all but the error and the lists are left out, and of the references all but a
+    client alone and popularity.
     """
     served, paper, unit = is_served(summary), summary["preset"] == "paper", unit_of(summary)
     metrics = dict(sorted(shown(summary["preset"]).items(), key=lambda of: not of[1].sums))
@@ -219,4 +198,122 @@ def about_scores(summary: Summary) -> list[str]:
         said.append(
             f"Lists are those of {drawn:,} of {summary['users']:,} users, drawn at random."
         )
-    return [*said, *filter(None, [target_in_words(summary)])]
+    return said
+
+
+_NOT_ACCOUNTED = {
+    "item-ids": "which items each client rated",
+    "pseudo-rows": "rows of the pseudo items that a client adds, whose size gives them away",
+    "context": "the planner's context, which is computed from who rated which item",
+    "reward": "the planner's reward, which is computed from the ratings themselves",
+    "user-gradients": "gradients of the users' own parameters",
+    "expansion-matching": "which users rated the same items, shown to whoever matches users",
+    "tuning": "settings that were chosen on the test ratings",
+    "scale": "the scale, which was read off the ratings (give it as data.scale=LOW:HIGH)",
+    "catalogue": "which items occur in the ratings at all",
+    "arrival": "when each client joined, which is when its first rating came",
+}
+_TAKEN_AS_PUBLIC = frozenset({"scale", "catalogue", "arrival"})
+"""What is often public, but was read off the ratings here: the guarantee holds if it is."""
+
+
+def is_sound(summary: Mapping[str, Any]) -> bool:
+    """Return whether the printed epsilon holds for whole clients and all that left them.
+
+    The scale, the list of items and when clients joined may have been assumed to be public.
+    """
+    if summary.get("mechanism", "none") == "none" or not _adds_up(summary):
+        return False
+    return summary["unit"] == "client" and set(summary["not_accounted"]) <= _TAKEN_AS_PUBLIC
+
+
+def _adds_up(summary: Mapping[str, Any]) -> bool:
+    accountant = ACCOUNTANTS.get(summary["accounting"])
+    return accountant is not None and accountant.sound
+
+
+def not_covered(summary: Mapping[str, Any]) -> list[str]:
+    """Return a sentence on what left the clients without being paid for, if anything did."""
+    if not summary["not_accounted"]:
+        return []
+    named = "; ".join(_NOT_ACCOUNTED.get(name, name) for name in summary["not_accounted"])
+    if is_sound(summary):
+        return [f"This assumes that what was read off the ratings is public: {named}."]
+    return [f"Not covered, so that no finite epsilon holds: {named}."]
+
+
+def _relation(summary: Mapping[str, Any]) -> list[str]:
+    """Return what epsilon means, and how large it is about the other relation, if known."""
+    neighbours = summary.get("neighbours")
+    if not neighbours or not _adds_up(summary) or summary["unit"] != "client":
+        return []
+    return [meaning_of(summary["epsilon"], neighbours, summary.get("epsilon_other_reading"))]
+
+
+def shared_noise(summary: Mapping[str, Any]) -> list[str]:
+    """Return who may drop out or collude where clients share the noise in a sum."""
+    if summary.get("trust") != "secagg":
+        return []
+    mechanism = MECHANISMS.get(summary["mechanism"])
+    if mechanism is None or not mechanism.has_shares:
+        return [
+            "No real federation can add this noise under secure aggregation, since someone would "
+            "have to be trusted with all of it: use mechanism gaussian, or trust local."
+        ]
+    tolerated = summary.get("most_dropouts"), summary.get("most_colluders")
+    if None in tolerated:  # an older run
+        return []
+    dropouts, colluders = tolerated
+    said = (
+        "Each client adds a share of the noise. The promise holds if in a round at most "
+        f"{dropouts:g} drop out and at most {colluders:g} collude with the server (below 1: a "
+        "share of the clients); if more drop out, the sum is not opened."
+    )
+    if surplus := summary.get("noise_surplus"):
+        said += f" The noise was {100 * surplus:.2g} % above what that takes."
+    if aborted := summary.get("rounds_aborted"):
+        said += f" Rounds that were paid for and not opened: {aborted}."
+    return [said]
+
+
+def guarantee(summary: Mapping[str, Any], *, short: bool = False) -> list[str]:
+    """Return sentences on the guarantee, on what was spent, and on what is not covered.
+
+    If it is to be `short`, how a guarantee that holds is to be read is left out.
+    """
+    if summary.get("mechanism", "none") == "none":
+        return ["Guarantee: none. Uploads were neither clipped nor noised."]
+    epsilon, delta, rule = summary["epsilon"], summary["delta"], summary["accounting"]
+    drawn = ", if the noise were secret; this run is simulated, and its noise comes from a seed"
+    drawn *= bool(summary.get("simulated_noise", True))
+    rest = _relation(summary) + shared_noise(summary) + not_covered(summary)
+    if is_sound(summary):
+        seen = "only the sum of all uploads" if summary["trust"] == "secagg" else "every upload"
+        known = summary.get("epsilon_spent_max")
+        most = "an unknown part" if known is None else f"{known:.3g}"
+        spent = f"Spent at most {most} of this epsilon, in {summary['rounds_paid']} rounds."
+        promise = f"Guarantee: ({epsilon:g}, {delta:g})-differential privacy for each whole client"
+        seen = f"against a server that sees {seen}"
+        if short:
+            return [f"{promise}, {seen}{drawn}. {spent}", *not_covered(summary)]
+        seen += " (secure aggregation, secagg)" * (summary["trust"] == "secagg")
+        promise = f"{promise}, over the whole run, {seen} ({rule}){drawn}."
+        return [promise, *rest, spent, "Who takes part, and when, is not hidden."]
+    if summary["unit"] == "row":
+        pure = summary.get("epsilon_client_level_pure")
+        without = "" if pure is None else f" ({pure:,.0f} as pure epsilon)"
+        said = (
+            f"epsilon {epsilon:g} is booked, but for each tensor and item row on its own. For the "
+            f"whole client it is {summary['epsilon_client_level_median']:,.0f}{without} at delta "
+            f"1e-5 for the median client, {summary['epsilon_client_level']:,.0f} for the most "
+            "exposed one"
+        )
+    elif not _adds_up(summary):
+        said = (
+            f"epsilon {epsilon:g} is booked by {rule}, which does not bound it. It amounts to "
+            f"{summary['epsilon_client_level']:.3g} at delta 1e-5 for the uploads of the most "
+            "exposed client"
+        )
+    else:
+        said = f"({epsilon:g}, {delta:g})-differential privacy of the uploads alone"
+    return [f"Guarantee: {said}{drawn}.", *rest]

@@ -9,10 +9,11 @@ import inspect
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from bgtplanner.arguments import refuse_unless
 from bgtplanner.data.catalogue import ItemsFormat
 from bgtplanner.data.datasets import dataset_info, load_ratings
 from bgtplanner.data.ratings import Ratings
@@ -35,55 +36,36 @@ from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.runs.config import Config, effective
 
 
-class Given(NamedTuple):
-    """Objects that were given in Python in place of a name."""
-
-    model: Learner | None = None
-    policy: Policy | None = None  # in its state before the first round
-    names: tuple[str, ...] = ()  # of those that the settings alone do not determine
-
-
 def objects_given(
-    model: Learner | str | None = None, policy: Policy | type[Policy] | str | None = None
-) -> tuple[dict[str, Any], Given]:
-    """Return the settings that a model and a policy stand for, and those that are objects."""
-    if isinstance(model, type):
-        name = model.__name__
-        raise ConfigError(f"model = the class {name}: expected an object, such as {name}()")
-    settings: dict[str, Any] = {} if policy is None else {"planning.policy": policy_named(policy)}
-    own = None if policy is None or isinstance(policy, str | type) else policy
-    if model is None or isinstance(model, str):
-        settings |= {} if model is None else {"model.name": model}
-        return settings, Given(policy=own, names=() if own is None else ("policy",))
-    stated, whole = described(model)
-    names = [*(() if whole else ("model",)), *(() if own is None else ("policy",))]
-    return settings | stated, Given(model, own, tuple(names))
+    model: Learner | str | None = None, policy: type[Policy] | str | None = None
+) -> dict[str, Any]:
+    """Return the settings that a model and a policy given in Python stand for.
 
-
-def described(learner: Learner) -> tuple[dict[str, Any], bool]:
-    """Return the settings that describe a learner given in Python, and whether they suffice.
-
-    If they do, the run can be resumed anywhere; otherwise the learner must be given again.
+    A learner is made from them again, so that a run can be resumed anywhere. A class of one's own
+    goes by its address, at which it is found in this process.
     """
-    name = MODELS.named(type(learner))
+    settings: dict[str, Any] = {} if policy is None else {"planning.policy": policy_named(policy)}
+    if model is None or isinstance(model, str):
+        return settings | ({} if model is None else {"model.name": model})
+    if isinstance(model, type):
+        expected = f"an object, such as {model.__name__}()"
+        raise ConfigError(f"model = the class {model.__name__}: expected {expected}")
+    name, own = MODELS.named(type(model)), settings_of(model)
     try:
-        settings = settings_of(learner)
-        same = type(learner)(**settings) == learner
-    except (ConfigError, TypeError):
+        same = type(model)(**own) == model
+    except TypeError:
         same = False
-    if not same:
-        return {"model.name": name}, False
+    refuse_unless(same, "model", model, "one that its settings describe")
     if name in Config.model_fields:
-        return {"model.name": name} | {f"{name}.{key}": of for key, of in settings.items()}, True
-    found = not name.startswith("__main__:") and "<locals>" not in name  # by other processes
-    return {"model.name": name, "model.options": settings}, found
+        return settings | {"model.name": name} | {f"{name}.{key}": of for key, of in own.items()}
+    return settings | {"model.name": name, "model.options": own}
 
 
-def policy_named(policy: Policy | type[Policy] | str) -> str:
-    """The name of a policy that was given by its name, as a class or as an object."""
-    if isinstance(policy, str):
-        return policy
-    return POLICIES.named(policy if isinstance(policy, type) else type(policy))
+def policy_named(policy: type[Policy] | str) -> str:
+    """Return the name of a policy that was given by its name or as a class."""
+    expected = "a name or a class; its options are settings, planning.options.NAME"
+    refuse_unless(isinstance(policy, str | type), "policy", policy, expected)
+    return policy if isinstance(policy, str) else POLICIES.named(policy)
 
 
 class Prepared:
@@ -203,29 +185,21 @@ def _made(key: str, kind: Any, options: Mapping[str, Any]) -> Any:
 
 
 def federation_of(
-    config: Config,
-    n_items: int,
-    learner: Learner | None = None,
-    *,
-    clients: int | None = None,
-    implicit: bool = False,
+    config: Config, n_items: int, *, clients: int | None = None, implicit: bool = False
 ) -> Federation:
     """Return what is learned and how.
 
     By the number of clients, and whether their data are `implicit` and not ratings, a learner
     chooses the settings that were left open.
     """
-    privacy, protection = config.privacy, None
-    learner = learner_of(config) if learner is None else learner
+    privacy, protection, learner = config.privacy, None, learner_of(config)
     if clients is not None:
         noise = _whole_noise(config, clients)
         learner = learner.suited(clients, n_items, noise, implicit=implicit)
     if config.private:
-        validation = config.planning.validation_charge if config.validates else 0.0
         protection = Protection(
-            mechanism=privacy.mechanism, trust=privacy.trust, unit=privacy.unit,
-            validation=validation,
-        )  # fmt: skip
+            mechanism=privacy.mechanism, trust=privacy.trust, unit=privacy.unit
+        )
     return Federation(
         model=learner,
         server=config.server,
@@ -310,22 +284,14 @@ def ledger_of(config: Config, clients: int, path: Path | None = None) -> Ledger:
 
 
 def coordinator_of(
-    config: Config,
-    engine: Engine,
-    mark: str,
-    ledger_path: Path | None,
-    *,
-    run: str = "simulation",
-    policy: Policy | None = None,
+    config: Config, engine: Engine, mark: str, ledger_path: Path | None, run: str = "simulation"
 ) -> Coordinator:
     """Put policy and ledger around a federation; open the ledger if it exists."""
     planning, federation = config.planning, config.federation
     ledger = ledger_of(config, engine.n_clients, ledger_path)
-    if isinstance(policy, LedgerPolicy):  # one that was given in Python
-        policy = policy.spending_from(ledger, config.privacy.trust)
     return Coordinator(
         engine,
-        policy_of(config, ledger) if policy is None else policy,
+        policy_of(config, ledger),
         ledger,
         trust=config.privacy.trust,
         run=run,

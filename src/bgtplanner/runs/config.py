@@ -7,7 +7,6 @@ wins. What each means and may be is in :mod:`bgtplanner.runs.settings`, and with
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +14,7 @@ from typing import Any, Literal
 import tomli_w
 from pydantic import ValidationError
 
+from bgtplanner.arguments import expected, read_toml
 from bgtplanner.errors import ConfigError, quoted
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.factorization import Factorization
@@ -23,9 +23,8 @@ from bgtplanner.models.optimizers import Server
 from bgtplanner.models.tastes import Tastes
 from bgtplanner.planning.registry import POLICIES
 from bgtplanner.privacy.accountants import ACCOUNTANTS
-from bgtplanner.privacy.compatibility import UNITS, best_mechanism
+from bgtplanner.privacy.compatibility import best_mechanism
 from bgtplanner.runs.settings import FLAGS, PRESETS, Sections, packaged
-from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
 GONE = {
     "data.duplicates": "the last rating of an item by a user counts; leave it out",
@@ -36,6 +35,9 @@ GONE = {
     "model.max_neighbours": "graphs are not expanded any more; leave it out",
     "model.fixed_pseudo_items": "they are drawn anew in every round; leave it out",
     "factorization.item_decay": "it was 0 everywhere; leave it out",
+    "planning.target": "no charge pays for looking at the error; leave it out",
+    "planning.validation_share": "clients do not validate any more; leave it out",
+    "planning.validation_charge": "clients do not validate any more; leave it out",
     "privacy.noise": "noise is drawn for the sum, which has the same distribution; leave it out",
 }
 """Settings of earlier versions, and what is said to whoever sets one; old runs are read."""
@@ -75,26 +77,14 @@ class Config(Sections):
         policy = self.planning.policy
         return self.private and policy not in POLICIES.gone and POLICIES[policy].learns
 
-    @property
-    def target_from_test(self) -> bool:
-        """Whether the target is read from the test ratings: without privacy, or as the paper."""
-        open_book = not self.private or self.planning.reward == "test"
-        return self.planning.target is not None and open_book
-
-    @property
-    def validates(self) -> bool:
-        """Whether clients keep a validation set."""
-        wanted = self.planning.target is not None and not self.target_from_test
-        return wanted or (self.learns and self.planning.reward == "validation")
-
     def require(self, *rules: tuple[str, bool, str]) -> None:
         """Refuse the first setting that does not fit.
 
         A rule is the key of a setting, whether it fits the others, and what was expected.
         """
-        for key, fits, expected in rules:
+        for key, fits, instead in rules:
             section, _, name = key.partition(".")
-            ConfigError.unless(fits, _named(key), getattr(getattr(self, section), name), expected)
+            ConfigError.unless(fits, _named(key), getattr(getattr(self, section), name), instead)
 
 
 def load_config(
@@ -119,7 +109,8 @@ def load_config(
         >>> load_config(settings={"federation.rounds": 5}).federation.rounds
         5
     """
-    tree = {} if file is None else _read_toml(Path(file))
+    advice = "give one, such as the config.toml of a run"
+    tree = {} if file is None else read_toml(Path(file), advice)
     is_run = tree.pop("folder", None) is not None  # a run folder's own notes
     named = tree.pop("preset", "recommended")
     wanted, where = (named, f"{file}: preset") if preset is None else (preset, "--preset")
@@ -130,6 +121,8 @@ def load_config(
             if not (is_run and values is stored):
                 raise ConfigError(f"{place}{key}: {GONE[key]}")
             del values[key]
+    if is_run and stored.get("planning.reward") == "validation":  # of 0.2
+        stored["planning.reward"] = "none"
     given = stored | now
     if "preset" in _tree(given):
         raise ConfigError("preset: not a setting; choose a preset with --preset")
@@ -212,27 +205,20 @@ def _best_mechanism(values: Mapping[str, Any]) -> str:
     if accounting != "auto":
         known = accounting in ACCOUNTANTS
         return ACCOUNTANTS[accounting].mechanism if known else "gaussian"
-    validates = values.get("planning.target") is not None
-    validates = validates or values.get("planning.reward") == "validation"
     trust, unit = values.get("privacy.trust", "secagg"), values.get("privacy.unit", "client")
-    return best_mechanism(str(trust), str(unit), validates=validates)
+    return best_mechanism(str(trust), str(unit))
 
 
 def _check_together(config: Config) -> None:
     """Refuse settings that each could be, but not together."""
     model, planning, privacy = config.model, config.planning, config.privacy
     free = planning.policy == "unlimited"
-    target = planning.target is not None and not config.target_from_test
-    unpaid = not UNITS[privacy.unit].sound and (target or planning.reward == "validation")
     _ = privacy.relation  # refuses one that does not go with the trust
     config.require(
         ("planning.policy", free or config.private, "unlimited, for --mechanism none"),
         ("privacy.mechanism", not (free and config.private), "none, for --policy unlimited"),
         ("model.options", model.name not in Config.model_fields or not model.options,
          f"nothing: the settings of {model.name} are in [{model.name}]"),
-        (f"planning.{'target' if target else 'reward'}", not unpaid,
-         f"nothing that is validated: with privacy.unit = {privacy.unit} nothing pays for it; "
-         "set privacy.unit=client, or planning.reward=test"),
     )  # fmt: skip
 
 
@@ -265,17 +251,6 @@ def _known(value: Any) -> Any:
     return [_known(of) for of in value] if isinstance(value, list | tuple) else value
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        content = read_bytes(path, MOST_BYTES_OF_SETTINGS, plain=False)
-        return tomllib.loads(content.decode("utf-8-sig"))  # some editors write a byte order mark
-    except FileNotFoundError:
-        problem = "no such config file"
-    except (OSError, ValueError, RecursionError) as error:
-        problem = f"cannot be read as TOML ({error})"
-    raise ConfigError(f"{path}: {problem}; give one, such as the config.toml of a run")
-
-
 def _named(key: str) -> str:
     return f"{FLAGS[key]} ({key})" if key in FLAGS else key
 
@@ -291,15 +266,3 @@ def _described(key: str, problem: Any) -> str:
     if problem["type"] == "value_error":  # from a section's own check, which names the key itself
         return f"{key}.{problem['ctx']['error']}"
     return f"{_named(key)} = {quoted(problem['input'])}: {expected(problem)}"
-
-
-def expected(problem: Any) -> str:
-    """Return what was expected, from one of pydantic's errors.
-
-    Example:
-        >>> expected({"msg": "Input should be greater than 0"})
-        'expected greater than 0'
-    """
-    message = str(problem["msg"]).removeprefix("Value error, ")
-    message = message.replace("Input should be", "expected", 1)
-    return message if message.startswith("expected") else f"expected: {message}"

@@ -24,7 +24,7 @@ from flwr.serverapp import Grid, ServerApp
 
 import bgtplanner
 from bgtplanner.data.catalogue import ItemsFormat, read_items
-from bgtplanner.data.scales import as_scale
+from bgtplanner.data.ratings import as_scale
 from bgtplanner.errors import BGTPlannerError, ConfigError, DataError, MessageError, RunFolderError
 from bgtplanner.federation.aggregation.neighbourhood import degree_and_threshold
 from bgtplanner.federation.aggregation.roster import Roster
@@ -232,7 +232,6 @@ def check_deployable(config: Config) -> None:
          "none, released or forecast: clients do not say which items they have rated"),
         ("planning.reward", not learns or planning.reward in ("none", "released"),
          "none or released: no charge pays for what clients would say about their ratings"),
-        ("planning.target", planning.target is None, "none: the RMSE is unknown"),
         ("federation.dropout", not config.federation.dropout, real),
         ("deployment.least_clients", least <= deployment.clients,
          f"at most clients = {deployment.clients}"),

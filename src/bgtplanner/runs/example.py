@@ -58,7 +58,7 @@ def write_example(folder: Path, *, clients: int, address: str, trust: str = "sec
     dropouts = max(0, min(max(1, clients // 10), (clients - _COLLUDERS - 2) // 2))
     fewest = max(clients - dropouts, 2 * dropouts + _COLLUDERS + 2)
     least = fewest if trust == "secagg" else clients
-    accountant = default_accountant(best_mechanism(trust, "client", validates=False))
+    accountant = default_accountant(best_mechanism(trust, "client"))
     even = accountant.even_charge(Budget(_EPSILON, _DELTA), _ROUNDS)
     words: dict[str, Any] = {
         "trust": trust, "folder": folder, "bin": Path(sys.executable).parent,

@@ -44,30 +44,16 @@ from numpy.typing import NDArray
 import bgtplanner
 from bgtplanner.durable import replace_file
 from bgtplanner.errors import RunFolderError, RunLockedError, SchemaError, StorageError, quoted
+from bgtplanner.runs import record as schemas
 from bgtplanner.runs.config import Config, load_config, to_toml
-from bgtplanner.runs.record import (
-    CLIENTS,
-    EXAMPLES,
-    NOTES,
-    ROUND,
-    SCHEMA,
-    SUMMARY,
-    check,
-    object_in,
-)
-from bgtplanner.text import (
-    MOST_BYTES_OF_ROUNDS,
-    MOST_BYTES_OF_SETTINGS,
-    read_bytes,
-    visible,
-)
+from bgtplanner.text import MOST_BYTES_OF_ROUNDS, MOST_BYTES_OF_SETTINGS, read_bytes, visible
 
 MODEL = "run.model"
 """The name of the model file in a folder."""
 
-_KINDS = {"summary.json": SUMMARY, "examples.json": EXAMPLES, "clients.json": CLIENTS}
 _OWN = {"config.toml", "rounds.jsonl", "checkpoint.npz", "report.html", MODEL, "ratings.npz"}
-_OWN |= {".lock", *_KINDS, *(f"ledger.sqlite{end}" for end in ("", "-journal", "-wal", "-shm"))}
+_OWN |= {f"ledger.sqlite{end}" for end in ("", "-journal", "-wal", "-shm")}
+_OWN |= {".lock", *schemas.KINDS}
 _BY_HAND = (
     "the folder was changed by hand: bring back the files that belong together, or run it again"
 )
@@ -89,13 +75,12 @@ class RunFolder:
         config: Config,
         *,
         overwrite: bool = False,
-        **noted: bool | str | list[str] | Mapping[str, Any],
+        **noted: bool | str | Mapping[str, Any],
     ) -> Self:
         """Start a new run folder, lock it, and write down what is to be `noted`.
 
-        That is whether it is ``deployed`` to real machines, what was ``given`` as objects in
-        Python, the mark of its ``data``, with the ``key`` of it, that of its ``people``, and the
-        ``facts`` that are known before the first round.
+        That is whether it is ``deployed`` to real machines, the mark of its ``data``, with the
+        ``key`` of it, that of its ``people``, and the ``facts`` known before the first round.
         """
         folder = cls(Path(path))
         folder.check_free(overwrite)  # before anything is written there
@@ -110,7 +95,7 @@ class RunFolder:
                 name: metadata.version(name) for name in ("jax", "numpy", "optax", "scipy")
             }
             notes: dict[str, Any] = {
-                "schema": SCHEMA,
+                "schema": schemas.SCHEMA,
                 "version": bgtplanner.__version__,
                 "versions": {"Python": platform.python_version()} | versions,
                 **{name: value for name, value in noted.items() if value},
@@ -195,40 +180,29 @@ class RunFolder:
             run = "it was not written by a run: give it to 'bgtplanner run --config'"
             raise SchemaError(f"{file}: has no [folder] schema; {run}")
         version = visible(notes.get("version") or "unknown")[:40]
-        if notes["schema"] != SCHEMA or version.startswith("0.1."):
+        if notes["schema"] != schemas.SCHEMA or version.startswith("0.1."):
+            other = f"schema {quoted(notes['schema'])}, version {version}"
+            ours = f"this one reads schema {schemas.SCHEMA} of 0.2 and later"
             raise SchemaError(
-                f"{self.path}: written by another version (schema {quoted(notes['schema'])}, "
-                f"version {version}); this one reads schema {SCHEMA} of 0.2 and later. Use that "
-                f"version, or run again with --config {file}"
+                f"{self.path}: written by another version ({other}); {ours}. Use that version, or "
+                f"run again with --config {file}"
             )
-        check(NOTES, f"{file}, [folder]", notes)
-        check(SUMMARY, f"{file}, [folder] facts", notes.get("facts", {}))
+        schemas.check(schemas.NOTES, f"{file}, [folder]", notes)
+        schemas.check(schemas.SUMMARY, f"{file}, [folder] facts", notes.get("facts", {}))
         return notes
-
-    def _noted(self, name: str) -> Any:
-        """One of the folder's own notes; None if there is none, or if they cannot be read."""
-        with contextlib.suppress(RunFolderError):
-            return self.notes().get(name)
-        return None
 
     @property
     def deployed(self) -> bool:
-        """Whether the run is on real machines."""
-        return self._noted("deployed") is True
-
-    @property
-    def given(self) -> tuple[str, ...]:
-        """What was given as objects in Python, and must be given again to resume."""
-        return tuple(self._noted("given") or ())
+        """Whether the run is on real machines; not if the folder's notes cannot be read."""
+        with contextlib.suppress(RunFolderError):
+            return self.notes().get("deployed") is True
+        return False
 
     @property
     def resume_command(self) -> str:
         """The command that continues the run in this folder."""
         if self.deployed:
             return "flwr run APP SUPERLINK, with the app folder that it was started from"
-        if self.given:
-            arguments = ", ".join(f"{name}=..." for name in self.given)
-            return f"bgtplanner.resume({str(self.path)!r}, {arguments}), in Python"
         return f"bgtplanner resume {shlex.quote(str(self.path))}"
 
     def config(self) -> Config:
@@ -263,7 +237,7 @@ class RunFolder:
         records: list[dict[str, Any]] = []
         for index, line in enumerate(lines[:first]):
             where = f"{file}, line {index + 1}"
-            record = object_in(where, line, ROUND, signs)
+            record = schemas.object_in(where, line, schemas.ROUND, signs)
             if (number := record["round"]) != index:
                 wrong = f"is round {number}, and {index} was expected; {_BY_HAND}"
                 raise RunFolderError(f"{where}: {wrong}")
@@ -296,10 +270,9 @@ class RunFolder:
 
     def read(self, name: str, signs: str = "") -> dict[str, Any] | None:
         """Return the object in a JSON file, after a check; None if there is no such file."""
-        file = self.path / name
-        if (content := _bytes(file, MOST_BYTES_OF_SETTINGS)) is None:
-            return None
-        return object_in(file, content, _KINDS[name], signs)
+        content = _bytes(file := self.path / name, MOST_BYTES_OF_SETTINGS)
+        kind = schemas.KINDS[name]
+        return None if content is None else schemas.object_in(file, content, kind, signs)
 
     def write(self, name: str, found: Mapping[str, Any]) -> None:
         """Write the object of a JSON file; with ``summary.json`` the run is done."""

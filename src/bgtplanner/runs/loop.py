@@ -75,7 +75,6 @@ class Run:
         self.planned: Coordinator | None = None
         self.records: list[dict[str, Any]] = []
         self.seconds_before = 0.0
-        self.reached = False  # whether a round has reached the target, if there is one
 
     def __enter__(self) -> Self:
         return self
@@ -119,13 +118,11 @@ class Run:
                 raise RunFolderError(problem) from error
         if self.folder is not None:
             self.records = self.folder.keep_rounds(self.engine.next_round)
-        self.reached = any(summary.reaches_target(self.config, of) for of in self.records)
 
     def step(self) -> RoundResult | None:
-        """Plan and play a round; None if there is none left. A reached target ends spending."""
+        """Plan and play a round; None if there is none left."""
         if self.planned is None:
             raise ConfigError("the run has no ledger to pay from")
-        self.planned.over |= self.reached
         played = self.planned.step()
         if played is None:
             return None
@@ -189,15 +186,11 @@ class Run:
             for name, of in figures.items()
         }
         self.records.append(record)
-        self.reached |= summary.reaches_target(self.config, record)
         return record
 
     def _over(self) -> bool:
-        """Whether there is no round left: a reached target ends a run that serves no one after."""
-        done = self.engine.next_round >= self.config.federation.rounds
-        rests = self.config.federation.after_budget == "rest"
-        served = self.config.planning.objective == "served"
-        return done or (self.reached and not (served and rests))
+        """Whether there is no round left."""
+        return self.engine.next_round >= self.config.federation.rounds
 
     def spending(self, split: Split | None, clients: int | None = None) -> dict[str, Any]:
         """Return what was promised and spent, and what the planner has to say."""

@@ -13,9 +13,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, conlist, create_model
 
+from bgtplanner.arguments import expected
 from bgtplanner.errors import RunFolderError, quoted
 from bgtplanner.privacy.mechanisms import Neighbours
-from bgtplanner.runs.config import Config, expected
+from bgtplanner.runs.config import Config
 from bgtplanner.text import LONGEST_NAME
 
 SCHEMA = 1
@@ -113,6 +114,9 @@ _LINE = _object(
 _LIST = _object((_Word, "user"), (_list(_LINE), "items"), needed=True)
 EXAMPLES = _object((_Word | None, "note"), (_list(_LIST), "lists"))
 """The object in ``examples.json``: the lists of a few users, for the report."""
+
+KINDS = {"summary.json": SUMMARY, "examples.json": EXAMPLES, "clients.json": CLIENTS}
+"""What each JSON file holds."""
 
 
 def object_in(where: object, content: bytes, kind: Any, signs: str) -> dict[str, Any]:

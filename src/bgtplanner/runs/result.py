@@ -37,7 +37,6 @@ from bgtplanner.federation.client import first_parameters
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.interactions import Shared
 from bgtplanner.models.learner import Learner, model_of
-from bgtplanner.models.metrics import HEADLINE, METRICS
 from bgtplanner.models.tastes import Tastes
 from bgtplanner.published.model import Model, Recommended, load_model
 from bgtplanner.published.verdict import Verdict
@@ -153,20 +152,12 @@ class Result:
         return learner, shared
 
     def __repr__(self) -> str:
-        known = self.summary
-        error = known.get("rmse_objective", known.get("rmse_final"))
-        served = f"{HEADLINE}_served" if known.get("objective") == "served" else HEADLINE
-        lists, epsilon = known.get(served, known.get(HEADLINE)), known.get("epsilon")
-        parts = [
-            f"{known.get('model')} by {known.get('policy')}",
-            None if epsilon is None else f"epsilon {epsilon:g}",
-            f"{len(self.rounds)} rounds",
-            None if error is None else f"RMSE {error:.4f}",
-            None if lists is None else f"{METRICS[HEADLINE].label} {lists:.3f}",
-            None if self.folder is None else f"in {self.folder}",
-        ]
-        about = ", ".join(filter(None, parts))
-        return f"Result({visible(known.get('dataset', '?'))}: {about})"
+        known, epsilon = self.summary, self.summary.get("epsilon")
+        parts = [f"{known.get('model')} by {known.get('policy')}"]
+        parts += [] if epsilon is None else [f"epsilon {epsilon:g}"]
+        parts += [f"{len(self.rounds)} rounds"]
+        parts += [] if self.folder is None else [f"in {self.folder}"]
+        return f"Result({visible(known.get('dataset', '?'))}: {', '.join(parts)})"
 
     def _repr_html_(self) -> str:
         from bgtplanner.report.page import as_html

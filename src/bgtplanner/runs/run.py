@@ -20,7 +20,7 @@ from bgtplanner.models.metrics import HEADLINE, METRICS, lists_of, shown
 from bgtplanner.planning.policy import Policy
 from bgtplanner.planning.registry import POLICIES
 from bgtplanner.runs import assembly, summary
-from bgtplanner.runs.assembly import Given, Prepared
+from bgtplanner.runs.assembly import Prepared
 from bgtplanner.runs.config import Config, differences, load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.loop import Observer, Run
@@ -34,19 +34,13 @@ class _Simulated(Run):
 
     engine: Simulation
 
-    def __init__(
-        self, config: Config, prepared: Prepared, given: Given, observer: Observer | None
-    ) -> None:
-        self.prepared, self.given, ratings = prepared, given, prepared.ratings
+    def __init__(self, config: Config, prepared: Prepared, observer: Observer | None) -> None:
+        self.prepared, ratings = prepared, prepared.ratings
         federation = assembly.federation_of(
-            config, ratings.n_items, given.model,
-            clients=ratings.n_clients, implicit=ratings.implicit,
-        )  # fmt: skip
-        share = config.planning.validation_share if config.validates else 0.0
-        seed, device = config.run.seed, config.run.device
-        simulation = Simulation(
-            federation, prepared.split, seed=seed, device=device, validation=share
+            config, ratings.n_items, clients=ratings.n_clients, implicit=ratings.implicit
         )
+        seed, device = config.run.seed, config.run.device
+        simulation = Simulation(federation, prepared.split, seed=seed, device=device)
         super().__init__(config, simulation, observer)
         self.checkpoint_every = config.run.checkpoint_every
         ranks = HEADLINE in shown(config.preset)
@@ -59,9 +53,7 @@ class _Simulated(Run):
         return summary.facts_of(self.config, summary.about_ratings(data.ratings), data.split)
 
     def step(self) -> RoundResult | None:
-        if self.planned is not None:
-            return super().step()
-        return self.engine.rest() if self.reached else self.engine.step()
+        return self.engine.step() if self.planned is None else super().step()
 
     def inspected(self, index: int) -> dict[str, float]:
         """The NDCG@10 of the lists after some of the rounds, if it is shown."""
@@ -77,9 +69,7 @@ class _Simulated(Run):
         ledger = None
         if config.private:
             path = None if folder is None else folder.path / "ledger.sqlite"
-            self.planned = assembly.coordinator_of(
-                config, self.engine, self.prepared.mark, path, policy=self.given.policy
-            )
+            self.planned = assembly.coordinator_of(config, self.engine, self.prepared.mark, path)
             ledger = self.planned.ledger
         with self:
             if go_on:
@@ -110,7 +100,7 @@ def simulate(
     ratings: Ratings | str | Any = "demo",
     *,
     model: Learner | str | None = None,
-    policy: Policy | type[Policy] | str | None = None,
+    policy: type[Policy] | str | None = None,
     epsilon: float | None = None,
     mechanism: str | None = None,
     rounds: int | None = None,
@@ -128,7 +118,7 @@ def simulate(
             set, or the path of a table.
         model: ``tastes``, ``biases``, ``factorization``, ``fedgnn``, ``package.module:Class``, or
             a learner.
-        policy: A name, ``package.module:Class``, a class, or a policy made for these clients.
+        policy: A name, ``package.module:Class``, or a class.
         epsilon: Budget of each client over the whole run.
         mechanism: What protects the uploads: ``gaussian``, ``laplace``, ``privunit`` or ``none``.
         rounds: How many rounds.
@@ -148,7 +138,6 @@ def simulate(
         ratings = assembly.ratings_from(ratings, as_settings(settings))
     refuse_unless(isinstance(ratings, Ratings | str), "ratings", ratings, RATINGS)
     held = ratings if isinstance(ratings, Ratings) else None
-    stated, given = assembly.objects_given(model, policy)
     named = {
         "data.dataset": ratings if held is None else held.name,
         "privacy.epsilon": epsilon,
@@ -156,11 +145,11 @@ def simulate(
         "federation.rounds": rounds,
         "run.seed": seed,
     }
-    chosen = stated | {key: value for key, value in named.items() if value is not None}
+    chosen = assembly.objects_given(model, policy)
+    chosen |= {key: value for key, value in named.items() if value is not None}
     return execute(
         load_config(preset=preset, settings=chosen | as_settings(settings)),
         ratings=held,
-        given=given,
         out=None if out is None else as_path("out", out),
         overwrite=overwrite,
         observer=observer,
@@ -171,7 +160,6 @@ def execute(
     config: Config,
     *,
     ratings: Ratings | None = None,
-    given: Given | None = None,
     out: Path | str | None = None,
     overwrite: bool = False,
     observer: Observer | None = None,
@@ -180,16 +168,16 @@ def execute(
     if out is not None:
         RunFolder(Path(out)).check_free(overwrite)  # before minutes are spent on loading
     use_compilation_cache()
-    key, given = secrets.token_hex(16), given or Given()
+    key = secrets.token_hex(16)
     prepared = Prepared(config, ratings, key)
-    run = _Simulated(config, prepared, given, observer)
+    run = _Simulated(config, prepared, observer)
     if out is None:
         return run.train()
-    if config.private and given.policy is None:  # refuse before writing
+    if config.private:  # refuse before writing
         ledger = assembly.ledger_of(config, prepared.ratings.n_clients)
         assembly.policy_of(config, ledger).state_dict()
-    noted: dict[str, Any] = {"data": prepared.mark, "key": key, "given": list(given.names)}
-    noted |= {"people": assembly.people_of(prepared.ratings), "facts": run.facts}
+    noted: dict[str, Any] = {"data": prepared.mark, "key": key, "facts": run.facts}
+    noted["people"] = assembly.people_of(prepared.ratings)
     with RunFolder.create(out, config, overwrite=overwrite, **noted) as folder:
         return run.train(folder)
 
@@ -199,21 +187,21 @@ def resume(
     *,
     ratings: Ratings | None = None,
     model: Learner | None = None,
-    policy: Policy | None = None,
+    policy: type[Policy] | None = None,
     trust_code: bool = False,
     observer: Observer | None = None,
 ) -> Result:
     """Resume a run; it ends as if it had never been interrupted, bit for bit.
 
-    What was given in Python is given again: the ratings, the learner, and the policy in its state
-    before the first round. Code that the folder names by its address runs only with `trust_code`.
+    Ratings that were given in Python are given again. Code that the folder names by its address
+    runs only with `trust_code`, or if it is that of the model or of the policy that is given.
 
     Raises:
         RunFolderError: If the folder, its checkpoint or the ratings do not fit together, or if
             its policy no longer exists.
     """
     with RunFolder.open(as_path("path", path)) as folder:
-        notes, config, given = folder.notes(), folder.config(), Given(model, policy, folder.given)
+        notes, config = folder.notes(), folder.config()
         if folder.deployed:
             go_on = folder.resume_command
             raise RunFolderError(f"{path}: a run on real machines; continue with: {go_on}")
@@ -223,7 +211,7 @@ def resume(
         if (name := config.planning.policy) in POLICIES.gone:
             why = f"the policy {name} {POLICIES.gone[name]}"
             raise RunFolderError(f"{path}: cannot be resumed; start a new run ({why})")
-        _check_given(folder, config, given, trust_code)
+        _check_code(folder, config, model, policy, trust_code)
         use_compilation_cache()
         begun = Result(summary={}, rounds=[], folder=folder.path, config=config, held=ratings)
         prepared = Prepared(config, begun.ratings, notes.get("key", ""))
@@ -232,29 +220,25 @@ def resume(
                 f"{path}: the ratings of '{prepared.ratings.name}' are not those it was started "
                 "with; bring them back, or start a new run"
             )
-        return _Simulated(config, prepared, given, observer).train(folder, go_on=True)
+        return _Simulated(config, prepared, observer).train(folder, go_on=True)
 
 
-def _check_given(folder: RunFolder, config: Config, given: Given, trust_code: bool) -> None:
-    """Refuse to resume without the objects that were given, with others, or with strange code."""
-    missing = [name for name in given.names if getattr(given, name) is None]
-    addresses = {"model": config.model.name, "policy": config.planning.policy}
-    code = [of for name, of in addresses.items() if ":" in of and getattr(given, name) is None]
-    if missing:
-        arguments = ", ".join(f"{name}=..." for name in missing)
-        raise RunFolderError(
-            f"{folder.path}: its {' and '.join(missing)} was given in Python; continue there: "
-            f"resume(path, {arguments})"
-        )
+def _check_code(
+    folder: RunFolder, config: Config, model: Learner | None, policy: Any, trust_code: bool
+) -> None:
+    """Refuse to run strange code, and to go on with another model or policy."""
+    stated, file = assembly.objects_given(model, policy), folder.path / "config.toml"
+    named = {"model.name": config.model.name, "planning.policy": config.planning.policy}
+    other = any(stated.get(key, of) != of for key, of in named.items())
+    if other or differences(config, load_config(file=file, settings=stated)):
+        problem = "it was started with another model or policy; give that one"
+        raise RunFolderError(f"{folder.path}: {problem}")
+    code = [of for key, of in named.items() if ":" in of and key not in stated]
     if code and not trust_code:
         raise RunFolderError(
             f"{folder.path}: names code to run, {' and '.join(code)}. If you trust whoever made "
             "the folder, give --trust-code, or trust_code=True"
         )
-    stated, _ = assembly.objects_given(given.model, given.policy)  # refuses what is none
-    if differences(config, load_config(file=folder.path / "config.toml", settings=stated)):
-        other = "it was started with another model or policy; give that one"
-        raise RunFolderError(f"{folder.path}: {other}")
 
 
 def load(

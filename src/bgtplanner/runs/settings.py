@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import no_info_plain_validator_function
 
-from bgtplanner.data.scales import COUNT_CAP, Feedback
+from bgtplanner.data.ratings import COUNT_CAP, Feedback
 from bgtplanner.data.split import Arrival
 from bgtplanner.errors import ConfigError
 from bgtplanner.models.registry import MODELS
@@ -34,8 +34,7 @@ FLAGS = {
     for key in (
         *("data.dataset", "data.data_dir", "data.items", "data.scale", "model.name"),
         *("planning.policy", "planning.objective", "planning.traffic", "planning.levels"),
-        *("planning.min_rounds", "planning.target"),
-        *("privacy.mechanism", "privacy.trust", "privacy.neighbours"),
+        *("planning.min_rounds", "privacy.mechanism", "privacy.trust", "privacy.neighbours"),
         *("privacy.epsilon", "privacy.delta", "privacy.budgets"),
         *("federation.rounds", "federation.participation", "run.seed", "run.device"),
     )
@@ -54,7 +53,11 @@ class Section(BaseModel):
     """A section of the config: no other keys, only UTF-8, and nothing changes later."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, allow_inf_nan=False, str_max_length=MOST_BYTES_OF_SETTINGS
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+        str_max_length=MOST_BYTES_OF_SETTINGS,
     )
 
 
@@ -91,9 +94,8 @@ class OneOf:
 def _share_or_number(value: float) -> float:
     """Return a share below 1, or a whole number of clients."""
     if value >= 1 and value != int(value):
-        raise PydanticCustomError(
-            "clients", "Input should be a share below 1, or a whole number of clients"
-        )
+        expected = "Input should be a share below 1, or a whole number of clients"
+        raise PydanticCustomError("clients", expected)
     return value
 
 
@@ -116,117 +118,105 @@ def _traffic(value: Any) -> Any:
 
 
 class DataSection(Section):
-    """Which ratings, and how they are divided.
-
-    Attributes:
-        dataset: A name from `bgtplanner data list`, or the path of your own table.
-        data_dir: Folder with real data sets; then ``$BGTPLANNER_DATA``, then the cache.
-        items: The public catalogue: a table of all items; ``auto``: the data set's; or ``none``.
-        items_column: Column of the items' labels in that table; detected by default.
-        unknown_items: Whether ratings of items that it lacks are an ``error``, or left out.
-        train_share: Share of the ratings to train on; the rest is the test set.
-        split: Which ratings are the test set; ``auto``: random ones, as is usual for the data set.
-        leave_last: The number of ratings that ``leave-last`` holds out; each user keeps one.
-        initial_share: Share of the training ratings that are there from the start.
-        arrival: Whether the others arrive in ``random`` order, or by ``time``.
-        clients: Distribute the users over this many clients. By default each user is one client.
-        delimiter: Delimiter of your table; detected by default, like header and columns.
-        header: Whether the first row holds names.
-        decimal_comma: Whether numbers are written as ``3,5``.
-        user_column: Column of the users, by name or by position from 0.
-        item_column: Column of the items, likewise.
-        rating_column: Column of the ratings, likewise; ``none`` for clicks without ratings.
-        weight_column: Column of counts, such as plays or hours, in the place of ratings: rows are
-            clicks, weighted by ``log(1 + count)``.
-        time_column: Column of the times, likewise.
-        client_column: Column of the clients, likewise; without one every user is a client.
-        test_column: Column that marks the test ratings of your own table: 1 or 0, true or false,
-            test or train. It implies the split ``marked``.
-        scale: How ratings become 0 to 1: ``LOW:HIGH`` (public), or ``minmax`` or ``max`` of them.
-        feedback: Whether values are ratings, or counts of clicks; ``auto``: by the column's name.
-        count_cap: The largest count that counts. It is public, and never read off the data.
-    """
+    """Which ratings, and how they are divided."""
 
     dataset: str = "demo"
+    """A name from `bgtplanner data list`, or the path of your own table."""
     data_dir: str | None = None
+    """Folder with real data sets; then ``$BGTPLANNER_DATA``, then the cache."""
     items: str = Field(default="auto", min_length=1)
+    """The public catalogue: a table of all items; ``auto``: the data set's; or ``none``."""
     items_column: str | None = None
+    """Column of the items' labels in that table; detected by default."""
     unknown_items: Literal["error", "leave-out"] = "error"
+    """Whether ratings of items that it lacks are an ``error``, or left out."""
     train_share: float = Field(default=0.8, gt=0, lt=1)
+    """Share of the ratings to train on; the rest is the test set."""
     split: Literal["auto", "user", "all", "last", "time", "leave-last", "marked"] = "auto"
+    """Which ratings are the test set; ``auto``: random ones, as is usual for the data set."""
     leave_last: int = Field(default=1, ge=1)
+    """The number of ratings that ``leave-last`` holds out; each user keeps one."""
     initial_share: float = Field(default=0.5, gt=0, le=1)
+    """Share of the training ratings that are there from the start."""
     arrival: Arrival = "random"
+    """Whether the others arrive in ``random`` order, or by ``time``."""
     clients: int | None = Field(default=None, ge=1)
+    """Distribute the users over this many clients. By default each user is one client."""
     delimiter: str | None = None
+    """Delimiter of your table; detected by default, like header and columns."""
     header: bool | None = None
+    """Whether the first row holds names."""
     decimal_comma: bool = False
+    """Whether numbers are written as ``3,5``."""
     user_column: str | int | None = None
+    """Column of the users, by name or by position from 0."""
     item_column: str | int | None = None
+    """Column of the items, likewise."""
     rating_column: str | int | None = None
+    """Column of the ratings, likewise; ``none`` for clicks without ratings."""
     weight_column: str | int | None = None
+    """Column of counts, such as plays or hours, in the place of ratings: rows are clicks, weighted
+    by ``log(1 + count)``."""
     time_column: str | int | None = None
+    """Column of the times, likewise."""
     client_column: str | int | None = None
+    """Column of the clients, likewise; without one every user is a client."""
     test_column: str | int | None = None
+    """Column that marks the test ratings of your own table: 1 or 0, true or false, test or train.
+    It implies the split ``marked``."""
     scale: str | None = None
+    """How ratings become 0 to 1: ``LOW:HIGH`` (public), or ``minmax`` or ``max`` of them."""
     feedback: Feedback = "auto"
+    """Whether values are ratings, or counts of clicks; ``auto``: by the column's name."""
     count_cap: float = Field(default=COUNT_CAP, gt=0)
+    """The largest count that counts. It is public, and never read off the data."""
 
 
 class SyntheticSection(Section):
-    """Size and shape of the data set ``synthetic``.
-
-    Attributes:
-        clients: The number of clients.
-        items: The number of items; rare ones may get no rating.
-        ratings_per_client: The mean number of ratings per client.
-        users_per_client: The number of users per client.
-        dim: Length of the hidden user and item factors; with 0 there are biases only.
-        noise: Standard deviation, in stars, of the part of a rating that cannot be predicted.
-        choosy: How strongly users pick items that suit them; with 0 by popularity alone.
-    """
+    """Size and shape of the data set ``synthetic``."""
 
     clients: int = Field(default=1000, ge=1)
+    """The number of clients."""
     items: int = Field(default=500, ge=1)
+    """The number of items; rare ones may get no rating."""
     ratings_per_client: int = Field(default=40, ge=1)
+    """The mean number of ratings per client."""
     users_per_client: int = Field(default=1, ge=1)
+    """The number of users per client."""
     dim: int = Field(default=4, ge=0, le=1024)
+    """Length of the hidden user and item factors; with 0 there are biases only."""
     noise: float = Field(default=0.87, ge=0)
+    """Standard deviation, in stars, of the part of a rating that cannot be predicted."""
     choosy: float = Field(default=0.0, ge=0, le=10)
+    """How strongly users pick items that suit them; with 0 by popularity alone."""
 
 
 class ModelSection(Section):
-    """The model; its settings are in the section of its name.
-
-    Attributes:
-        name: The model, or the address of your own.
-        pseudo_items: How many items each client pretends to have rated; ``auto``: as the paper.
-        options: Settings of a model that does not come with the package.
-    """
+    """The model; its settings are in the section of its name."""
 
     name: Annotated[str, OneOf(MODELS, own=True)] = "factorization"
+    """The model, or the address of your own."""
     pseudo_items: Annotated[int, Field(ge=0, le=1_000_000)] | Literal["auto"] = 0
+    """How many items each client pretends to have rated; ``auto``: as the paper."""
     options: dict[str, Any] = Field(default_factory=dict)
+    """Settings of a model that does not come with the package."""
 
 
 class FederationSection(Section):
-    """How long the run is, and who takes part.
-
-    Attributes:
-        rounds: The most rounds of training, T.
-        participation: Share of the clients that are invited to a round, drawn anew each time.
-        dropout: Share of the clients that pay and then fail to answer.
-        most_dropouts: The most clients that may fail to answer, as a share, or a number from 1 on.
-        most_colluders: The most clients that may tell what they added to the sum, likewise.
-        after_budget: When the budget is spent: ``stop``, or ``rest``: clients still learn alone.
-    """
+    """How long the run is, and who takes part."""
 
     rounds: int = Field(default=100, ge=1, le=1_000_000)
+    """The most rounds of training, T."""
     participation: float = Field(default=1.0, gt=0, le=1)
+    """Share of the clients that are invited to a round, drawn anew each time."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the clients that pay and then fail to answer."""
     most_dropouts: _Tolerated | Literal["auto"] = "auto"
+    """The most clients that may fail to answer, as a share, or a number from 1 on."""
     most_colluders: _Tolerated = 1.0
+    """The most clients that may tell what they added to the sum, likewise."""
     after_budget: Literal["rest", "stop"] = "rest"
+    """When the budget is spent: ``stop``, or ``rest``: clients still learn alone."""
 
     @property
     def tolerance(self) -> Tolerance:
@@ -237,37 +227,28 @@ class FederationSection(Section):
 
 
 class PlanningSection(Section):
-    """The policy, which decides what a round may cost, and what it may look at.
-
-    Attributes:
-        policy: The policy, or the address of your own.
-        objective: What is planned for: what people are ``served`` in all rounds, or the ``last``.
-        traffic: How many people come in each round, with commas, repeated; by default all equal.
-        constants: The constants of `bgt`: its ``own``; or those of the ``paper``, or ``repaired``.
-        levels: The number of levels that `bgt` and `random` choose from, A.
-        min_rounds: The fewest rounds that the budget may be spent in; sets the dearest level.
-        context: What the policy may look at; ``usage`` is not accounted for.
-        context_size: The number of singular values in ``usage``, d.
-        reward: What the policy is told; ``test`` and ``loss`` are not accounted for.
-        target: The RMSE (0 to 1) at which a run stops spending.
-        validation_share: Share of its ratings in a client's validation set, if there is one.
-        validation_charge: Share of a round's charge that pays for validation.
-        options: The policy's own options, such as ``planning.options.shape=saturating``.
-    """
+    """The policy, which decides what a round may cost, and what it may look at."""
 
     policy: Annotated[str, OneOf(POLICIES, own=True)] = "bgt"
+    """The policy, or the address of your own."""
     objective: Kind = "served"
+    """What is planned for: what people are ``served`` in all rounds, or the ``last``."""
     traffic: Annotated[str | None, BeforeValidator(_traffic)] = None
+    """How many people come in each round, with commas, repeated; by default all equal."""
     constants: Annotated[str, OneOf(CONSTANTS)] = "own"
+    """The constants of `bgt`: its ``own``; or those of the ``paper``, or ``repaired``."""
     levels: int | None = Field(default=None, ge=1, le=1000)
+    """The number of levels that `bgt` and `random` choose from, A."""
     min_rounds: int | None = Field(default=None, ge=1)
+    """The fewest rounds that the budget may be spent in; sets the dearest level."""
     context: Annotated[str, OneOf(CONTEXTS)] = "released"
+    """What the policy may look at; ``usage`` is not accounted for."""
     context_size: int = Field(default=5, ge=1, le=1000)
-    reward: Literal["none", "test", "loss", "released", "validation"] = "released"
-    target: float | None = Field(default=None, gt=0, lt=1)
-    validation_share: float = Field(default=0.1, gt=0, lt=1)
-    validation_charge: float = Field(default=0.05, gt=0, lt=1)
+    """The number of singular values in ``usage``, d."""
+    reward: Literal["none", "test", "loss", "released"] = "released"
+    """What the policy is told; ``test`` and ``loss`` are not accounted for."""
     options: dict[str, Any] = Field(default_factory=dict)
+    """The policy's own options, such as ``planning.options.shape=saturating``."""
 
     def in_words(self, rounds: int) -> str:
         """Return which policy plays, as the first line of a run says it."""
@@ -285,29 +266,26 @@ class PlanningSection(Section):
 
 
 class PrivacySection(Section):
-    """How uploads are made private.
-
-    Attributes:
-        mechanism: What makes uploads private; ``none``: nothing; ``auto``: what adds least noise.
-        trust: ``secagg``: the server sees only the sum, noised once; ``local``: trust no one.
-        neighbours: What the epsilon is about; ``auto``: as goes with the trust.
-        unit: What one clip covers: the ``client``'s whole upload, or each ``row`` (the authors').
-        accounting: The accountant by name; ``auto``: the mechanism's. ``authors`` proves nothing.
-        epsilon: The total epsilon of each client.
-        delta: The delta of each client: the probability that epsilon does not hold.
-        budgets: For unequal budgets: ``EPSILON:SHARE,...``, such as ``1:0.5,10:0.5``.
-        clip: Bound on the norm of an upload, C.
-    """
+    """How uploads are made private."""
 
     mechanism: Annotated[str, OneOf(MECHANISMS, ("none",))] = "gaussian"
+    """What makes uploads private; ``none``: nothing; ``auto``: what adds least noise."""
     trust: Literal["local", "secagg"] = "secagg"
+    """``secagg``: the server sees only the sum, noised once; ``local``: trust no one."""
     neighbours: Literal["auto", "replace-special", "replace-one"] = "auto"
+    """What the epsilon is about; ``auto``: as goes with the trust."""
     unit: Annotated[str, OneOf(UNITS)] = "client"
+    """What one clip covers: the ``client``'s whole upload, or each ``row`` (the authors')."""
     accounting: str = "auto"
+    """The accountant by name; ``auto``: the mechanism's. ``authors`` proves nothing."""
     epsilon: float = Field(default=10.0, gt=0, le=1e6)
+    """The total epsilon of each client."""
     delta: float = Field(default=1e-5, ge=0, lt=1)
+    """The delta of each client: the probability that epsilon does not hold."""
     budgets: str | None = None
+    """For unequal budgets: ``EPSILON:SHARE,...``, such as ``1:0.5,10:0.5``."""
     clip: float = Field(default=1.0, gt=0, le=1e6)
+    """Bound on the norm of an upload, C."""
 
     @property
     def relation(self) -> Neighbours:
@@ -316,41 +294,35 @@ class PrivacySection(Section):
 
 
 class DeploymentSection(Section):
-    """A federation on real machines; the scale of its ratings is `data.scale`.
-
-    Attributes:
-        items: File of public item names, one per line; or a table with titles and features.
-        clients: The most clients that can ever take part; as many as in the roster, if any.
-        roster: File of `bgtplanner deploy roster`, for ``secagg``; relative to these settings.
-        least_clients: The fewest clients that must be connected for a round.
-        wait_seconds: How long to wait for that many.
-        round_seconds: How long a client may take to answer; under ``secagg``, each of five times.
-        pause_seconds: Pause between two rounds.
-    """
+    """A federation on real machines; the scale of its ratings is `data.scale`."""
 
     items: str | None = None
+    """File of public item names, one per line; or a table with titles and features."""
     clients: int = Field(default=100, ge=1, le=10_000_000)
+    """The most clients that can ever take part; as many as in the roster, if any."""
     roster: str | None = None
+    """File of `bgtplanner deploy roster`, for ``secagg``; relative to these settings."""
     least_clients: int = Field(default=1, ge=1)
+    """The fewest clients that must be connected for a round."""
     wait_seconds: float = Field(default=3600.0, ge=0)
+    """How long to wait for that many."""
     round_seconds: float = Field(default=600.0, gt=0)
+    """How long a client may take to answer; under ``secagg``, each of five times."""
     pause_seconds: float = Field(default=0.0, ge=0)
+    """Pause between two rounds."""
 
 
 class RunSection(Section):
-    """How the run itself is carried out.
-
-    Attributes:
-        seed: Seeds the split and every random draw.
-        checkpoint_every: The number of rounds between two checkpoints.
-        device: The kind of device to compute on.
-        examples: How many users' lists the report shows; by default 3 if the data are public.
-    """
+    """How the run itself is carried out."""
 
     seed: int = Field(default=0, ge=0, lt=2**31)
+    """Seeds the split and every random draw."""
     checkpoint_every: int = Field(default=10, ge=1)
+    """The number of rounds between two checkpoints."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
+    """The kind of device to compute on."""
     examples: int | None = Field(default=None, ge=0, le=20)
+    """How many users' lists the report shows; by default 3 if the data are public."""
 
 
 class Sections(Section):

@@ -28,7 +28,7 @@ from bgtplanner.planning.policy import Policy
 from bgtplanner.runs.assembly import objects_given, policy_named
 from bgtplanner.runs.folder import write_whole
 from bgtplanner.runs.study import Outcome, Progress, Study, finished_cells, in_words, run_study
-from bgtplanner.text import Table, visible
+from bgtplanner.text import Table
 
 
 def compared() -> list[str]:
@@ -50,18 +50,14 @@ def metric_of(key: str) -> str:
 
 def when(key: str) -> str:
     """Of which rounds a compared figure is."""
-    ending = "" if key in METRICS else key.rpartition("_")[2]
-    words = {"served": "mean over all rounds, as served"}
-    words["best"] = "best round on the test set, as in the paper"
-    return words.get(ending, "last round")
+    if key.endswith("_served"):
+        return "mean over all rounds, as served"
+    return "best round on the test set, as in the paper" if key.endswith("_best") else "last round"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A mean over seeds, its standard deviation (with n - 1), and the ends of its 95 % t-interval.
-
-    One seed gives neither deviation nor interval.
-    """
+    """A mean over seeds, its deviation (n - 1), and its 95 % t-interval; one seed has neither."""
 
     seeds: int
     mean: float
@@ -84,12 +80,12 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     """
     if not values:
         return None
-    number, mean = len(values), statistics.fmean(values)
-    if number < 2:
-        return Estimate(seeds=number, mean=mean)
-    std = statistics.stdev(values)
-    half = float(stdtrit(number - 1, 0.975)) * std / math.sqrt(number)
-    return Estimate(seeds=number, mean=mean, std=std, low=mean - half, high=mean + half)
+    number, mean, interval = len(values), statistics.fmean(values), dict[str, float]()
+    if number > 1:
+        std = statistics.stdev(values)
+        half = float(stdtrit(number - 1, 0.975)) * std / math.sqrt(number)
+        interval = {"std": std, "low": mean - half, "high": mean + half}
+    return Estimate(seeds=number, mean=mean, **interval)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,16 +136,9 @@ class Comparison:
     folder: Path | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
-        study, total = self.study, len(self.outcomes)
-        names = [", ".join(dict.fromkeys(of)) for of in (study.datasets, study.policies)]
-        done = f"{total - len(self.failed)} of {total} runs finished"
-        where = "" if self.folder is None else f", in {self.folder}"
-        return visible(f"Comparison({': '.join(names)}; {done}{where})")
+        from bgtplanner.report.terminal import as_text
 
-    def __str__(self) -> str:
-        from bgtplanner.report.page import as_tables
-
-        return as_tables(self)
+        return as_text(tables_of(self, planned=True))
 
     def _repr_html_(self) -> str:
         from bgtplanner.report.page import as_html
@@ -246,9 +235,7 @@ def compare(
         >>> found.rows[0].policy, found.rows[0].figures["rmse_final"].seeds
         ('unlimited', 1)
     """
-    own, given = objects_given(model)
-    whole = not given.names or "model.options" in own
-    refuse_unless(whole, "model", model, "a learner that its settings say all about")
+    own = objects_given(model)
     single = {"privacy.epsilon": epsilon, "federation.rounds": rounds}
     own |= {key: of for key, of in single.items() if of is not None} | as_settings(settings)
     kind = "names or classes of policies; an object can plan a single run only"
@@ -324,15 +311,15 @@ def summed_up(study: Study, outcomes: Sequence[Outcome]) -> Comparison:
             theirs = runs[kinds.pop(str(baseline)), str(baseline)]
             for policy, kind in kinds.items():
                 ours = runs[kind, policy]
-                figures = _means([_minus(ours[of], theirs[of]) for of in ours if of in theirs])
+                pairs = [(ours[of], theirs[of]) for of in ours if of in theirs]
+                figures = _means([
+                    {key: one[key] - two[key] for key in compared()
+                     if None not in (one.get(key), two.get(key))}
+                    for one, two in pairs
+                ])  # fmt: skip
                 apart = Row(mechanism=mechanism, policy=policy, figures=figures, **where)
                 differences.append(replace(apart, baseline=str(baseline)))
     return Comparison(study=study, outcomes=outcomes, rows=rows, differences=differences)
-
-
-def _minus(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, float]:
-    known = [key for key in compared() if None not in (ours.get(key), theirs.get(key))]
-    return {key: ours[key] - theirs[key] for key in known}
 
 
 def _means(summaries: Iterable[Mapping[str, Any]], reference: str = "") -> dict[str, Any]:

@@ -314,11 +314,10 @@ def finished_cells(cells: Iterable[Cell], out: Path) -> list[Outcome]:
     found = []
     for cell in cells:
         try:
-            summary = RunFolder(out / cell.place).read("summary.json", "~")
+            if summary := RunFolder(out / cell.place).read("summary.json", "~"):
+                found.append(Outcome(cell=cell, summary=summary))
         except RunFolderError as error:
             found.append(Outcome(cell=cell, error=" ".join(str(error).split())))
-        else:
-            found += [] if summary is None else [Outcome(cell=cell, summary=summary)]
     return found
 
 
@@ -341,7 +340,7 @@ def run_study(
     except OSError as error:
         raise StorageError.of(f"--out {out}", error, "choose another folder") from error
     for cell, config in cells.items():
-        check_settings(cell, config, out)
+        _check_settings(cell, config, out)
     outcomes = {of.cell: of for of in finished_cells(cells, out)}
     todo = {cell: config for cell, config in cells.items() if cell not in outcomes}
     for cell in todo:
@@ -362,13 +361,12 @@ def run_study(
     return [outcomes[cell] for cell in cells]
 
 
-def check_settings(cell: Cell, config: Config, out: Path) -> None:
-    """Raise ConfigError if a cell was begun with other settings."""
-    folder = RunFolder(out / cell.place)
-    if not (folder.path / "config.toml").exists():
-        return
-    folder.notes()
-    different = sorted(differences(folder.config(), config))
+def _check_settings(cell: Cell, config: Config, out: Path) -> None:
+    """Refuse a cell that was begun with other settings."""
+    folder, different = RunFolder(out / cell.place), list[str]()
+    if (folder.path / "config.toml").exists():
+        folder.notes()
+        different = sorted(differences(folder.config(), config))
     if different:
         raise ConfigError(
             f"--out {out}: {cell.name} was run there with other settings "

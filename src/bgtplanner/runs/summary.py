@@ -43,12 +43,12 @@ _MOST_GROUPS = 4
 _Z95 = 1.96
 _SAME = 1e-6  # share of an error below which a change of it says nothing
 _LARGEST = 1e15  # the longest scale that figures are shown on
-_IF_PRIVATE = (
+_OTHERS = (
     *("trust", "unit", "accounting", "epsilon", "delta", "neighbours", "epsilon_other_reading"),
     *("most_dropouts", "most_colluders", "noise_surplus", "rounds_aborted"),
     *("epsilon_spent_max", "epsilon_client_level", "epsilon_client_level_median"),
     *("epsilon_client_level_pure", "rounds_paid", "classes", "uploads_dropped", "ledger_head"),
-    "planner_note",
+    *("planner_note", "target", "target_reached", "target_round"),  # 0.2 had targets
 )
 
 Records = Sequence[Mapping[str, Any]]
@@ -105,7 +105,7 @@ def not_accounted(config: Config, public: Collection[str]) -> list[str]:
         "item-ids": rows or (learns and planning.context == "usage"),
         "pseudo-rows": rows and bool(config.model.pseudo_items),
         "context": learns and planning.context == "usage",
-        "reward": config.target_from_test or (learns and planning.reward in ("test", "loss")),
+        "reward": learns and planning.reward in ("test", "loss"),
         "scale": "scale" not in public,
         "catalogue": "catalogue" not in public,
         "arrival": config.data.arrival == "time",
@@ -123,15 +123,10 @@ def summarise(
     """The figures of a run so far; what it does not have, such as an epsilon, is None."""
     # The first round of a process includes compilation.
     later = [record["seconds"] for record in records[1:]] or [records[-1]["seconds"]]
-    reached = (record["round"] for record in records if reaches_target(config, record))
-    first, target = next(reached, None), config.planning.target
     return {
         **facts,
-        **dict.fromkeys(_IF_PRIVATE),
+        **dict.fromkeys(_OTHERS),
         "rounds_run": len(records),
-        "target": target,
-        "target_reached": None if target is None else first is not None,
-        "target_round": first,
         # Of several classes of clients, the share of the class that has the least left.
         "budget_left": min(records[-1].get("left") or [], default=None),
         "objective": config.planning.objective,
@@ -140,16 +135,6 @@ def summarise(
         "seconds_per_round": statistics.median(later),
         **(spending or {}),
     }
-
-
-def reaches_target(config: Config, record: Mapping[str, Any]) -> bool:
-    """Whether a round reached the target, if there is one.
-
-    A validation error is noisy, so its upper confidence bound has to be below the target.
-    """
-    target = config.planning.target
-    value = record.get("rmse" if config.target_from_test else "validation_upper")
-    return target is not None and value is not None and bool(value <= target)
 
 
 def _scores(goal: Objective, records: Records, scale: Sequence[float] | None) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from bgtplanner.federation.central import CentralTraining
 from bgtplanner.federation.compilation import use_compilation_cache
 from bgtplanner.federation.coordinator import Coordinator
 from bgtplanner.models.learner import Learner, model_of
-from bgtplanner.privacy.accountants import TICK, Accountant, rounded_up
+from bgtplanner.privacy.accountants import TICK, Accountant, meaning_of
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.conversions import gdp_capacity
 from bgtplanner.privacy.mechanisms import Neighbours
@@ -59,12 +59,6 @@ _FIXED: dict[str, Any] = {
 }
 """Settings that a training has and that cannot be chosen."""
 
-_ABOUT = {
-    "replace-special": "what one person sends is exchanged for nothing",
-    "replace-one": "one person's ratings are exchanged for any others",
-}
-
-
 _TRUSTED = {
     "central": "Whoever ran the training held the ratings, and was trusted with them.",
     "local": "Ratings stayed with their clients, whose uploads are noised: no one was trusted.",
@@ -86,6 +80,7 @@ def train(
     ledger: Path | str | None = "auto",
     out: Path | str | None = None,
     overwrite: bool = False,
+    key: bytes | None = None,
     seed: int | None = None,
     settings: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
@@ -105,6 +100,7 @@ def train(
             nothing is counted beyond this training, and the model says so.
         out: The model file to write. An interrupted training goes on from the state beside it.
         overwrite: Whether to replace it, and to begin anew. What was spent stays spent.
+        key: An Ed25519 private key, which signs the file.
         seed: Makes the noise repeatable, for experiments: the model says that it is not private.
         settings: Other config keys, such as ``{"privacy.delta": 1e-6}``; these win.
         progress: Is called with the round, the number of rounds, and the share that was spent.
@@ -114,7 +110,6 @@ def train(
         >>> len(made.recommend({}, top=3))
         3
     """
-    stated, given = assembly.objects_given(model)
     named = {"data.dataset": "demo", **TRAINING, "privacy.epsilon": epsilon}
     if isinstance(ratings, str | Path):
         known = str(ratings) in DATASETS or path_of(str(ratings)) is not None
@@ -127,9 +122,9 @@ def train(
         named["data.rating_column"] = "none"
     if seed is not None:
         named["run.seed"] = seed
-    chosen = named | stated | as_settings(settings)
-    for key in _FIXED.keys() & chosen.keys():
-        raise ConfigError(f"{key}: is fixed in a training; leave it out, or use `run`")
+    chosen = named | assembly.objects_given(model) | as_settings(settings)
+    for name in _FIXED.keys() & chosen.keys():
+        raise ConfigError(f"{name}: is fixed in a training; leave it out, or use `run`")
     unscaled = not clicks or chosen.get("data.scale") is None
     ConfigError.unless(unscaled, "scale", chosen.get("data.scale"), "nothing: clicks have none")
     config = load_config(preset="recommended", settings=chosen | _FIXED)
@@ -154,10 +149,10 @@ def train(
         ledger = None if path is None else f"{path}.ledger.sqlite"
     if state is not None and overwrite:
         state.unlink(missing_ok=True)
-    with _Training(config, data, given.model, ledger, seed, state, progress) as training:
+    with _Training(config, data, ledger, seed, state, progress) as training:
         made = training.published(assumed)
     if target is not None and state is not None:
-        made.save(target)
+        made.save(target, key=key)
         state.unlink(missing_ok=True)
     return made
 
@@ -194,7 +189,6 @@ class _Training(Run):
         self,
         config: Config,
         ratings: Ratings,
-        learner: Learner | None,
         ledger: Path | str | None,
         seed: int | None,
         state: Path | None,
@@ -204,7 +198,7 @@ class _Training(Run):
         split = Split(train=ratings, test=nothing, arrival=np.zeros(len(ratings), dtype=np.int32))
         refuse_unless(len(ratings) > 0, "ratings", ratings, "at least one rating")
         federation = assembly.federation_of(
-            config, ratings.n_items, learner, clients=ratings.n_clients, implicit=ratings.implicit
+            config, ratings.n_items, clients=ratings.n_clients, implicit=ratings.implicit
         )
         if type(federation.model).publishes is Learner.publishes:  # before anything is spent
             name = config.model.name
@@ -320,16 +314,14 @@ def guarantee_of(
     `counted` if there is a ledger. Sums of a federation have a `tolerance`.
     """
     epsilon, delta = budget.epsilon, budget.delta
+    other = accountant.other_promise(budget, neighbours)
     sentences = [
         f"({epsilon:g}, {delta:g})-differential privacy for each of {people:,} people, against "
-        f"whoever has this file: epsilon bounds what can be told if {_ABOUT[neighbours]} "
-        f"({neighbours}).",
+        "whoever has this file.",
+        meaning_of(epsilon, neighbours, other),
         f"Whoever knows everything else and guesses whether that is so is right at most "
         f"{100 * guessed_right(epsilon, delta):.0f} times in 100; a coin is right 50 times.",
     ]
-    if (other := accountant.other_promise(budget, neighbours)) is not None:
-        opposite = next(name for name in _ABOUT if name != neighbours)
-        sentences.append(f"If {_ABOUT[opposite]} ({opposite}), epsilon is {rounded_up(other)}.")
     dropouts, colluders = tolerance if trust == "secagg" and tolerance else (None, None)
     sentences.append(_TRUSTED[trust].format(dropouts=dropouts, colluders=colluders))
     sentences.append("Who takes part is not hidden, nor is how many people do.")
