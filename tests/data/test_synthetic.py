@@ -80,7 +80,10 @@ def test_bad_arguments(bad: dict[str, Any]) -> None:
 
 def test_a_catalogue_changes_no_rating() -> None:
     shape: dict[str, Any] = {"clients": 40, "items": 400, "ratings_per_client": 20, "dim": 2}
-    plain, with_items = (synthetic_ratings(**shape, catalogue=also) for also in (False, True))
+    plain = synthetic_ratings(**shape)
+    assert plain.features.shape == (400, 0)
+    usual = {"noise": 0.87, "choosy": 0.0, "reluctance": 0.0, "genre_share": 0.5}
+    with_items = synthetic_ratings(**shape, **usual, catalogue=True)
     for name in ("user", "item", "value", "client_of_user", "item_labels"):
         assert np.array_equal(getattr(plain, name), getattr(with_items, name))
     assert plain.catalogue is None
