@@ -20,6 +20,7 @@ import tomllib
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from coverage import CoverageData
 
@@ -46,9 +47,9 @@ def package_of(file: str) -> str:
 def reached() -> CoverageData:
     """Return which tests run which lines, from one run of all tests."""
     if not REACHED.exists():
-        every = [sys.executable, "-m", "pytest", "-n", "auto", "--dist", "loadfile", "--cov"]
+        every = ["-m", "pytest", "-n", "auto", "--dist", "loadfile", "--cov", "--cov-context=test"]
         environment = os.environ | {"COVERAGE_FILE": str(REACHED)}
-        subprocess.run([*every, "--cov-context=test"], cwd=ROOT, env=environment, check=False)
+        subprocess.run([sys.executable, *every], cwd=ROOT, env=environment, check=False)
     data = CoverageData(str(REACHED))
     data.read()
     return data
@@ -87,11 +88,10 @@ def play(fault: Fault, tests: list[str], seconds: float) -> str:
         chosen.write_text("\n".join(tests))
         environment = os.environ | {"PYTHONPATH": str(source)}
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--keep-duplicates"]
+        command += [f"@{chosen}"]
+        how: Any = {"cwd": ROOT, "env": environment, "capture_output": True, "timeout": seconds}
         try:
-            done = subprocess.run(
-                [*command, f"@{chosen}"],
-                cwd=ROOT, env=environment, capture_output=True, timeout=seconds, check=False,
-            )  # fmt: skip
+            done = subprocess.run(command, **how, check=False)
         except subprocess.TimeoutExpired:
             return "too slow"  # an endless loop is noticed by whoever waits for the tests
     if b"ERROR: not found" in done.stderr:
@@ -127,12 +127,9 @@ def main() -> int:
     data = reached()
     outcomes: dict[str, list[str]] = defaultdict(list)
     began = time.monotonic()
-
-    def tried(fault: Fault) -> tuple[Fault, str]:
-        return fault, play(fault, tests_of(fault, data), options.seconds)
-
     with ThreadPoolExecutor(options.jobs) as pool, options.out.open("a") as out:
-        for number, (fault, outcome) in enumerate(pool.map(tried, drawn), 1):
+        found = pool.map(lambda of: play(of, tests_of(of, data), options.seconds), drawn)
+        for number, (fault, outcome) in enumerate(zip(drawn, found, strict=True), 1):
             outcomes[package_of(fault.file)].append(outcome)
             out.write(json.dumps({**fault._asdict(), "outcome": outcome}) + "\n")
             out.flush()
@@ -141,10 +138,10 @@ def main() -> int:
                 print(f"survived: {fault.file}:{fault.line}  {fault.kind} -> {fault.text!r}")
             print(f"  {number} of {len(drawn)}, {left:.0f} min left", end="\r", flush=True)
     short = False
-    for name, found in sorted(outcomes.items()):
-        share, goal = 1 - found.count("survived") / len(found), GOALS.get(name, GOAL)
+    for name, came in sorted(outcomes.items()):
+        share, goal = 1 - came.count("survived") / len(came), GOALS.get(name, GOAL)
         short |= share < goal
-        print(f"{name:12} {share:5.0%} of {len(found)} faults noticed (goal {goal:.0%})")
+        print(f"{name:12} {share:5.0%} of {len(came)} faults noticed (goal {goal:.0%})")
     return int(short)
 
 
