@@ -105,9 +105,12 @@ def test_choosy_users_pick_what_suits_them(items: int) -> None:
     """Each picks items that lie on one side of the hidden factor; which side differs by user."""
     shape: dict[str, Any] = {"clients": 400, "items": items, "ratings_per_client": 40, "dim": 1}
     apart = []
-    for choosy in (0.0, 3.0):
-        ratings = synthetic_ratings(**shape, choosy=choosy, catalogue=True)
+    for how in ({}, {"choosy": 3.0}, {"choosy": 3.0, "reluctance": 4.0}):
+        ratings = synthetic_ratings(**shape, **how, catalogue=True)
         assert np.unique(ratings.user.astype(np.int64) * items + ratings.item).size == 400 * 40
         high, low = (np.bincount(ratings.user, has) for has in ratings.features[ratings.item].T)
         apart.append(float((np.abs(high - low) / np.maximum(high + low, 1)).mean()))
     assert apart[1] > 1.3 * apart[0]
+    assert apart[2] > 1.2 * apart[1]
+    easy = synthetic_ratings(**shape, choosy=3.0, reluctance=0.0).item
+    assert np.array_equal(synthetic_ratings(**shape, choosy=3.0).item, easy)

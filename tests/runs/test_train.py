@@ -112,6 +112,13 @@ class _Stop(Exception):
     pass
 
 
+def test_one_rating_is_enough_and_none_is_not() -> None:
+    asked: Any = {"settings": FEW, "assume_public": ["catalogue", "scale"]}
+    assert len(train(people().take(np.arange(1)), **asked).items) == 24
+    with pytest.raises(ConfigError, match="at least one"):
+        train(people().take(np.arange(0)), **asked)
+
+
 def test_a_round_that_was_lost_is_paid_for_again(tmp_path: Path) -> None:
     asked = owned(tmp_path, out=tmp_path / "a.model")
 
