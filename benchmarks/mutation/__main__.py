@@ -68,7 +68,8 @@ def tests_of(fault: Fault, data: CoverageData) -> list[str]:
     files.sort(key=lambda file: (named not in file, (ROOT / file).stat().st_size))
     lines = data.contexts_by_lineno(str(ROOT / place))
     near = max((line for line in lines if 0 < line <= fault.line), default=0)
-    found = {of.rpartition("|")[0] for of in lines.get(near, []) if of.startswith("tests/")}
+    one, whole = lines.get(near, []), [of for line in lines.values() for of in line]
+    found = _tests(one) or _tests(whole)  # what runs on import, many tests read
     by_file = Counter(test.partition("::")[0] for test in found)
 
     def rank(test: str) -> tuple[int, str]:  # those of a file that is near, or about little else
@@ -76,6 +77,10 @@ def tests_of(fault: Fault, data: CoverageData) -> list[str]:
         return files.index(file) if file in files else len(files) + by_file[file], test
 
     return [*sorted(found, key=rank)[:MOST], *files]
+
+
+def _tests(contexts: list[str]) -> set[str]:
+    return {of.rpartition("|")[0] for of in contexts if of.startswith("tests/")}
 
 
 def play(fault: Fault, tests: list[str], seconds: float) -> str:
