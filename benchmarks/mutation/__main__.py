@@ -1,8 +1,7 @@
 """How many small faults do the tests notice?  python -m benchmarks.mutation --help.
 
 One fault at a time is put into a copy of the source, and tests that can notice it are run until
-one fails. A sample of every package is drawn; what survives is written down with its line, and
-gets a test or, where none is possible, an argument in ``harmless.toml``.
+one fails. What survives gets a test or, where none is possible, an argument in ``harmless.toml``.
 """
 
 from __future__ import annotations
@@ -56,9 +55,9 @@ def reached() -> CoverageData:
 
 
 def tests_of(fault: Fault, data: CoverageData) -> list[str]:
-    """Return the tests that run the line of a fault, then those of the folder of its package.
+    """Return the tests that run the line of a fault, or its file on import, then its folder's.
 
-    The latter because a line may run once for many tests: on import, or when it is compiled.
+    The latter because a line that is compiled runs once for many tests.
     """
     place = Path(fault.file)
     folder = ROOT / "tests" / place.relative_to(SOURCE).parent
@@ -68,8 +67,8 @@ def tests_of(fault: Fault, data: CoverageData) -> list[str]:
     files.sort(key=lambda file: (named not in file, (ROOT / file).stat().st_size))
     lines = data.contexts_by_lineno(str(ROOT / place))
     near = max((line for line in lines if 0 < line <= fault.line), default=0)
-    one, whole = lines.get(near, []), [of for line in lines.values() for of in line]
-    found = _tests(one) or _tests(whole)  # what runs on import, many tests read
+    tests = {number: {of for of in ofs if of[:6] == "tests/"} for number, ofs in lines.items()}
+    found = {of.rpartition("|")[0] for of in tests.get(near) or set().union(*tests.values())}
     by_file = Counter(test.partition("::")[0] for test in found)
 
     def rank(test: str) -> tuple[int, str]:  # those of a file that is near, or about little else
@@ -77,10 +76,6 @@ def tests_of(fault: Fault, data: CoverageData) -> list[str]:
         return files.index(file) if file in files else len(files) + by_file[file], test
 
     return [*sorted(found, key=rank)[:MOST], *files]
-
-
-def _tests(contexts: list[str]) -> set[str]:
-    return {of.rpartition("|")[0] for of in contexts if of.startswith("tests/")}
 
 
 def play(fault: Fault, tests: list[str], seconds: float) -> str:

@@ -187,8 +187,8 @@ def test_the_published_model_ranks_as_the_simulation_does() -> None:
 CLIP, WHOLE = 0.1, people(40)
 
 
-def sums(rows: Any, learner: Any = None, chunk: int | None = None) -> tuple[Any, int]:
-    """The sum of the bounded uploads, from some of the ratings, and how many were no numbers."""
+def sums(rows: Any, learner: Any = None, chunk: int | None = None) -> tuple[Any, Any, int]:
+    """What users keep, the sum of bounded uploads, and how many of these were no numbers."""
     config = load_config(settings={"privacy.mechanism": "gaussian", "model.name": "tastes"})
     ratings = WHOLE.take(rows)
     nothing, arrival = WHOLE.take(rows & False), np.zeros(len(ratings), np.int32)
@@ -198,17 +198,17 @@ def sums(rows: Any, learner: Any = None, chunk: int | None = None) -> tuple[Any,
     if chunk is not None:
         engine._known = laid_out(ratings, block=4, chunk=chunk)
         assert engine._known.chunks > 3
-    return engine._sums(CLIP, 0.3)[1:]
+    return engine._sums(CLIP, 0.3)
 
 
 def test_sums_are_bounded_by_the_clip_and_exact() -> None:
     """Whoever is exchanged for nothing moves the sum by at most the clip, on its grid."""
-    everyone, dropped = sums(WHOLE.user >= 0)
+    kept, everyone, dropped = sums(WHOLE.user >= 0)
     assert dropped == 0
-    by_chunks, _ = sums(WHOLE.user >= 0, chunk=64)
-    np.testing.assert_allclose(by_chunks, everyone, rtol=0, atol=1e-5)
+    for whole, by_chunks in zip((kept, everyone), sums(WHOLE.user >= 0, chunk=64), strict=False):
+        np.testing.assert_allclose(by_chunks, whole, rtol=0, atol=1e-5)
     for who in (0, 7, 39):
-        moved = everyone - sums(WHOLE.user != who)[0]
+        moved = everyone - sums(WHOLE.user != who)[1]
         assert 0.9 * CLIP < np.sqrt((moved**2).sum()) <= CLIP
         steps = moved * 2.0**26
         np.testing.assert_array_equal(steps, np.rint(steps))
@@ -225,9 +225,9 @@ class Broken(Biases):
 
 
 def test_an_upload_that_is_no_number_is_left_out_and_counted() -> None:
-    total, dropped = sums(WHOLE.user >= 0, Broken())
+    _, total, dropped = sums(WHOLE.user >= 0, Broken())
     assert dropped == 1
-    np.testing.assert_allclose(total, sums(WHOLE.user > 0, Biases())[0], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(total, sums(WHOLE.user > 0, Biases())[1], rtol=0, atol=1e-5)
 
 
 def test_how_often_a_guess_can_be_right() -> None:
