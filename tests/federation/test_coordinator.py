@@ -564,9 +564,11 @@ def test_waiting_brings_those_who_join_meanwhile(accountant: str, power: float) 
         expected = 1 + np.minimum(rate * after, missing) / (left**power).sum()
         np.testing.assert_allclose(policy.said[index]["pooled"], expected)
         assert missing or index > 5
-    alone: Any = forecasting(split, [0.4], trust="local")
-    played(alone, 1)
-    assert alone.policy.said[0]["pooled"] == [1, 1, 1]
+    for trust, everyone_joins in (("local", True), ("secagg", False)):  # spare places
+        alone: Any = forecasting(split, [0.4], trust=trust)
+        alone.engine.everyone_joins = everyone_joins
+        played(alone, 1)
+        assert alone.policy.said[0]["pooled"] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.4])
