@@ -551,7 +551,8 @@ def test_waiting_brings_those_who_join_meanwhile(accountant: str, power: float) 
     """As fast as all would join by the end or, from the fifth round on, as they did so far."""
     split, number, after = joined_within(9), 9, np.array([0.0, 1.0, 5.0])
     first = first_rounds(split)
-    rounds = forecasting(split, [0.4] * number, accountant=accountant)
+    two = [5.0] * 4 + [20.0] * 8
+    rounds = forecasting(split, [0.4] * number, accountant=accountant, epsilons=two)
     policy: Any = rounds.policy
     policy.rounds, whole = number, rounds.ledger.left()
     for index in range(number):
