@@ -85,7 +85,7 @@ def play(fault: Fault, tests: list[str], seconds: float) -> str:
         shutil.copytree(ROOT / "src", source)  # with what is compiled already
         changed = Path(place) / fault.file
         changed.write_bytes(fault.applied(changed.read_bytes()))
-        chosen.write_text("\n".join(tests))
+        chosen.write_text("\n".join([str(changed), *tests]))  # its own examples first
         environment = os.environ | {"PYTHONPATH": str(source)}
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--keep-duplicates"]
         command += [f"@{chosen}"]
