@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made import tastes
 
 from bgtplanner.errors import ModelFileError
 from bgtplanner.published.model import load_model
+from made import tastes
 
 
 def test_a_model_comes_back_as_it_was(tmp_path: Path) -> None:
