@@ -2,8 +2,8 @@
 
 Keys, names of runs and noise then are the same in every run of a test, so that no test fails by
 chance, and one that fails does so again. Processes that a test starts have real randomness.
-`--hypothesis-profile search` leaves that random, and changes every seed that a test gives
-to NumPy and JAX.
+`--hypothesis-profile search` leaves that random, and changes every seed that a test gives to
+`default_rng` and `jax.random.key`: a test that draws what the package drew takes `PCG64` itself.
 """
 
 from __future__ import annotations
