@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import gc
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -46,13 +49,19 @@ if hasattr(providers, "_get_local_constants"):
     providers._get_local_constants = lambda: providers._local_constants
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """`make test-seeds` gives every turn a number."""
+    if config.getoption("--hypothesis-profile") == "search":
+        randomness.others(int(os.environ.get("TURN", "1")))
+
+
 FULL = {
     "browser",
     "test_authors_level.py",
     "test_authors_variant.py",
-    "test_docs_site.py",
+    "test_the_site",
 }
-"""Folders and files that `make test` leaves to `make test-all`."""
+"""Folders, files and tests that `make test` leaves to `make test-all`."""
 
 LONG = ("test_tastes.py", "test_equal.py", "test_docs_blocks.py", "test_kill.py", "test_run.py")
 """Files that would keep one worker busy when the other has nothing left, come they last."""
@@ -61,9 +70,10 @@ LONG = ("test_tastes.py", "test_equal.py", "test_docs_blocks.py", "test_kill.py"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first; within a file, and among the others, the order stays."""
     for item in items:
-        if item.path.name in FULL or item.path.parent.name in FULL:
+        if FULL & {item.path.parent.name, item.path.name, item.name}:
             item.add_marker("full")
-    items.sort(key=lambda item: item.path.name not in LONG)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: item.path.name not in LONG)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -75,13 +85,26 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
 
 
-@pytest.fixture(scope="module", autouse=True)
+_STATM, _MOST, _STEP = Path("/proc/self/statm"), 900 * 2**20, 200 * 2**20
+_kept = 0  # bytes that were left when programs were let go
+
+
+@pytest.fixture(autouse=True)
 def few_programs() -> Iterator[None]:
-    """No process that runs tests may come near the kernel's limit of maps: JAX dies of it."""
+    """Let go of compiled programs before they fill the memory, or have too many maps for JAX."""
     yield
-    maps = Path("/proc/self/maps")
-    if "jax" in sys.modules and maps.exists() and maps.read_bytes().count(b"\n") > 15_000:
-        sys.modules["jax"].clear_caches()
+    global _kept
+    if "jax" not in sys.modules or not _STATM.exists() or resident() < max(_MOST, _kept + _STEP):
+        return
+    sys.modules["jax"].clear_caches()
+    gc.collect()
+    getattr(ctypes.CDLL(None), "malloc_trim", int)(0)  # what is free goes back to the system
+    _kept = resident()
+
+
+def resident() -> int:
+    """Bytes of memory that this process has."""
+    return int(_STATM.read_text().split()[1]) * resource.getpagesize()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any, ClassVar
 
 import jax
@@ -136,10 +137,16 @@ class LearnerContract:
         given = Shared(*(jnp.asarray(part, jnp.float32) for part in parts))
         nothing, usage = jax.tree.map(jnp.zeros_like, given), jnp.full(self.items, 5.0)
         much, lost = Noise(9.0, 0.1, 5.0, "l2"), Noise(jnp.inf, 0.1, 1.0, "l2")
-        for told, noise in ((given, NO_NOISE), (given, much), (nothing, lost)):
-            after, memory = self.learner.server_update(
-                shared, memory, Aggregate(told, usage), noise, server
+
+        @partial(jax.jit, static_argnums=3)
+        def update(shared: Any, memory: Any, told: Any, norm: Any, *noise: Any) -> Any:
+            return self.learner.server_update(
+                shared, memory, Aggregate(told, usage), Noise(*noise, norm), server
             )
+
+        for told, noise in ((given, NO_NOISE), (given, much), (nothing, lost)):
+            numbers = noise.std, noise.clip, noise.clients
+            after, memory = update(shared, memory, told, noise.norm, *numbers)
             for one, other in zip(shared, after, strict=True):
                 _require(one.shape == other.shape, "the server changes a shape")
                 _require(np.isfinite(other).all(), "the server sends out NaN or infinity")

@@ -17,7 +17,7 @@ TASTES = {
 
 def tastes(number: int = 30, axes: int = 2, seed: int = 0, **changes: Any) -> Model:
     """Return a model of items that a few axes and two genres tell apart."""
-    generator = np.random.default_rng(seed)
+    generator = np.random.Generator(np.random.PCG64(seed))
     released = np.zeros((number, 5 + axes), dtype=np.float32)
     released[:, 0] = generator.normal(0, 0.05, number)
     released[:, 1] = generator.normal(0, 0.5, number)

@@ -2,7 +2,8 @@
 
 Keys, names of runs and noise then are the same in every run of a test, so that no test fails by
 chance, and one that fails does so again. Processes that a test starts have real randomness.
-`--hypothesis-profile search` leaves everything random.
+`--hypothesis-profile search` leaves that random, and changes every seed that a test gives to
+`default_rng` and `jax.random.key`: a test that draws what the package drew takes `PCG64` itself.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,3 +41,21 @@ def of(name: str) -> Iterator[None]:
         for kind in (Ed25519PrivateKey, X25519PrivateKey):  # OpenSSL has randomness of its own
             patch.setattr(kind, "generate", lambda of=kind: of.from_private_bytes(urandom(32)))
         yield
+
+
+def others(number: int) -> None:
+    """Give tests other generators than the seeds that they name; those of the package stay."""
+    import jax
+
+    here = str(Path(__file__).parent)
+
+    def other(real: Callable[..., Any]) -> Callable[..., Any]:
+        def made(seed: Any = None, **more: Any) -> Any:
+            by_test = sys._getframe(1).f_code.co_filename.startswith(here)
+            if by_test and isinstance(seed, int | list):
+                seed = [*seed, number] if isinstance(seed, list) else 1000 * number + seed
+            return real(seed, **more)
+
+        return made
+
+    np.random.default_rng, jax.random.key = other(np.random.default_rng), other(jax.random.key)

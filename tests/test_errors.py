@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -169,17 +168,3 @@ def test_no_disk(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert re.fullmatch(
         r"error: .*/run/config\.toml: no space left.*then 'bgtplanner resume.*\n", done.err
     )
-
-
-def test_no_network(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def nobody(*_: Any, **__: Any) -> None:
-        raise socket.gaierror(-2, "Name or service not known")
-
-    monkeypatch.setattr(socket, "getaddrinfo", nobody)
-    monkeypatch.setattr("pooch.core.time.sleep", lambda _: None)
-    done = call("data", "fetch", "ml-100k", "--data-dir", tmp_path)
-    assert (done.code, done.out) == (1, "")
-    assert done.err.startswith("error: ")
-    assert "By hand: get https://" in done.err
-    assert "put them into" in done.err
-    assert done.err.count("\n") == 1

@@ -1,8 +1,7 @@
 """How many small faults do the tests notice?  python -m benchmarks.mutation --help.
 
-One fault at a time is put into a copy of the source, and the tests of its package are run until
-one fails. A sample of every package is drawn; what survives is written down with its line, and
-gets a test or, where none is possible, an argument in ``harmless.toml``.
+One fault at a time is put into a copy of the source, and tests that can notice it are run until
+one fails. What survives gets a test or, where none is possible, an argument in ``harmless.toml``.
 """
 
 from __future__ import annotations
@@ -17,9 +16,12 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
+
+from coverage import CoverageData
 
 from benchmarks.mutation.faults import Fault, faults_of
 
@@ -29,12 +31,8 @@ HARMLESS = Path(__file__).with_name("harmless.toml")
 GOALS = {"privacy": 0.9, "door": 0.9, "report": 0.0, "commands": 0.0, "rest": 0.0, "paper": 0.0}
 GOAL = 0.8  # of every other package
 DOOR = ("federation/randomizer", "flower/client", "flower/state")
-ALSO = {  # tests beside those of the package's own folder
-    "privacy": ("tests/oracles/test_dp_accounting.py", "tests/crash/test_ledger_kill.py"),
-    "door": ("tests/federation", "tests/flower", "tests/games/test_reading_a_client.py"),
-    "models": ("tests/runs/test_recommended.py",),
-    "planning": ("tests/federation/test_coordinator.py",),
-}
+REACHED = ROOT / "build" / "reached.db"  # which tests run which lines; made if it is missing
+MOST = 300  # tests that run a line; more of them do not tell more
 
 
 def package_of(file: str) -> str:
@@ -45,34 +43,59 @@ def package_of(file: str) -> str:
     return place.partition("/")[0] if "/" in place else "rest"
 
 
-def tests_of(file: str) -> list[str]:
-    """Return the tests that are there to notice a fault: those named after the file come first."""
-    package = package_of(file)
-    folder = Path("tests") / Path(file).relative_to(SOURCE).parent
-    own = list((ROOT / folder).rglob("test_*.py")) if folder != Path("tests") else []
-    own = own or list((ROOT / "tests").glob("test_*.py"))
-    name = Path(file).stem.lstrip("_")
-    own.sort(key=lambda path: (not path.stem.startswith(f"test_{name}"), path.stat().st_size))
-    named = [str(path.relative_to(ROOT)) for path in own]
-    return named + [also for also in ALSO.get(package, ()) if also not in named]
+def reached() -> CoverageData:
+    """Return which tests run which lines, from one run of all tests."""
+    if not REACHED.exists():
+        every = ["-m", "pytest", "-n", "auto", "--dist", "loadfile", "--cov", "--cov-context=test"]
+        environment = os.environ | {"COVERAGE_FILE": str(REACHED)}
+        subprocess.run([sys.executable, *every], cwd=ROOT, env=environment, check=False)
+    data = CoverageData(str(REACHED))
+    data.read()
+    return data
 
 
-def play(fault: Fault, seconds: float) -> str:
+def tests_of(fault: Fault, data: CoverageData) -> list[str]:
+    """Return the tests that run the line of a fault, or its file on import, then its folder's.
+
+    The latter because a line that is compiled runs once for many tests.
+    """
+    place = Path(fault.file)
+    folder = ROOT / "tests" / place.relative_to(SOURCE).parent
+    home = folder.glob("test_*.py") if folder == ROOT / "tests" else folder.rglob("test_*.py")
+    files = [str(path.relative_to(ROOT)) for path in home]
+    named = f"/test_{place.stem.lstrip('_')}"
+    files.sort(key=lambda file: (named not in file, (ROOT / file).stat().st_size))
+    lines = data.contexts_by_lineno(str(ROOT / place))
+    near = max((line for line in lines if 0 < line <= fault.line), default=0)
+    tests = {number: {of for of in ofs if of[:6] == "tests/"} for number, ofs in lines.items()}
+    found = {of.rpartition("|")[0] for of in tests.get(near) or set().union(*tests.values())}
+    by_file = Counter(test.partition("::")[0] for test in found)
+
+    def rank(test: str) -> tuple[int, str]:  # those of a file that is near, or about little else
+        file = test.partition("::")[0]
+        return files.index(file) if file in files else len(files) + by_file[file], test
+
+    return [*sorted(found, key=rank)[:MOST], *files]
+
+
+def play(fault: Fault, tests: list[str], seconds: float) -> str:
     """Return what came of one fault: `noticed`, `survived` or `too slow`."""
     with tempfile.TemporaryDirectory(prefix="mutation-") as place:
-        source = Path(place) / "src"
-        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        source, chosen = Path(place) / "src", Path(place) / "tests"
+        shutil.copytree(ROOT / "src", source)  # with what is compiled already
         changed = Path(place) / fault.file
         changed.write_bytes(fault.applied(changed.read_bytes()))
-        environment = os.environ | {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+        chosen.write_text("\n".join([str(changed), *tests]))  # its own examples first
+        environment = os.environ | {"PYTHONPATH": str(source)}
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "--keep-duplicates"]
+        command += [f"@{chosen}"]
+        how: Any = {"cwd": ROOT, "env": environment, "capture_output": True, "timeout": seconds}
         try:
-            done = subprocess.run(
-                [*command, *tests_of(fault.file)],
-                cwd=ROOT, env=environment, capture_output=True, timeout=seconds, check=False,
-            )  # fmt: skip
+            done = subprocess.run(command, **how, check=False)
         except subprocess.TimeoutExpired:
             return "too slow"  # an endless loop is noticed by whoever waits for the tests
+    if b"ERROR: not found" in done.stderr:
+        raise SystemExit(f"{REACHED} knows other tests: delete it")
     return "survived" if done.returncode == 0 else "noticed"
 
 
@@ -90,7 +113,7 @@ def main() -> int:
     for path in sorted((ROOT / SOURCE).rglob("*.py")):
         file = str(path.relative_to(ROOT))
         faults[package_of(file)] += faults_of(file, path.read_bytes())
-    harmless = tomllib.loads(HARMLESS.read_text()) if HARMLESS.exists() else {}
+    harmless = tomllib.loads(HARMLESS.read_text())
     wanted = [name for name in options.packages.split(",") if name] or sorted(faults)
     drawn = [
         fault
@@ -101,14 +124,12 @@ def main() -> int:
         if fault.key not in harmless
     ]
     options.out.parent.mkdir(parents=True, exist_ok=True)
+    data = reached()
     outcomes: dict[str, list[str]] = defaultdict(list)
     began = time.monotonic()
-
-    def tried(fault: Fault) -> tuple[Fault, str]:
-        return fault, play(fault, options.seconds)
-
     with ThreadPoolExecutor(options.jobs) as pool, options.out.open("a") as out:
-        for number, (fault, outcome) in enumerate(pool.map(tried, drawn), 1):
+        found = pool.map(lambda of: play(of, tests_of(of, data), options.seconds), drawn)
+        for number, (fault, outcome) in enumerate(zip(drawn, found, strict=True), 1):
             outcomes[package_of(fault.file)].append(outcome)
             out.write(json.dumps({**fault._asdict(), "outcome": outcome}) + "\n")
             out.flush()
@@ -117,10 +138,10 @@ def main() -> int:
                 print(f"survived: {fault.file}:{fault.line}  {fault.kind} -> {fault.text!r}")
             print(f"  {number} of {len(drawn)}, {left:.0f} min left", end="\r", flush=True)
     short = False
-    for name, found in sorted(outcomes.items()):
-        share, goal = 1 - found.count("survived") / len(found), GOALS.get(name, GOAL)
+    for name, came in sorted(outcomes.items()):
+        share, goal = 1 - came.count("survived") / len(came), GOALS.get(name, GOAL)
         short |= share < goal
-        print(f"{name:12} {share:5.0%} of {len(found)} faults noticed (goal {goal:.0%})")
+        print(f"{name:12} {share:5.0%} of {len(came)} faults noticed (goal {goal:.0%})")
     return int(short)
 
 

@@ -218,6 +218,10 @@ def test_check_before_joining(deployment: Path, monkeypatch: pytest.MonkeyPatch)
 def test_check_looks_at_identity_and_roster(deployment: Path) -> None:
     roster, home = enroll_all(deployment), deployment / "clients" / "1"
     client = Client(load_client(home / "client.toml"))
+    with client.open_ledger() as ledger:
+        ledger.reserve(ledger.left(), run="a", round=1)
+        assert ledger.left().tolist() == [0.0]
+    assert "10 of 10" in failures(client)["ledger"]
     (home / "state" / "identity").chmod(0o640)
     assert "chmod 600" in failures(client)["roster"]
     (home / "state" / "identity").chmod(0o600)

@@ -16,17 +16,13 @@ RUN = ["run", "--dataset", "synthetic", "--seed", "3"]
 RUN += [word for setting in SMALL for word in ("--set", f"synthetic.{setting}")]
 
 
-def environment() -> dict[str, str]:
-    return dict(os.environ)
-
-
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_leaves_a_run_to_resume_and_no_process(
     tmp_path: Path, processes: Processes
 ) -> None:
     folder = tmp_path / "run"
     command = [sys.executable, "-m", "bgtplanner", *RUN, "--rounds", 5000, "--out", folder]
-    started = processes.start(command, env=environment(), stdout=-1, stderr=-1)
+    started = processes.start(command, stdout=-1, stderr=-1)
     rounds = folder / "rounds.jsonl"
     wait_until(lambda: rounds.exists() and rounds.stat().st_size, "the first round")
     os.killpg(started.pid, signal.SIGINT)

@@ -76,7 +76,10 @@ def test_bad_arguments(bad: dict[str, Any]) -> None:
 
 def test_a_catalogue_changes_no_rating() -> None:
     shape: dict[str, Any] = {"clients": 40, "items": 400, "ratings_per_client": 20, "dim": 2}
-    plain, with_items = (synthetic_ratings(**shape, catalogue=also) for also in (False, True))
+    plain = synthetic_ratings(**shape)
+    assert plain.features.shape == (400, 0)
+    usual = {"noise": 0.87, "choosy": 0.0, "reluctance": 0.0, "genre_share": 0.5}
+    with_items = synthetic_ratings(**shape, **usual, catalogue=True)
     for name in ("user", "item", "value", "client_of_user", "item_labels"):
         assert np.array_equal(getattr(plain, name), getattr(with_items, name))
     assert plain.catalogue is None
@@ -98,9 +101,12 @@ def test_choosy_users_pick_what_suits_them(items: int) -> None:
     """Each picks items that lie on one side of the hidden factor; which side differs by user."""
     shape: dict[str, Any] = {"clients": 400, "items": items, "ratings_per_client": 40, "dim": 1}
     apart = []
-    for choosy in (0.0, 3.0):
-        ratings = synthetic_ratings(**shape, choosy=choosy, catalogue=True)
+    for how in ({}, {"choosy": 3.0}, {"choosy": 3.0, "reluctance": 4.0}):
+        ratings = synthetic_ratings(**shape, **how, catalogue=True)
         assert np.unique(ratings.user.astype(np.int64) * items + ratings.item).size == 400 * 40
         high, low = (np.bincount(ratings.user, has) for has in ratings.features[ratings.item].T)
         apart.append(float((np.abs(high - low) / np.maximum(high + low, 1)).mean()))
     assert apart[1] > 1.3 * apart[0]
+    assert apart[2] > 1.2 * apart[1]
+    easy = synthetic_ratings(**shape, choosy=3.0, reluctance=0.0).item
+    assert np.array_equal(synthetic_ratings(**shape, choosy=3.0).item, easy)

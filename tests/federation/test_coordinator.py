@@ -490,14 +490,18 @@ def test_precision_is_forecast_as_it_will_be(
 # ---- who has joined
 
 
-@pytest.fixture(scope="module")
-def joining() -> Split:
-    """Clients join one after the other: each has its ratings after those of the one before."""
+def joined_within(rounds: int) -> Split:
     generator = np.random.default_rng(3)
     ratings = made_ratings(generator)
     times = 10.0 * ratings.user + generator.permutation(len(ratings)) % 30
     timed = replace(ratings, time=times)
-    return split_ratings(timed, seed=3, rounds=ROUNDS, initial_share=0.3, arrival="time")
+    return split_ratings(timed, seed=3, rounds=rounds, initial_share=0.3, arrival="time")
+
+
+@pytest.fixture(scope="module")
+def joining() -> Split:
+    """Clients join one after the other: each has its ratings after those of the one before."""
+    return joined_within(ROUNDS)
 
 
 def first_rounds(split: Split) -> NDArray[np.int64]:
@@ -523,6 +527,32 @@ def test_who_has_not_joined_is_neither_asked_nor_charged(joining: Split) -> None
         assert one.paid == (first <= index).sum()
         before = now
     assert rounds.joined_first == (first == 0).sum()
+
+
+@pytest.mark.parametrize(("accountant", "power"), [(GAUSSIAN, 0.5), (RULE, 1.0)])
+def test_waiting_brings_those_who_join_meanwhile(accountant: str, power: float) -> None:
+    """As fast as all would join by the end or, from the fifth round on, as they did so far."""
+    split, number, after = joined_within(9), 9, np.array([0.0, 1.0, 5.0])
+    first = first_rounds(split)
+    two = [5.0] * 4 + [20.0] * 8
+    rounds = forecasting(split, [0.4] * number, accountant=accountant, epsilons=two)
+    policy: Any = rounds.policy
+    policy.rounds, whole = number, rounds.ledger.left()
+    for index in range(number):
+        now, missing = first <= index, int((first > index).sum())
+        rate = missing / (number - index)
+        if index >= 5:
+            rate = (now.sum() - (first == 0).sum()) / index
+        left = (rounds.ledger.left() / whole)[now]  # of each client within reach
+        played(rounds, 1)
+        expected = 1 + np.minimum(rate * after, missing) / (left**power).sum()
+        np.testing.assert_allclose(policy.said[index]["pooled"], expected)
+        assert missing or index > 5
+    for trust, everyone_joins in (("local", True), ("secagg", False)):  # spare places
+        alone: Any = forecasting(split, [0.4], trust=trust)
+        alone.engine.everyone_joins = everyone_joins
+        played(alone, 1)
+        assert alone.policy.said[0]["pooled"] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.4])

@@ -274,6 +274,12 @@ class TestTurning:
         assert float(released.noise_std) == pytest.approx(precision**-0.5, rel=1e-5)
 
 
+def test_only_whole_clients_noise_that_is_added_adds_up() -> None:
+    kinds = (("gaussian", "client"), ("gaussian", "row"), ("privunit", "client"))
+    found = [Protection(mechanism=name, unit=unit).adds_up for name, unit in kinds]
+    assert found == [True, False, False]
+
+
 class TestTerms:
     CLASSES = np.array([0, 0, 1, 1, 2], np.int32)
     EVERYBODY = np.ones(5, dtype=bool)

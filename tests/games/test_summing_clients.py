@@ -307,6 +307,7 @@ def test_a_round_that_was_paid_for_is_not_played_again_when_it_is_forgotten(
         table.play(asked, until="sign")
     assert _unpaid(table) == broken
     if not broken:
+        assert table.refuses(0, asked.step("keys"))
         assert not table.opened(asked)
         assert not table.opened(replace(asked, scale=2 * asked.scale).sealed())
         assert len(table.put) == CLIENTS

@@ -48,7 +48,7 @@ class TestLists:
         train, test = both(seed)
         scores = np.random.default_rng(seed).integers(0, kinds, (test.n_users, test.n_items))
         found = lists_of(fixed(scores), train, test)
-        turn = np.argsort(np.random.default_rng(SEED).permutation(test.n_items))
+        turn = np.argsort(np.random.Generator(np.random.PCG64(SEED)).permutation(test.n_items))
         good = relevant(train, test)
         for user in range(test.n_users):
             known = set(train.item[train.user == user].tolist())

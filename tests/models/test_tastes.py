@@ -467,6 +467,19 @@ class TestSubspaceIteration:
         outside = away[:, 3] < np.sort(away[:, 3])[-30]
         assert not away[outside, OWN : OWN + 3].any()
 
+    def test_ratings_lean_on_features_and_not_on_axes(self) -> None:
+        shared = some_shared()
+        memory = MODEL.server_initial(shared, SERVER)
+        told = single(np.random.default_rng(1).normal(0, 0.1, (N_ITEMS, 2 + N_AXES)))
+        found = []
+        for columns in (slice(0), slice(OWN, OWN + N_AXES), slice(OWN + N_AXES, None)):
+            items = shared.items.at[:, columns].multiply(-0.5)
+            items = items.at[0, columns].add(0.5)
+            after, _ = update(MODEL, Shared(items, shared.dense), memory, told, 0.01)
+            found.append(np.asarray(after.items[:, :3]))
+        np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
+        assert np.abs(found[0] - found[2]).max() > 1e-3
+
     def test_a_round_that_nobody_answers_changes_nothing(
         self, world: tuple[Ratings, Float]
     ) -> None:

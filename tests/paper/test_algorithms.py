@@ -38,7 +38,7 @@ def test_a_whole_game_is_that_of_the_planner(epsilons: Sequence[float]) -> None:
     def play(t: int, level: int) -> float:
         return 0.05 / (1 + t / 20) + 0.01 * level
 
-    draw = np.random.default_rng([3, AsPrinted._salt])
+    draw = np.random.Generator(np.random.PCG64([3, AsPrinted._salt]))
     game = bgtplanner(given, draw, seen, play)
     plans = []
     for t, level, _, reward in game:

@@ -31,14 +31,6 @@ def test_symbols_set_what_they_stand_for() -> None:
     assert (found.given.s, found.given.alpha, config.planning.context_size) == (0.3, 0.01, 4)
 
 
-def test_an_option_that_does_not_exist_is_refused_with_those_that_do() -> None:
-    with pytest.raises(ConfigError) as refused:
-        planner(paper(options={"beta": 1.0}))
-    for name in ("beta", "forgetting", "gamma", "initial_rounds", "length_scale"):
-        assert name in str(refused.value)
-    assert " _" not in str(refused.value)
-
-
 @pytest.mark.parametrize("constants", ["paper", "repaired"])
 def test_fewest_rounds_that_leave_no_choice_are_refused(constants: str) -> None:
     with pytest.raises(ConfigError, match=r"planning\.min_rounds\) = 20"):

@@ -118,43 +118,6 @@ def test_nothing_is_ever_overspent_and_all_comes_to_an_end(
     assert policy.ask() is None or policy.round < rounds
 
 
-@given(
-    budgets=budgets_of,
-    accountant=st.sampled_from(SOUND),
-    first=planners,
-    second=planners,
-    order=st.lists(st.booleans(), min_size=5, max_size=40),
-    late=st.booleans(),
-)
-@settings(max_examples=30, deadline=None)
-def test_a_ledger_that_two_share_is_never_overspent(
-    budgets: Budgets,
-    accountant: str,
-    first: tuple[type[LedgerPolicy], dict[str, Any]],
-    second: tuple[type[LedgerPolicy], dict[str, Any]],
-    order: list[bool],
-    late: bool,
-) -> None:
-    ledger = Ledger.in_memory(budgets, accountant)
-    policies = [
-        kind(ledger=ledger, rounds=12, run=run, **options)
-        for run, (kind, options) in (("one", first), ("two", second))
-    ]
-    untold: list[tuple[LedgerPolicy, Plan]] = []
-    for which in order:
-        policy = policies[int(which)]
-        plan = policy.ask()
-        assert within(ledger)
-        if plan is not None:
-            untold.append((policy, plan))
-        if untold and not late:
-            settled, told = untold.pop(0)
-            settled.tell(told, reward=0.1)
-    for policy, plan in untold:
-        policy.tell(plan)
-    assert within(ledger)
-
-
 # ---- examples
 
 

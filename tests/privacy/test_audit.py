@@ -120,9 +120,9 @@ def test_honest_noise_is_suspected_as_often_as_stated(kind: Any) -> None:
 def test_noise_of_another_size_is_seen(
     kind: str, seed: int, all_of_it: float, one_column: float, fault: str
 ) -> None:
-    found = size([all_of_it * noise for noise in noises(kind, seed)], kind)
+    found = size([all_of_it * noise for noise in noises(kind, seed, 4000)], kind)
     assert (found.p_value < 1e-6, found.fault) == (True, f"the noise is {fault} than stated")
-    assert found.measured == pytest.approx(all_of_it, abs=0.06)
+    assert found.measured == pytest.approx(all_of_it, abs=0.06)  # 3.6 standard errors or more
     one = noises(kind, seed + 1)
     for noise in one:
         noise[:, 3] *= one_column
@@ -130,7 +130,7 @@ def test_noise_of_another_size_is_seen(
 
 
 def test_a_constant_is_no_noise() -> None:
-    shifted = [noise + 3.0 for noise in noises("gaussian", 4)]
+    shifted = [noise + 3.0 for noise in noises("gaussian", 4, 4000)]
     assert size(shifted, "gaussian").measured == pytest.approx(1.0, abs=0.05)
     assert size([noise * 0 + 3.0 for noise in shifted], "gaussian").p_value < 1e-9
 

@@ -240,6 +240,14 @@ def edit(path: Path, script: str) -> None:
 # ---- in memory
 
 
+def test_a_row_is_written_once(tmp_path: Path) -> None:
+    kept = filled(tmp_path / "ledger.sqlite")
+    last = list(kept.rows())[-1]
+    with pytest.raises(LedgerTamperedError, match="exists already"), kept.writing():
+        kept.append(last)
+    kept.close()
+
+
 def test_a_reservation_that_cannot_be_read_again_is_not_taken_in() -> None:
     kept = Journal.in_memory([FIRST], KEY)
     bad = Row.after(Head(0, FIRST.hash), "reserve", "run", 0, pack({"attempt": -1}))

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made import tastes
 
 from bgtplanner.errors import ModelFileError
 from bgtplanner.published.model import load_model
+from made import tastes
 
 
 def test_a_model_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -99,3 +99,8 @@ def test_verdicts_follow_the_evidence() -> None:
     ]
     assert levels == ["popularity", "personal", "personal", "clearly personal", "clearly personal"]
     assert tastes(learned=False, evidence={}).verdict().level == "nothing"
+    learned = [
+        tastes(evidence={"popularity": share}).verdict().reasons[0].split()[-1]
+        for share in (0.8, 0.79, 0.3, 0.29)
+    ]
+    assert learned == ["well.", "roughly.", "roughly.", "hardly."]

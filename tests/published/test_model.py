@@ -212,7 +212,10 @@ def test_a_new_item_keeps_numbers_that_are_not_yes_or_no() -> None:
         labels=np.array([*made.items, "new"]), titles=None, names=made.names,
         features=np.append(made.features, [[-0.25, 0.5]], axis=0).astype(np.float32),
     )  # fmt: skip
-    assert made.with_items(newer).features[-1].tolist() == [-0.25, 0.5]
+    more = made.with_items(newer)
+    assert more.features[-1].tolist() == [-0.25, 0.5]
+    assert more.titles == [*(made.titles or ()), "new"]  # its label, as it has no title
+    assert tastes(titles=None).with_items(newer).titles is None
 
 
 def test_at_most_half_of_all_reasons_are_those_of_everybody() -> None:

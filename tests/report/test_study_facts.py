@@ -94,6 +94,12 @@ class TestTables:
         assert ["bgt", "3", "-0.0200", "0.0000*"] in lines
         assert ["late", "3", "+0.0014", "0.0057"] in lines, "no star: it could be chance"
         assert len(printed(comparison(), planned=True)) < len(lines)
+        found = comparison()
+        for outcome in found.outcomes:  # of implicit ratings: there are lists, and no error
+            for key in [key for key in outcome.summary or {} if key.startswith(("rmse", "f1"))]:
+                del outcome.summary[key]
+        lists = printed(summed_up(found.study, found.outcomes), planned=True)
+        assert ["bgt", "3/3", "0.220", "0.025"] in lists
         lines = printed(comparison(lost="bgt"))
         assert ["bgt", "0/3", "failed"] in lines
         assert ["bgt", "0", "–"] in lines

@@ -156,6 +156,8 @@ class TestPolicies:
         assert summary["epsilon_spent_max"] == pytest.approx(6.0, rel=1e-3)
         with Ledger.open(tmp_path / "ledger.sqlite", read_only=True) as ledger:
             found, index = np.sort(ledger.epsilon_spent()), ledger.budgets.class_of_client
+            most = [[of[index == at].max() for at in range(2)] for of in ledger.spent()]
+        assert result.rounds[-1]["spent"] == most
         np.testing.assert_allclose(found, promised, rtol=1e-3)
         assert (found <= promised).all()
         assert {len(record["charges"]) for record in result.rounds} == {2}

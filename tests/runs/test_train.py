@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from bgtplanner import Ratings, load_model, simulate, train
+from bgtplanner.data.split import Split
 from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import (
     BudgetExceeded,
@@ -21,9 +23,12 @@ from bgtplanner.errors import (
     RunFolderError,
 )
 from bgtplanner.federation.central import CentralTraining
+from bgtplanner.models.bias import Biases
+from bgtplanner.models.interactions import laid_out
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.published.file import public_key
-from bgtplanner.runs.assembly import split_of
+from bgtplanner.runs.assembly import federation_of, split_of
+from bgtplanner.runs.config import load_config
 from bgtplanner.runs.train import guessed_right
 
 FEW = {"federation.rounds": 3}
@@ -114,6 +119,13 @@ class _Stop(Exception):
     pass
 
 
+def test_one_rating_is_enough_and_none_is_not() -> None:
+    asked: Any = {"settings": FEW, "assume_public": ["catalogue", "scale"]}
+    assert len(train(people().take(np.arange(1)), **asked).items) == 24
+    with pytest.raises(ConfigError, match="at least one"):
+        train(people().take(np.arange(0)), **asked)
+
+
 def test_a_round_that_was_lost_is_paid_for_again(tmp_path: Path) -> None:
     asked = owned(tmp_path, out=tmp_path / "a.model")
 
@@ -174,29 +186,50 @@ def test_the_published_model_ranks_as_the_simulation_does() -> None:
         np.testing.assert_allclose([row.predicted for row in rows], raw, atol=1e-3)
 
 
+CLIP, WHOLE = 0.1, people(40)
+
+
+def sums(rows: Any, learner: Any = None, chunk: int | None = None) -> tuple[Any, Any, int]:
+    """What users keep, the sum of bounded uploads, and how many of these were no numbers."""
+    config = load_config(settings={"privacy.mechanism": "gaussian", "model.name": "tastes"})
+    ratings = WHOLE.take(rows)
+    nothing, arrival = WHOLE.take(rows & False), np.zeros(len(ratings), np.int32)
+    split = Split(train=ratings, test=nothing, arrival=arrival)
+    federation = federation_of(config, WHOLE.n_items, learner, clients=40)
+    engine = CentralTraining(federation, split, seed=0)
+    if chunk is not None:
+        engine._known = laid_out(ratings, block=4, chunk=chunk)
+        assert engine._known.chunks > 3
+    return engine._sums(CLIP, 0.3)
+
+
 def test_sums_are_bounded_by_the_clip_and_exact() -> None:
     """Whoever is exchanged for nothing moves the sum by at most the clip, on its grid."""
-    from bgtplanner.data.split import Split
-    from bgtplanner.runs.assembly import federation_of
-    from bgtplanner.runs.config import load_config
-
-    config = load_config(settings={"privacy.mechanism": "gaussian", "model.name": "tastes"})
-    clip, scale = 0.1, 0.3
-    whole = people(40)
-
-    def sums(rows: Any) -> Any:
-        ratings = whole.take(rows)
-        split = Split(train=ratings, test=whole.take(rows & False),
-                      arrival=np.zeros(len(ratings), np.int32))  # fmt: skip
-        federation = federation_of(config, whole.n_items, clients=40)
-        return CentralTraining(federation, split, seed=0)._sums(clip, scale)[1]
-
-    everyone = sums(np.ones(len(whole), dtype=bool))
+    kept, everyone, dropped = sums(WHOLE.user >= 0)
+    assert dropped == 0
+    for whole, by_chunks in zip((kept, everyone), sums(WHOLE.user >= 0, chunk=64), strict=False):
+        np.testing.assert_allclose(by_chunks, whole, rtol=0, atol=1e-5)
     for who in (0, 7, 39):
-        moved = everyone - sums(whole.user != who)
-        assert 0.9 * clip < np.sqrt((moved**2).sum()) <= clip
+        moved = everyone - sums(WHOLE.user != who)[1]
+        assert 0.9 * CLIP < np.sqrt((moved**2).sum()) <= CLIP
         steps = moved * 2.0**26
         np.testing.assert_array_equal(steps, np.rint(steps))
+
+
+@dataclass(frozen=True)
+class Broken(Biases):
+    """The first client's upload is no number."""
+
+    def train(self, *known: Any) -> Any:
+        made = super().train(*known)
+        rows = made.upload.rows.at[0].set(np.nan)
+        return made._replace(upload=made.upload._replace(rows=rows))
+
+
+def test_an_upload_that_is_no_number_is_left_out_and_counted() -> None:
+    _, total, dropped = sums(WHOLE.user >= 0, Broken())
+    assert dropped == 1
+    np.testing.assert_allclose(total, sums(WHOLE.user > 0, Biases())[1], rtol=0, atol=1e-5)
 
 
 def test_how_often_a_guess_can_be_right() -> None:

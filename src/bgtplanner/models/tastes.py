@@ -273,7 +273,9 @@ class Tastes(Biases):
         """Return qualities, popularity and axes from all that was told so far."""
         uploads, share = mean.gradient.items, self._taste_share(shared)
         counts = self._counts_as(shared)
-        kept = jnp.sqrt(1.0 - share) * counts / jnp.sqrt(_share(shared) @ counts**2)
+        power = 1 if noise.norm == "l1" else 2  # of what the clip bounds
+        usual = (_share(shared) @ counts**power) ** (1 / power)
+        kept = jnp.sqrt(1.0 - share) * counts / usual
         scaled = noise._replace(std=noise.std / kept, reach=noise.reach / kept)
         if noise.norm is None:  # uploads have length 1 where no one clips them, or divides them
             scaled = scaled._replace(clip=1.0, norm="l2")

@@ -368,7 +368,7 @@ def _table(
     """A table of rows: the values of varied settings, then figures with their intervals."""
     lines = []
     for row in rows:
-        wanted = metrics if row.reference else ["rmse_final"]
+        wanted = metrics if row.reference else ["rmse_final", *metrics]
         ours = next((of for key in wanted if (of := row.figures[key]) is not None), None)
         if row.reference and ours is None:
             continue  # it does not rank, or only ranks
