@@ -491,6 +491,29 @@ class TestSubspaceIteration:
         for now, then in zip(memory.axes[:6], known.memory.axes[:6], strict=True):
             np.testing.assert_array_equal(now, then)
 
+    def test_axes_come_back_with_popularity(self, world: tuple[Ratings, Float]) -> None:
+        """Where counts no longer stand out, nothing is asked; once they do again, it is."""
+        known = play(FREE, Interactions.of(world[0]), 3, std=1e-4)[-1]
+        lost = Shared(known.shared.items.at[:, 3 : OWN + 3].set(0.0), known.shared.dense)
+        counts = single(np.outer(np.arange(ITEMS) + 1.0, [0, 1e-2, 0, 0, 0]))
+        sent, memory = update(FREE, lost, known.memory, counts, 1e-4)
+        assert float(memory.axes.precision) == float(known.memory.axes.precision)
+        assert (np.linalg.norm(sent.items[:, OWN : OWN + 3], axis=0) > 0.005).all()
+
+    def test_rare_items_count_less(self) -> None:
+        """Half as much at least; the server divides by it, so that the same is expected."""
+        model, shared = replace(MODEL, taste_items=2), some_shared()
+        share = np.asarray(shared.items, float)[:, 3]
+        least = np.sort(share)[-4]
+        interactions = Interactions.of(some_ratings(False, N_ITEMS))
+        rows = whole_uploads(shared, interactions, model)[:, :, 1].sum(axis=0)
+        plain = whole_uploads(shared, interactions)[:, :, 1].sum(axis=0)
+        sure = np.sort(np.asarray(shared.items, float)[np.argsort(share)[-4:], 2]).mean()
+        counts = np.clip(np.sqrt(share / least), 0.5 + 0.5 * sure, 1)
+        wanted = counts / np.sqrt((share / share.sum()) @ counts**2)
+        assert (rows <= plain * wanted * 1.001).all()
+        assert (rows[share.argmax()] > plain[share.argmax()]) and counts.min() < 0.9
+
     def told_once(self, seed: int, strength: float, std: float) -> Float:
         """Clear counts; of tastes `strength` times the largest that noise would show."""
         draw = np.random.default_rng(seed)

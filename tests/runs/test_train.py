@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -195,7 +195,8 @@ def sums(rows: Any, learner: Any = None, chunk: int | None = None) -> tuple[Any,
     ratings = WHOLE.take(rows)
     nothing, arrival = WHOLE.take(rows & False), np.zeros(len(ratings), np.int32)
     split = Split(train=ratings, test=nothing, arrival=arrival)
-    federation = federation_of(config, WHOLE.n_items, learner, clients=40)
+    federation = federation_of(config, WHOLE.n_items, clients=40)
+    federation = federation if learner is None else replace(federation, model=learner)
     engine = CentralTraining(federation, split, seed=0)
     if chunk is not None:
         engine._known = laid_out(ratings, block=4, chunk=chunk)

@@ -45,7 +45,7 @@ _NEEDS = (1.0, 1 / 8, 1 / 3, 3.0)  # times the precision that a gain takes by fo
 _STALE = 0.5  # share of a gain that is lost where none of the ratings is known, by its square
 _FAST = 0.2, 1.0  # share lost after one payment of a learner of 3 steps, and its fall with them
 _SLOW = 0.12, 1 / 3  # the same where people have few ratings (54,000 ratings of 16,000 people)
-_TURNS = (0.25, 1.0), (1.0, 1.0)  # the same for lists, where tastes are found step by step, and
+_TURNS = (0.25, 1.0), (1.0, 2.0)  # the same for lists, where tastes are found step by step, and
 # make up a quarter of what lists are good for, or all of it
 _STEPS = 3  # of a learner of ratings alone
 _COUNTS = (2, 3, 4, 5, 6, 8)  # of single payments
