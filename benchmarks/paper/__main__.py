@@ -19,19 +19,19 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from benchmarks.paper.claims import claims
 from benchmarks.paper.figures import figure_part
 from benchmarks.paper.findings import clip_effect, closeness, gains, misses
 from benchmarks.paper.guarantees import guarantee, theorem
-from benchmarks.paper.page import NOT_RUN, blank, body_of, put
+from benchmarks.paper.page import blank, write_parts
 from benchmarks.paper.plan import COMPARED, DATASETS, FIGURES, RUNS, TEN_USERS, Job, jobs_of
 from benchmarks.paper.results import PROVENANCE, Results, finished, write_halves
 from benchmarks.paper.table import commands, deviations, how_to_run, other_readings, table2
 from benchmarks.provenance import here
 from bgtplanner.errors import BGTPlannerError, InterruptedRunError
-from bgtplanner.report.terminal import duration
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import write_whole
 from bgtplanner.runs.study import Cell, check_settings, parse_seeds, run_cells
@@ -63,31 +63,6 @@ TITLES = {
     "claims": "Claim by claim",
     **{figure.name: figure.title for figure in FIGURES},
 }
-
-
-def write_page(results: Results, docs: Path) -> list[str]:
-    """Write all parts that have results into a page; returns their names.
-
-    Raises:
-        SystemExit: If the page has no place for one of them.
-    """
-    text = docs.read_text(encoding="utf-8") if docs.exists() else blank(TITLES)
-    written = []
-    bodies = {name: body_of(text, name) for name in TITLES}  # first see that all are there
-    for name, old in bodies.items():
-        if name in TABLES:
-            new = TABLES[name](results)
-        else:
-            figure = next(one for one in FIGURES if one.name == name)
-            new = figure_part(figure, results, docs)
-        if new is not None:
-            written.append(name)
-        elif old and not old.startswith(NOT_RUN):
-            continue
-        text = put(text, name, new or how_to_run(name))
-    docs.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(docs, text)
-    return written
 
 
 def tell(jobs: Sequence[Job], runs: Path) -> None:
@@ -140,10 +115,10 @@ def run(jobs: Sequence[Job], runs: Path, at_once: int) -> bool:
         if outcome.error is None:
             noted = runs / outcome.cell.place / PROVENANCE
             write_whole(noted, json.dumps(here()) + "\n")
-        left = duration((time.monotonic() - begun) / number * (len(todo) - number))
+        left = (time.monotonic() - begun) / number * (len(todo) - number) / 60
         what = f"FAILED: {outcome.error}" if outcome.error else f"{outcome.seconds:.0f} s"
         place = outcome.cell.place
-        print(f"{number}/{len(todo)} {place}: {what}; {left} left", flush=True)
+        print(f"{number}/{len(todo)} {place}: {what}; {left:.0f} min left", flush=True)
     if number < len(todo):
         raise InterruptedRunError(f"stopped after {number} of {len(todo)} runs; go on likewise")
     return good
@@ -192,7 +167,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     whole = results.complete(COMPARED.values())
     usual = Path("build/paper-quick.md" if quick else "build/paper.md")
     docs = given.docs or (Path("docs/paper.md") if whole and not quick else usual)
-    written = write_page(results, docs)
+    parts = {name: partial(make, results) for name, make in TABLES.items()}
+    parts |= {of.name: partial(figure_part, of, results, docs) for of in FIGURES}
+    empty = blank("The paper's tables and figures, as far as they were run", TITLES)
+    written = write_parts(docs, empty, parts, how_to_run)
     print(f"{docs}: {', '.join(written) or 'nothing to write'}")
     if left := [name for name in TITLES if name not in written]:
         print(f"no results yet, left as they are: {', '.join(left)}")

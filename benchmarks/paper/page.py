@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from bgtplanner.runs.folder import write_whole
 
 NOT_RUN = "Not run yet;"
 
@@ -13,9 +16,9 @@ def marks(name: str) -> tuple[str, str]:
     return f"<!-- begin: {name} -->", f"<!-- end: {name} -->"
 
 
-def blank(titles: Mapping[str, str]) -> str:
+def blank(title: str, titles: Mapping[str, str]) -> str:
     """A page with nothing but titles and empty parts."""
-    lines = ["# The paper's tables and figures, as far as they were run", ""]
+    lines = [f"# {title}", ""]
     for name, title in titles.items():
         lines += [f"## {title}", "", "\n\n".join(marks(name)), ""]
     return "\n".join(lines)
@@ -38,6 +41,38 @@ def put(text: str, name: str, body: str) -> str:
     """
     before, _, after = _find(text, name)
     return f"{before}\n\n{body.strip()}\n\n{after}"
+
+
+def write_parts(
+    docs: Path,
+    empty: str,
+    parts: Mapping[str, Callable[[], str | None]],
+    how_to_run: Callable[[str], str],
+) -> list[str]:
+    """Write all parts that have results into a page; returns their names.
+
+    Args:
+        docs: The page.
+        empty: What it has, if it is not there.
+        parts: By name, what makes a part; it returns None if there are no results.
+        how_to_run: What stands in a part that never had any.
+
+    Raises:
+        SystemExit: If the page has no place for one of them.
+    """
+    text = docs.read_text(encoding="utf-8") if docs.exists() else empty
+    written = []
+    bodies = {name: body_of(text, name) for name in parts}  # first see that all are there
+    for name, old in bodies.items():
+        new = parts[name]()
+        if new is not None:
+            written.append(name)
+        elif old and not old.startswith(NOT_RUN):
+            continue
+        text = put(text, name, new or how_to_run(name))
+    docs.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(docs, text)
+    return written
 
 
 def _find(text: str, name: str) -> tuple[str, str, str]:

@@ -10,18 +10,17 @@ The exit code is 1 if a target was missed.
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import time
 from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.paper.page import put
 from benchmarks.regret.environments import KINDS, ROUNDS, SEEDS
 from benchmarks.regret.play import POLICIES, Cell, Results
 from benchmarks.regret.report import Report, cells_of
 
-_BEGIN, _END = "<!-- regret: begin -->", "<!-- regret: end -->"
 _SECONDS_A_ROUND = {"planner": 2.2, "paper": 1.3}  # in proportion, to guess what is left
 
 
@@ -43,16 +42,6 @@ def play_all(results: Results, cells: list[Cell], jobs: int, console: Console) -
             minutes = spent * left / max(whole - left, 1e-9) / 60
             text = f"{number:,} of {len(cells):,} runs; about {minutes:.0f} minutes left"
             console.print(text, highlight=False)
-
-
-def put_into(page: Path, text: str) -> None:
-    """Replace what stands between the markers of a page."""
-    old = page.read_text(encoding="utf-8")
-    pattern = re.compile(f"{re.escape(_BEGIN)}.*?{re.escape(_END)}", re.S)
-    if not pattern.search(old):
-        raise SystemExit(f"{page} has no place for the table: {_BEGIN} ... {_END}")
-    new = pattern.sub(lambda _: f"{_BEGIN}\n{text}\n{_END}", old)
-    page.write_text(new, encoding="utf-8")
 
 
 def main() -> int:
@@ -95,7 +84,7 @@ def main() -> int:
     docs = given.docs or Path("docs" if whole else "build/bench")
     report.draw(docs / "figures" / "regret.svg")
     if (page := docs / "benchmarks.md").exists():
-        put_into(page, report.as_markdown())
+        page.write_text(put(page.read_text("utf-8"), "regret", report.as_markdown()), "utf-8")
     else:
         (page := docs / "regret.md").write_text(report.as_markdown() + "\n", encoding="utf-8")
     console.print(f"written to {page} and {docs / 'figures' / 'regret.svg'}", highlight=False)

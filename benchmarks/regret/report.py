@@ -140,8 +140,8 @@ class Report:
     def as_markdown(self) -> str:
         """For the documentation."""
         head = ["environment", "T", *NAMES.values()]
-        accountant = ["---", *["---:"] * (len(head) - 1)]
-        lines = [f"| {' | '.join(row)} |" for row in (head, accountant, *self.rows())]
+        rule = ["---", *["---:"] * (len(head) - 1)]
+        lines = [f"| {' | '.join(row)} |" for row in (head, rule, *self.rows())]
         some = len(self.seeds) < self.wanted or self.wanted < len(SEEDS)
         few = f"**Not finished:** {len(self.seeds)} of {len(SEEDS)} seeds. " if some else ""
         text = (

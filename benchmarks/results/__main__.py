@@ -15,41 +15,17 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from benchmarks.paper.page import NOT_RUN, blank, body_of, put
+from benchmarks.paper.page import blank, write_parts
 from benchmarks.results.plan import DATASETS, PARTS, Study, quick, whole
 from benchmarks.results.play import estimate, run_all
 from benchmarks.results.store import Store
 from benchmarks.results.tables import TABLES, TITLES, how_to_run
 from bgtplanner.errors import BGTPlannerError
-from bgtplanner.report.terminal import duration
-from bgtplanner.runs.folder import write_whole
 
-_TITLE = "# The preset `recommended`, measured"
-
-
-def write_page(study: Study, store: Store, docs: Path) -> list[str]:
-    """Write all parts that have results into a page; returns their names.
-
-    Raises:
-        SystemExit: If the page has no place for one of them.
-    """
-    text = f"{_TITLE}\n" + blank(TITLES).partition("\n")[2]
-    if docs.exists():
-        text = docs.read_text(encoding="utf-8")
-    written = []
-    bodies = {name: body_of(text, name) for name in TITLES}  # first see that all are there
-    for name, old in bodies.items():
-        new = TABLES[name](study, store)
-        if new is not None:
-            written.append(name)
-        elif old and not old.startswith(NOT_RUN):
-            continue
-        text = put(text, name, new or how_to_run(name))
-    docs.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(docs, text)
-    return written
+_TITLE = "The preset `recommended`, measured"
 
 
 def tell(study: Study, parts: Sequence[str], store: Store, jobs: int) -> None:
@@ -63,7 +39,7 @@ def tell(study: Study, parts: Sequence[str], store: Store, jobs: int) -> None:
     text = f"all: {len(runs):,} runs, {len(left):,} of them to do"
     if left:
         text += f", about {seconds / 3600:.1f} hours of one core"
-        text += f", {duration(seconds / jobs)} with --jobs {jobs}" if jobs > 1 else ""
+        text += f", {seconds / jobs / 3600:.1f} h with --jobs {jobs}" if jobs > 1 else ""
     print(text, flush=True)
     if other := store.of_other_code(runs):
         print(f"{other:,} known runs are of other code than this; --same-code runs them again")
@@ -117,7 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except (BGTPlannerError, KeyboardInterrupt) as error:
             print(str(error) or "interrupted; the same command goes on", file=sys.stderr)
             return 1
-    written = write_page(study, store, docs)
+    tables = {name: partial(TABLES[name], study, store) for name in TITLES}
+    written = write_parts(docs, blank(_TITLE, TITLES), tables, how_to_run)
     print(f"{docs}: {', '.join(written) or 'nothing to write'}")
     if absent := [name for name in TITLES if name not in written]:
         print(f"no results yet: {', '.join(absent)}")
