@@ -340,7 +340,7 @@ def run_study(
     except OSError as error:
         raise StorageError.of(f"--out {out}", error, "choose another folder") from error
     for cell, config in cells.items():
-        _check_settings(cell, config, out)
+        check_settings(cell, config, out)
     outcomes = {of.cell: of for of in finished_cells(cells, out)}
     todo = {cell: config for cell, config in cells.items() if cell not in outcomes}
     for cell in todo:
@@ -361,7 +361,7 @@ def run_study(
     return [outcomes[cell] for cell in cells]
 
 
-def _check_settings(cell: Cell, config: Config, out: Path) -> None:
+def check_settings(cell: Cell, config: Config, out: Path) -> None:
     """Refuse a cell that was begun with other settings."""
     folder, different = RunFolder(out / cell.place), list[str]()
     if (folder.path / "config.toml").exists():
