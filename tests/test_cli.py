@@ -87,33 +87,6 @@ class TestHelp:
 
 
 class TestRun:
-    def test_demo(self, call: Call, tmp_path: Path) -> None:
-        out = tmp_path / "with space [bold]"
-        done = call("run", "--rounds", 3, "--out", out)
-        assert (done.code, done.err) == (0, "")
-        assert "\x1b" not in done.out
-        assert "\r" not in done.out
-        lines = done.out.splitlines()
-        assert (
-            lines[0] == "demo: 300 clients, 300 items, 11,885 ratings to train on, 3,115 held out"
-        )
-        assert [line for line in lines if line.startswith("round 3/3  RMSE")]
-        for predictor in ("each client alone, as served", "popularity", "tastes, as served"):
-            assert [line for line in lines if line.startswith(predictor)]
-        assert lines[-3] == f"Report: {out}/report.html"
-        assert all(len(line) <= 80 for line in lines[:-3])
-        assert (out / "report.html").is_file()
-        assert sorted(path.name for path in out.iterdir()) == [
-            ".lock",
-            "config.toml",
-            "examples.json",
-            "ledger.sqlite",
-            "report.html",
-            "rounds.jsonl",
-            "run.model",
-            "summary.json",
-        ]
-
     def test_json(self, call: Call, tmp_path: Path) -> None:
         done = call("run", *TINY, "--rounds", 3, "--json", "--out", tmp_path / "run")
         assert done.err == ""

@@ -155,26 +155,3 @@ def test_every_rating_has_one_place(clients: int | None) -> None:
     size = len(real) // found.chunks
     of_edges = np.flatnonzero(real) // size
     np.testing.assert_array_equal(chunk_of_client[ratings.client], of_edges)
-
-
-@pytest.mark.parametrize("width", [1, 4, 5, 8, 9, 24])
-def test_sums_over_a_table_of_items(width: int) -> None:
-    """Few columns, some and many are each summed in a way of their own, on CPUs and elsewhere."""
-    ratings, arrival = some_ratings(None)
-    generator = np.random.default_rng(width)
-    table, users = generator.normal(size=(ITEMS, width)), generator.normal(size=(USERS, width))
-    known, value = arrival == 0, ratings.value.astype(float)
-    rows = table[ratings.item]
-    products, squares = np.zeros((USERS, width)), np.zeros((USERS, width, width))
-    np.add.at(products, ratings.user, value[:, None] * rows)
-    np.add.at(squares, ratings.user, (known[:, None] * rows)[:, :, None] * rows[:, None, :])
-
-    def found(some: Interactions) -> tuple[Any, Any, Any]:
-        of_items, of_users = jnp.asarray(table, jnp.float32), jnp.asarray(users, jnp.float32)
-        scores = some.sum_by_user(some.value * some.scores(of_items, of_users))
-        return some.products_by_user(of_items, some.value), some.squares_by_user(of_items), scores
-
-    scores = (products * users).sum(1)
-    for some in (laid_out(ratings, arrival, block=8), Interactions.of(ratings, arrival)):
-        for mine, theirs in zip(found(some), (products, squares, scores), strict=True):
-            np.testing.assert_allclose(mine, theirs, atol=2e-4)

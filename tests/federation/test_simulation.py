@@ -39,7 +39,6 @@ class Run(NamedTuple):
     records: list[RoundResult]
     arrays: list[dict[str, NDArray[Any]]]  # before the first round and after every one
     copies: list[dict[str, NDArray[Any]]]  # the same, copied at once
-    predictions: list[NDArray[np.float32]]  # on the held-out ratings
 
 
 @pytest.fixture(scope="module", params=[FEDGNN, FACTORIZATION], ids=["fedgnn", "factors"])
@@ -51,13 +50,12 @@ def federation(request: pytest.FixtureRequest) -> Federation:
 @pytest.fixture(scope="module")
 def whole(federation: Federation, split: Split) -> Run:
     simulation = Simulation(federation, split, seed=5)
-    result = Run([], [], [], [])
+    result = Run([], [], [])
     for index in range(7):
         result.arrays.append(simulation.arrays())
         result.copies.append({name: a.copy() for name, a in result.arrays[-1].items()})
         if index < 6:
             result.records.append(simulation.step())
-            result.predictions.append(simulation.predict(split.test.user, split.test.item))
     return result
 
 
@@ -110,21 +108,6 @@ class TestResuming:
         with pytest.raises(RunFolderError, match=f"'{name}'"):
             untouched.restore(arrays)
         assert same(untouched.arrays(), before)  # nothing half done
-
-
-class TestRecords:
-    def test_scores_are_those_of_the_predictions(self, whole: Run, split: Split) -> None:
-        for index, (record, predicted) in enumerate(
-            zip(whole.records, whole.predictions, strict=True)
-        ):
-            assert predicted.min() >= 0
-            assert predicted.max() <= 1
-            expected = metrics(predicted, split.test.value)
-            assert record.metrics == pytest.approx(expected, rel=1e-5)
-            assert record.round == index
-            assert whole.arrays[index]["next_round"] == index
-            assert record.ratings == split.present(index).sum()
-        assert whole.records[0].ratings < len(split.train)  # ratings did arrive on the way
 
 
 def test_whether_anything_was_learned(split: Split) -> None:

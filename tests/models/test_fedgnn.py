@@ -25,8 +25,6 @@ ALL = jnp.ones(N_USERS, bool)
 QUICK = {"xla_backend_optimization_level": 0}
 moved_by = jax.jit(FedGNN._moved, static_argnums=0, compiler_options=QUICK)
 embedded = jax.jit(FedGNN._embed, static_argnums=0, compiler_options=QUICK)
-train = jax.jit(FedGNN.train, static_argnums=0, compiler_options=QUICK)
-personalise = jax.jit(FedGNN.personalise, static_argnums=0, compiler_options=QUICK)
 predict = jax.jit(FedGNN.predict, static_argnums=0, compiler_options=QUICK)
 gradients_of = jax.jit(client_gradients, static_argnums=0, compiler_options=QUICK)
 initial = jax.jit(FedGNN.initial, static_argnums=(0, 2, 3), compiler_options=QUICK)
@@ -198,24 +196,6 @@ class TestLoss:
         np.testing.assert_allclose(gradients.upload.rows[:2], decay * shared.items / 2, rtol=1e-5)
         assert np.asarray(gradients.upload.dense).any(axis=1).tolist() == [False, True]
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
-
-
-class TestStalePredictions:
-    def test_old_graph_embedding_with_new_items(self) -> None:
-        model = FedGNN(dim=4, bias=False, mean=0.2, stale_predictions=True)
-        shared, local = some_point(model)
-        after, _ = some_point(model, seed=2)
-        interactions = some_edges()
-        moved = train(model, shared, local, interactions).local
-        assert not np.allclose(moved.embedding[:3], local.embedding[:3])
-        user, item = np.divmod(np.arange(N_USERS * N_ITEMS), N_ITEMS)
-        got = predict(model, after, moved, interactions, jnp.asarray(user), jnp.asarray(item))
-        old = attention(model, shared, local, interactions)
-        expected = 0.2 + (old[user] * np.asarray(after.items)[item]).sum(1)
-        np.testing.assert_allclose(got, np.clip(expected, 0, 1), rtol=1e-5, atol=1e-6)
-        # Who gets new items does not look at the graph again before it trains.
-        sent = personalise(model, after, moved, interactions)
-        np.testing.assert_array_equal(sent.graph_embedding, moved.graph_embedding)
 
 
 class TestLocalSteps:

@@ -17,7 +17,7 @@ USERS, ITEMS = 30, 80
 
 
 @pytest.mark.parametrize("layout", ["as they come", "in blocks", "accelerated"])
-@pytest.mark.parametrize("width", [5, 20])
+@pytest.mark.parametrize("width", [1, 4, 5, 8, 9, 20])
 def test_solutions_of_all_users(width: int, layout: str) -> None:
     generator = np.random.default_rng(width)
     popularity = generator.normal(size=ITEMS)

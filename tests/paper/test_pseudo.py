@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.stats
 from hypothesis import given, settings
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.models.interactions import Interactions
-from bgtplanner.paper.pseudo import pseudo_items, pseudo_rows
+from bgtplanner.paper.pseudo import pseudo_items
 
 N_USERS, N_ITEMS = 6, 10
 # Items of users 0 to 5: all, all but one, few with gaps, the ends, one, none.
@@ -25,7 +24,6 @@ COUNT = sum(len(own) for own in RATED)
 QUICK = {"xla_backend_optimization_level": 0}
 
 items_of = jax.jit(pseudo_items, static_argnums=2, compiler_options=QUICK)
-rows_of = jax.jit(pseudo_rows, static_argnums=3, compiler_options=QUICK)
 
 
 def some_edges(arrival: Any = None, clients: list[int] | None = None) -> Interactions:
@@ -89,24 +87,3 @@ class TestItems:
             expected = draws * number / len(unrated)
             statistic = ((counts - expected) ** 2 / expected).sum()
             assert statistic < scipy.stats.chi2.ppf(1 - 1e-4, len(unrated) - 1)
-
-
-class TestRows:
-    def entries(self, interactions: Interactions, rows: NDArray[np.float32], client: int) -> Any:
-        """Entries of a client's rows that stand for at least one rating known now."""
-        pair = np.asarray(interactions.pair)[np.asarray(interactions.present) > 0]
-        real = np.isin(np.arange(len(rows)), pair)
-        return rows[real & (np.asarray(interactions.pair_client) == client)].astype(float)
-
-    def test_normal_with_the_mean_and_deviation_of_the_real_entries(self) -> None:
-        interactions = some_edges()
-        rows = np.random.default_rng(2).normal(0.5, 0.2, (COUNT, 2)).astype(np.float32)
-        got = np.asarray(rows_of(jax.random.key(0), jnp.asarray(rows), interactions, 4000))
-        assert got.shape == (N_USERS, 4000, 2)
-        for client in range(5):
-            real = self.entries(interactions, rows, client)
-            spread = real.std(ddof=1)
-            standard = (got[client] - real.mean()) / spread
-            assert scipy.stats.kstest(standard.ravel(), "norm").pvalue > 1e-4
-            assert abs(np.corrcoef(standard.T)[0, 1]) < 0.08  # entries of a row: independent
-        assert abs(np.corrcoef(got[0].ravel(), got[1].ravel())[0, 1]) < 0.05  # clients too
