@@ -222,16 +222,6 @@ class TestOneRound:
         assert outcome.clients == 2
         np.testing.assert_array_equal(state.local, [1, 1])
 
-    def test_pseudo_rows_reach_items_that_nobody_rated(self) -> None:
-        ratings = some_ratings(5, n_items=6)
-        ratings = ratings.take(ratings.item < 4)
-        for number, touched in ((0, False), (6, True)):
-            extras = PseudoItems(number) if number else None
-            federation = Federation(model=Counter(), server=PLAIN, extras=extras)
-            runner = Runner(federation, Interactions.of(ratings))
-            moved = np.asarray(runner()[0].shared.items != runner.start.shared.items)[:, 0]
-            assert moved[4:].any() == moved[4:].all() == touched
-
 
 def test_every_draw_has_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pseudo items are seen. Drawn with the noise's key, they would give the noise away."""

@@ -139,17 +139,6 @@ class TestOfLists:
         rows[599] = rows[3]
         assert METRICS["twins"].of(made(rows.tolist(), items=6000)) == pytest.approx(2 / 600)
 
-    def test_by_hand(self) -> None:
-        """Two relevant items at the places 2 and 4 of three, one that was missed."""
-        hits = np.zeros((2, 10), dtype=bool)
-        hits[0, [1, 3]] = True
-        lists = Lists(np.arange(20).reshape(2, 10), hits, np.array([3, 0]), 40)
-        gain, best = 1 / np.log2(3) + 1 / np.log2(5), 1 + 1 / np.log2(3) + 1 / np.log2(4)
-        assert METRICS["ndcg_at_10"].of(lists) == pytest.approx(gain / best)
-        assert METRICS["recall_at_10"].of(lists) == pytest.approx(2 / 3)
-        assert METRICS["mrr"].of(lists) == 0.5
-        assert METRICS["coverage"].of(lists) == 0.5
-
 
 class TestReferences:
     def test_popularity(self) -> None:
