@@ -16,7 +16,7 @@ help:
 	@echo "make coverage all tests, and what none of them reaches"
 	@echo "make test-long    10,000 schedules of crashes and losses, on simulated machines"
 	@echo "make fuzz         look for bytes that break a reader of messages, ledgers or run folders"
-	@echo "make test-deploy  the same federation on real Flower processes, up to six clients; minutes"
+	@echo "make test-deploy  the same federation on real Flower processes, up to twenty clients; up to an hour"
 	@echo "make lint     ruff, our format, the budgets of lines      make format   rewrite in our format"
 	@echo "make bench    speed, beside other libraries; five minutes (LONG=1: all of it, and regret)"
 	@echo "make mutation  how many small faults the tests notice; hours (JOBS=16)"

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from visiting import Open, Visit
 
+from browser.visiting import Open, Visit
 from processes import PATIENCE
 
 FLAGS = [

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from visiting import Open, Visit
 
 from bgtplanner.data.histories import Histories
 from bgtplanner.published.model import Model
 from bgtplanner.published.ranking import RANKERS
 from bgtplanner.serving.site import PAGE, write_page
+from browser.visiting import Open, Visit
 from made import TASTES, tastes
 
 RANDOM = np.random.default_rng(5)

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from visiting import Open
 
 from bgtplanner.report.page import render, write_report
 from bgtplanner.runs.study import Study
+from browser.visiting import Open
 from made_runs import make_run, make_study
 
 KINDS = ("forecast", "bgt", "paper", "nothing", "grid", "sweep")

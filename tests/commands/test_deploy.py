@@ -339,7 +339,7 @@ def test_numbers_that_fit_together_are_written(clients: int, tmp_path: Path) -> 
     assert least < clients or clients < 6, "one client may be gone"
 
 
-@pytest.mark.parametrize(("trust", "epsilon", "items"), [("local", 10.0, 9), ("secagg", 1e3, 35)])
+@pytest.mark.parametrize(("trust", "epsilon", "items"), [("local", 10.0, 14), ("secagg", 1e3, 35)])
 def test_the_policy_names_the_settings_that_the_server_will_choose(
     trust: str, epsilon: float, items: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,6 +149,11 @@ class Loopback:
         newest = max(runs, key=lambda run: run.get("pending-at") or run.get("created-at") or "")
         return str(newest["status"])
 
+    def online(self) -> int:
+        """How many SuperNodes are connected; every look starts a process."""
+        done = self.call("flwr", "supernode", "list", "deployment", "--format", "json")
+        return sum(node["status"] == "online" for node in json.loads(done.stdout)["nodes"])
+
     def kill(self, name: str, how: signal.Signals = signal.SIGKILL) -> None:
         """End a process and all that it has started."""
         process = self.processes.pop(name)

@@ -71,4 +71,6 @@ def test_items_that_leave_take_what_is_known_of_them_along() -> None:
     np.testing.assert_allclose(moved.told[:-10, :-10], known.told[10:, 10:], rtol=1e-5)
     assert not np.asarray(moved.told)[-10:].any()
     assert not np.asarray(moved.asked)[:, -10:].any()
+    assert float(moved.precision) == pytest.approx(np.trace(moved.asked) / AXES, 1e-4)
+    assert float(moved.precision) < float(known.precision)
     np.testing.assert_allclose((places @ asked)[:-10], asked[10:], rtol=1e-5)

@@ -447,7 +447,7 @@ class TestSubspaceIteration:
         at = np.ix_(np.asarray(memory.items), np.asarray(memory.items))
         np.testing.assert_allclose(memory.told, sums[0][at], atol=1e-4 * abs(sums[0]).max())
         np.testing.assert_allclose(memory.asked, sums[1][at], atol=1e-4 * abs(sums[1]).max())
-        assert float(memory.precision) == pytest.approx(sum(0.4 / std**2 for std in stds), 1e-4)
+        assert float(memory.precision) == pytest.approx(np.trace(sums[1]) / 3, 1e-4)
         assert (memory.payments, bool((memory.sizes > memory.edge)[0])) == (2, True)
 
     def test_other_items_get_places_by_their_features(self, world: tuple[Ratings, Float]) -> None:
@@ -489,7 +489,7 @@ class TestSubspaceIteration:
         )
         np.testing.assert_allclose(shared.items[:, 3:], known.shared.items[:, 3:], atol=1e-6)
         for now, then in zip(memory.axes[:6], known.memory.axes[:6], strict=True):
-            np.testing.assert_array_equal(now, then)
+            np.testing.assert_allclose(now, then, rtol=1e-5)
 
     def test_axes_come_back_with_popularity(self, world: tuple[Ratings, Float]) -> None:
         """Where counts no longer stand out, nothing is asked; once they do again, it is."""
@@ -497,7 +497,7 @@ class TestSubspaceIteration:
         lost = Shared(known.shared.items.at[:, 3 : OWN + 3].set(0.0), known.shared.dense)
         counts = single(np.outer(np.arange(ITEMS) + 1.0, [0, 1e-2, 0, 0, 0]))
         sent, memory = update(FREE, lost, known.memory, counts, 1e-4)
-        assert float(memory.axes.precision) == float(known.memory.axes.precision)
+        assert memory.axes.payments == known.memory.axes.payments
         assert (np.linalg.norm(sent.items[:, OWN : OWN + 3], axis=0) > 0.005).all()
 
     def test_rare_items_count_less(self) -> None:
@@ -512,7 +512,8 @@ class TestSubspaceIteration:
         counts = np.clip(np.sqrt(share / least), 0.5 + 0.5 * sure, 1)
         wanted = counts / np.sqrt((share / share.sum()) @ counts**2)
         assert (rows <= plain * wanted * 1.001).all()
-        assert (rows[share.argmax()] > plain[share.argmax()]) and counts.min() < 0.9
+        assert rows[share.argmax()] > plain[share.argmax()]
+        assert counts.min() < 0.9
 
     def told_once(self, seed: int, strength: float, std: float) -> Float:
         """Clear counts; of tastes `strength` times the largest that noise would show."""

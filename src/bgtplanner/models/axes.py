@@ -34,7 +34,7 @@ class Axes(NamedTuple):
     told: Array  # what was told, times the axes that were asked about
     chance: Array  # the same of noise that the server has drawn
     asked: Array  # the projections on the axes that were asked about
-    precision: Array  # the weight of all of it
+    precision: Array  # the weight of all of it, for an axis
     payments: Array  # how many there were
     sizes: Array  # of the axes
     edge: Array  # the size that noise alone reaches
@@ -65,7 +65,9 @@ class Axes(NamedTuple):
         """
         same = (items[:, None] == self.items).astype(self.told.dtype)
         told, chance, asked = (same @ of @ same.T for of in (self.told, self.chance, self.asked))
-        return self._replace(items=items, told=told, chance=chance, asked=asked), same
+        precision = jnp.trace(asked) / len(self.sizes)  # what is left of it
+        moved = self._replace(items=items, told=told, chance=chance, asked=asked)
+        return moved._replace(precision=precision), same
 
     def leading(self, start: Array, common: Array) -> tuple[Array, Array, Axes]:
         """Return the axes, with which length each is sent out, and the memory of their sizes.
