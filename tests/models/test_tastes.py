@@ -488,7 +488,7 @@ class TestSubspaceIteration:
             FREE, known.shared, known.memory, jnp.zeros((ITEMS, 5)), jnp.inf, 1.0
         )
         np.testing.assert_allclose(shared.items[:, 3:], known.shared.items[:, 3:], atol=1e-6)
-        for now, then in zip(memory.axes[:6], known.memory.axes[:6], strict=True):
+        for now, then in zip(memory.axes[:5], known.memory.axes[:5], strict=True):
             np.testing.assert_allclose(now, then, rtol=1e-5)
 
     def test_axes_come_back_with_popularity(self, world: tuple[Ratings, Float]) -> None:

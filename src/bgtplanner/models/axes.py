@@ -34,7 +34,6 @@ class Axes(NamedTuple):
     told: Array  # what was told, times the axes that were asked about
     chance: Array  # the same of noise that the server has drawn
     asked: Array  # the projections on the axes that were asked about
-    precision: Array  # the weight of all of it, for an axis
     payments: Array  # how many there were
     sizes: Array  # of the axes
     edge: Array  # the size that noise alone reaches
@@ -43,9 +42,12 @@ class Axes(NamedTuple):
     def initial(cls, items: int, axes: int) -> Axes:
         """Return the memory before anything was told."""
         none, zero = jnp.zeros((items, items)), jnp.zeros(())
-        return cls(
-            jnp.arange(items), none, none, none, zero, jnp.zeros((), int), jnp.zeros(axes), zero
-        )
+        return cls(jnp.arange(items), none, none, none, jnp.zeros((), int), jnp.zeros(axes), zero)
+
+    @property
+    def precision(self) -> Array:
+        """The weight of what is known, of one axis: less if items that it was about have left."""
+        return jnp.trace(self.asked) / max(len(self.sizes), 1)
 
     def after(self, asked: Array, told: Array, precision: Array) -> Axes:
         """Return the memory with one payment more: what was told about the axes `asked`."""
@@ -54,7 +56,6 @@ class Axes(NamedTuple):
             told=self.told + precision * told @ asked.T,
             chance=self.chance + jnp.sqrt(precision) * drawn @ asked.T,
             asked=self.asked + precision * asked @ asked.T,
-            precision=self.precision + precision,
             payments=self.payments + (precision > 0),
         )
 
@@ -65,9 +66,7 @@ class Axes(NamedTuple):
         """
         same = (items[:, None] == self.items).astype(self.told.dtype)
         told, chance, asked = (same @ of @ same.T for of in (self.told, self.chance, self.asked))
-        precision = jnp.trace(asked) / len(self.sizes)  # what is left of it
-        moved = self._replace(items=items, told=told, chance=chance, asked=asked)
-        return moved._replace(precision=precision), same
+        return self._replace(items=items, told=told, chance=chance, asked=asked), same
 
     def leading(self, start: Array, common: Array) -> tuple[Array, Array, Axes]:
         """Return the axes, with which length each is sent out, and the memory of their sizes.
@@ -83,7 +82,8 @@ class Axes(NamedTuple):
         start = orthonormal(start - common @ (common.T @ start))
         start = start + 0.01 * orthonormal(drawn)  # no direction is lost for good
         turned, sizes = _leading(told, start, jnp.maximum(edge, lowest))
-        known, spread = self.precision > 0, _SPREAD / jnp.sqrt(jnp.maximum(self.precision, 1e-30))
+        precision = self.precision
+        known, spread = precision > 0, _SPREAD / jnp.sqrt(jnp.maximum(precision, 1e-30))
         stands = sizes > jnp.maximum(edge + _STANDS_OUT * spread, 1e-3 * sizes[0])
         strength = jnp.sqrt(jnp.maximum(sizes**2 - edge**2, 0.0))
         strength = strength / jnp.maximum(strength[0], 1e-30)
