@@ -198,7 +198,8 @@ def newton_step(known: Known, history: NDArray[np.int64], worth: Float, model: T
 
 def worth_of(ratings: Ratings, model: Tastes) -> Float:
     """How much having picked an item says: the more, the better it was rated."""
-    return ratings.value.astype(float) / (1.0 if model.implicit else 0.7)
+    value = ratings.value.astype(float)
+    return np.ones_like(value) if model.implicit else value / 0.7
 
 
 class TestRanking:
@@ -509,7 +510,7 @@ class TestSubspaceIteration:
         rows = whole_uploads(shared, interactions, model)[:, :, 1].sum(axis=0)
         plain = whole_uploads(shared, interactions)[:, :, 1].sum(axis=0)
         sure = np.sort(np.asarray(shared.items, float)[np.argsort(share)[-4:], 2]).mean()
-        counts = np.clip(np.sqrt(share / least), 0.5 + 0.5 * sure, 1)
+        counts = np.clip(np.sqrt(share / least), 0.25 + 0.75 * sure, 1)
         wanted = counts / np.sqrt((share / share.sum()) @ counts**2)
         assert (rows <= plain * wanted * 1.001).all()
         assert rows[share.argmax()] > plain[share.argmax()]
@@ -579,7 +580,12 @@ class TestSettings:
         assert Tastes().suited(1000, 100, 0.5).taste_items == 100
         assert {learner.taste_share for learner in learners} == {None}
 
+    def test_few_clients_learn_popularity_or_nothing(self) -> None:
+        weights = [Tastes().suited(number, 1500, 3.7).count_weight for number in (6040, 605, 300)]
+        assert weights == pytest.approx([0.2, 0.43, 0.5], abs=0.01)
+
     def test_what_was_chosen_stays(self) -> None:
         for given in (Tastes(axes=3, taste_items=90), Tastes(axes=0, implicit=True)):
-            assert given.suited(1000, 1500, 50.0) == given
+            assert given.suited(1000, 1500, 2.0) == given
+        assert Tastes(count_weight=0.3).suited(100, 1500, 50.0).count_weight == 0.3
         assert Tastes().suited(1000, 1500, 0.5, implicit=True).implicit

@@ -26,7 +26,7 @@ with the same weights in both, so that they cancel. What the server makes of all
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -56,6 +56,7 @@ class Biases(Learner):
         item_shrinkage: Ridge weight of a client's own view of an item about which the server
             knows nothing, in ratings.
         known_item_shrinkage: The same for an item that the server knows with certainty.
+        count_weight: What a rating's count weighs in an upload, beside a residual of about 0.2.
     """
 
     mean: float = 0.7
@@ -64,12 +65,12 @@ class Biases(Learner):
     quality_shrinkage: float = 0.3
     item_shrinkage: float = 5.0
     known_item_shrinkage: float = 40.0
-
-    count_weight: ClassVar[float] = COUNT_WEIGHT
+    count_weight: float = COUNT_WEIGHT
 
     def __post_init__(self) -> None:
         ridges = [name for name in self.__dataclass_fields__ if name.endswith("_shrinkage")]
-        check(self, mean=(0, 1), **dict.fromkeys(ridges, (1e-6, 1e6)))  # 0: users are unsolvable
+        ranges = dict.fromkeys(ridges, (1e-6, 1e6))  # 0: users are unsolvable
+        check(self, mean=(0, 1), count_weight=(1e-3, 1e3), **ranges)
 
     @property
     def plain_mean(self) -> bool:

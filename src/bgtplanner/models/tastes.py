@@ -37,7 +37,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -58,7 +58,7 @@ _OWN = 5  # columns of an item before its axes and features
 _RATING = 2  # columns of an upload before the axes
 _FLOOR = 0.05  # of popularity, relative to the mean item, in weights
 _RARE = 0.02  # the same in a ranking
-_RARELY = 0.5  # what a rating of a rare item counts in an upload, at least, beside 1
+_RARELY = 0.25  # what a rating of a rare item counts in an upload, at least, beside 1
 _LIKED, _UNSURE = 0.75, 0.2  # a rating that is liked, and how far predictions are off
 _USUAL = 0.7  # a usual rating
 _STRENGTHS = (0.001, 0.1, 0.3, 1.0, 3.0)  # prior variances of a user's interests, that may be none
@@ -69,6 +69,7 @@ _WAITING = 0.1  # of an upload, at least: what tastes get while nothing is known
 _TOO_NOISY = 2.2  # noise per item over the sampling error: axes are not worth it beyond
 _ITEMS = 5.0  # times the root of the clients: items that axes are learned on, with usual noise
 _CLEAREST, _MOST_ITEMS = 16.0, 1000  # without noise; the server squares as many
+_SCARCE, _MOST_COUNT = 70.0, 0.5  # clients, for noise of 1, that want counts above all; at most
 _USUAL_NOISE = 1.3  # on the sum of all uploads, over the clip: about epsilon 3
 _PLACED = 5.0  # ridge weight, in items, of the features that other items are placed by
 _TYPICAL = 0.1  # singular value of the first axis in a typical federation, over the clip
@@ -103,6 +104,7 @@ class Tastes(Biases):
         popularity_weight: How far a ranking follows popularity.
         implicit: Whether there are no ratings, only what was picked. Then residuals are not
             uploaded, and the ranking leaves out how much an item would be liked.
+        count_weight: As in the bias model; more where there are few clients for the noise.
     """
 
     axes: int | None = None
@@ -115,8 +117,7 @@ class Tastes(Biases):
     boldness: float = 0.85
     popularity_weight: float = 1.0
     implicit: bool = False
-
-    count_weight: ClassVar[float] = 0.2  # a ranking needs popularity most
+    count_weight: float = 0.2  # more than of the bias model: a ranking needs popularity most
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -134,7 +135,11 @@ class Tastes(Biases):
             most = 0.5 + math.sqrt(clients) / (30 * max(noisy, 0.01))
             most = min(max(round(most), _FEWEST_AXES), _MOST_AXES, items // 4)
             axes = 0 if noisy > _TOO_NOISY else most
-        return replace(self, axes=axes, taste_items=among, implicit=self.implicit or implicit)
+        counts, usual = self.count_weight, type(self).count_weight
+        if counts == usual:  # it was not chosen
+            counts = max(usual, min(_SCARCE * noise / max(clients, 1), _MOST_COUNT))
+        implicit = self.implicit or implicit
+        return replace(self, axes=axes, taste_items=among, implicit=implicit, count_weight=counts)
 
     def split(
         self, memory: TasteMemory, precision: float, clip: float, norm: Literal["l1", "l2"]
@@ -337,16 +342,19 @@ class Tastes(Biases):
         return jnp.where(jnp.abs(axes).max(initial=0.0) > 0, share, 0.0)
 
     def _weight(self, interactions: Interactions) -> Array:
-        """Return how much having picked an item says: the more, the better the user rated it."""
-        usual = 1.0 if self.implicit else _USUAL
-        return interactions.present * interactions.value / usual
+        """Return how much having picked an item says: the more, the better the user rated it.
+
+        Of clicks each says the same: how often somebody plays a game says little about the next.
+        """
+        said = 1.0 if self.implicit else interactions.value / _USUAL
+        return interactions.present * said
 
     def _told(self, shared: Shared, interactions: Interactions) -> Array:
         """Return ``(x_u x_u' - diag) Q``, summed over a client's users, for each of its items."""
         picked = _picked(_share(shared))
         popular = jnp.zeros_like(picked).at[self._popular(shared)].set(1.0)
         picked = popular * picked
-        weight = self._weight(interactions) * picked[interactions.item]
+        weight = interactions.present * interactions.value * picked[interactions.item]
         length = jnp.sqrt(interactions.sum_by_user(weight**2))
         weight = weight / interactions.of_users(jnp.maximum(length, 1e-12))
         axes = unit(popular[:, None] * shared.items[:, _OWN : _OWN + self._axes])
