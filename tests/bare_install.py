@@ -3,7 +3,9 @@
 `make wheel` does so: what needs no simulator must work without one, and what needs it must say so.
 """
 
+import importlib.metadata
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -36,7 +38,11 @@ def main() -> None:
         raise SystemExit("simulate ran without JAX")
 
     command = Path(sys.executable).parent / "bgtplanner"
-    for arguments, code in ((["--version"], 0), (["data", "list"], 0), (["run"], 2)):
+    readme = importlib.metadata.metadata("bgtplanner").get_payload()
+    if relative := re.findall(r"\]\((?!https?://|#)[^)]*\)", readme):  # indexes have no such files
+        raise SystemExit(f"the README that indexes show has links to {relative}")
+    pages = (["docs"], 0), (["docs", "start"], 0), (["docs", "elsewhere"], 2)
+    for arguments, code in ((["--version"], 0), (["data", "list"], 0), (["run"], 2), *pages):
         done = subprocess.run([command, *arguments], capture_output=True, text=True, check=False)
         if done.returncode != code or "Traceback" in done.stderr:
             raise SystemExit(f"bgtplanner {arguments}: {done.returncode}\n{done.stderr}")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from bgtplanner.runs.statistics import load_study as load_study
     from bgtplanner.runs.train import train as train
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _NAMES = {
     "data.catalogue": "Catalogue", "data.datasets": "load_ratings", "data.ratings": "Ratings",

@@ -16,7 +16,7 @@ import typer
 
 import bgtplanner
 from bgtplanner.about import commit
-from bgtplanner.commands import audit, data, deploy, ledger, recommend, serving, train
+from bgtplanner.commands import audit, data, deploy, docs, ledger, recommend, serving, train
 from bgtplanner.commands.options import say
 from bgtplanner.errors import BGTPlannerError, InterruptedRunError
 from bgtplanner.text import visible
@@ -26,8 +26,8 @@ _Refused: Any = next(of for of in typer.BadParameter.__mro__ if of.__name__ == "
 
 app = typer.Typer(
     name="bgtplanner",
-    help="Plan the privacy budget of federated recommenders, round by round.\n\n"
-    "Example: `bgtplanner run` trains on the embedded demo data.",
+    help="Recommend from ratings that stay private, under a budget that cannot be overspent.\n\n"
+    "Example: `bgtplanner run` trains on made-up ratings; `bgtplanner docs` has all pages.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -37,6 +37,7 @@ app = typer.Typer(
 for one in (
     *(train.train, train.run, train.resume, recommend.recommend, recommend.predict, serving.serve),
     *(recommend.export, recommend.report, train.compare, train.sweep, ledger.budget, audit.audit),
+    docs.docs,
 ):
     app.command()(one)
 app.add_typer(recommend.model_app, name="model")

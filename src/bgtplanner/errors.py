@@ -10,6 +10,7 @@ or a gradient without noise. Whatever they quote is escaped, so that a terminal 
 from __future__ import annotations
 
 import errno
+import sys
 from pathlib import Path
 from typing import Self
 
@@ -70,7 +71,8 @@ class MissingExtraError(InputError):
     """An optional dependency is needed and not installed."""
 
     def __init__(self, extra: str, needed_for: str):
-        how = f"pip install 'bgtplanner[{extra}]'"
+        tool = "pipx install --force" if "pipx" in Path(sys.prefix).parts else "pip install"
+        how = f"{tool} 'bgtplanner[{extra}]'"
         super().__init__(f"{needed_for} needs the extra '{extra}': {how}")
 
 

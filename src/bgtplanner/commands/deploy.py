@@ -38,7 +38,7 @@ def init(
     write_example(Path(folder), clients=clients, address=address, trust=trust)
     content = {"folder": str(Path(folder).absolute()), "clients": clients, "trust": trust}
     first = f"  cd {folder} && ./certificates.sh localhost 127.0.0.1 {clients}"
-    said = f"Written: {folder}. docs/deployment.md has the next steps; the first is"
+    said = f"Written: {folder}. `bgtplanner docs deployment` has the next steps; the first is"
     return Answer(content, [said, first])
 
 
