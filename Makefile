@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 RUN_DIR ?= runs/demo
 JOBS ?= 1
 
-.PHONY: help setup run test test-all test-seeds test-long test-deploy fuzz lint format types contract pytest coverage wheel wheel-extras dist containers bench mutation paper paper-quick results docs docs-output clean
+.PHONY: help setup run test test-all test-seeds test-long test-deploy fuzz lint format types contract pytest coverage wheel wheel-extras dist bench mutation paper paper-quick results docs docs-output clean
 
 help:
 	@echo "make run      set up, train on the embedded data, say where the results are"
@@ -18,7 +18,7 @@ help:
 	@echo "make fuzz         look for bytes that break a reader of messages, ledgers or run folders"
 	@echo "make test-deploy  the same federation on real Flower processes, up to twenty clients; up to an hour"
 	@echo "make lint     ruff, our format, the budgets of lines      make format   rewrite in our format"
-	@echo "make dist     what a release uploads, checked      make containers   the containers, built without a daemon"
+	@echo "make dist     what a release uploads, built and checked (TAG=v0.3.0)"
 	@echo "make bench    speed, beside other libraries; five minutes (LONG=1: all of it, and regret)"
 	@echo "make mutation  how many small faults the tests notice; hours (JOBS=16)"
 	@echo "make paper    the paper's Table 2 and figures      make paper-quick   a corner of them"
@@ -137,7 +137,7 @@ dist: setup
 	$(BIN)/python -m hatchling build --target sdist --directory $(CURDIR)/dist
 	$(MAKE) wheel SOURCE="$$(ls dist/*.tar.gz)"
 	cp build/wheel/*.whl dist
-	@[ -z "$(TAG)" ] || ls dist/bgtplanner-$(TAG:v%=%)-py3-none-any.whl
+	@[ -z "$(TAG)" ] || ls "dist/bgtplanner-$(TAG:v%=%)-py3-none-any.whl"
 
 $(VENV)/.bench: $(VENV)/.ready
 	@$(PIP) install --quiet --quiet --constraint constraints.txt --group bench

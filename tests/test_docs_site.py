@@ -14,9 +14,13 @@ import pytest
 DOCS = Path(__file__).parents[1] / "docs"
 sys.path.insert(0, str(DOCS))
 
-from writing import reference  # noqa: E402
+from writing import headline, reference  # noqa: E402
 
 import bgtplanner  # noqa: E402
+from bgtplanner import Budget  # noqa: E402
+from bgtplanner.commands.options import default  # noqa: E402
+from bgtplanner.privacy.accountants import accountant_named, rounded_up  # noqa: E402
+from bgtplanner.runs.train import guessed_right  # noqa: E402
 from processes import Processes  # noqa: E402
 
 NOTEBOOKS = {
@@ -67,3 +71,24 @@ def test_the_site(processes: Processes, tmp_path: Path) -> None:
 def test_the_pages_are_those_of_the_code(page: str) -> None:
     text = (DOCS / page).read_text(encoding="utf-8")
     assert text == reference.written(page, text), "run `make docs-output`"
+
+
+def test_every_number_of_the_readme_is_known() -> None:
+    """Figures are stored, or computed here; what else is a number has to stand below."""
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    assert len(readme.splitlines()) <= 120
+    assert headline.table() in readme, "run `make docs-output`"
+    assert headline.commands() in (DOCS / "results.md").read_text(encoding="utf-8")
+    known = {f"{of:.3f}" for figures in headline.facts()["stars"].values() for of in figures}
+    gdp = accountant_named("gaussian/gdp")
+    for epsilon in (1.0, 3.0, 10.0):
+        reading = gdp.other_promise(Budget(epsilon, 1e-5), "replace-special")
+        known |= {f"{100 * guessed_right(epsilon, 1e-5):.0f}", rounded_up(reading or 0.0)}
+    assert default("privacy.delta") == 1e-5
+    assert (default("privacy.epsilon"), default("federation.rounds")) == (10.0, 100)
+    known |= {"1e-5", "1", "3", "10", "100", "0", "50"}  # budgets, rounds, a coin
+    known |= {"19", "24", "5", "2025", "2.0", "100K", "1M"}  # the paper, licence, data sets
+    known |= {"30", "100,000"}  # clients, as in docs/right-for-me.md
+    prose = re.sub(r"^```.*?^```|^\|.*?$|\]\([^)]*\)|`[^`]*`", "", readme, flags=re.M | re.S)
+    numbers = set(re.findall(r"(?<![\w@-])\d+(?:[.,]\d+)*(?:e-\d+|[KM])?\b", prose))
+    assert not numbers - known

@@ -1,7 +1,7 @@
 """Paste what commands print into the pages that show it: `make docs-output`.
 
-The pages of the reference that are made from the code are written as well; `--reference` writes
-only these, which takes seconds.
+The pages of the reference that are made from the code are written as well, and README's table from
+stored figures; `--reference` writes only these, which takes seconds.
 
 All commands of a page are run in order in one folder with a reader's own tables, at 80 columns.
 """
@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from writing import headline
 from writing.blocks import DOCS, Block, Command, blocks_of, commands_of, pages, write_tables
 from writing.reference import PAGES, written
 
@@ -59,6 +60,7 @@ def _printed(command: Command, folder: str) -> str:
 
 def main() -> None:
     """Run, paste, say which page changed."""
+    headline.write()
     for name in PAGES:
         page = DOCS / name
         text = page.read_text(encoding="utf-8")
