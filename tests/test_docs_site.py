@@ -25,7 +25,6 @@ from processes import Processes  # noqa: E402
 
 NOTEBOOKS = {
     "recommender": "Any two users share",
-    "compare": "RMSE 0.",
 }
 """With what each of them says in an output."""
 

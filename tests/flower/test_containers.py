@@ -40,7 +40,7 @@ def test_the_image(image: str, processes: Processes, tmp_path: Path) -> None:
     model = tmp_path / "public.model"
     words, more = directive(text, "ENTRYPOINT"), ["--insecure", "--host", "127.0.0.1"]
     if image == "serve":
-        train("demo", rounds=1, out=model)
+        train("demo", ledger=None, settings={"federation.rounds": 1}).save(model)
         more = directive(text, "CMD")
     [path] = re.findall(r"^ENV PATH=(\S+)", text, re.M)
     own = {"PATH": path.replace(PLACE, place), "FLWR_HOME": str(tmp_path), "PYTHONPATH": ""}
