@@ -22,9 +22,9 @@ def audit(
     Exit codes: 0 if the claim holds, 1 if it is refuted, 3 if the audit is inconclusive: so few
     releases could not have refuted it.
 
-    The path guard is a client's ledger, clip and noise, client a folder on a disk. With trust
-    secagg, it is a group of such clients and a server, which make sums through masks, shares and
-    drop-outs; the attacker sees the sums, and what colluding clients have sent.
+    With the path guard it attacks a client's ledger, clip and noise, and with client, a client in
+    a folder on a disk. With trust secagg it attacks a group of such clients and a server, which
+    add up through masks, shares and drop-outs: it sees the sums, and what colluders have sent.
 
     Example: `bgtplanner audit --mechanism gaussian --epsilon 1`
 

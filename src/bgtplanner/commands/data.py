@@ -47,7 +47,7 @@ def data_list(*, data_dir: str | None = None) -> Answer:
 @data_app.command("info")
 @command("data.data_dir", "data.items", "run.seed")
 def data_info(dataset: str, *, settings: dict[str, Any]) -> Answer:
-    """Describe a data set: counts, ratings by value, catalogue, baselines that share nothing.
+    """Describe a data set: counts, ratings by value, catalogue, and baselines that share nothing.
 
     Example: `bgtplanner data info ml-100k`
 

@@ -66,11 +66,11 @@ def recommend(
         out (PATH): Write to a .json, .jsonl, .csv or .parquet.
         ratings (PATH): A table of ratings; for a run: where its ratings are now.
         history (PATH): One person's ratings: item, rating.
-        items (PATH): A newer table of items, for new ones.
+        items (PATH): A newer table, for items that the model does not know.
         exclude: Items not to list: with commas, or a file of them.
         only: Items or features to list alone, such as 'genre: War'.
-        explain: Say why each item is on the list; without, it takes half the time.
-        verify (KEY): The publisher's public key: a model file signed by nobody else is read.
+        explain: Say why each item is on the list, which takes half of the time.
+        verify (KEY): The publisher's public key; a file that this key has not signed is refused.
     """
     ConfigError.unless(top >= 1, "--top", top, "at least 1")
     known = out is None or Path(out).suffix in _SUFFIXES

@@ -44,7 +44,7 @@ def train(
         out (PATH): The model file to write.
         clicks: There are no ratings, only clicks.
         assume_public: What may be read off the ratings: catalogue, scale, or both.
-        ledger (PATH): File that counts what is spent; auto: by the ratings; or none.
+        ledger (PATH): File that counts what is spent; auto: beside the ratings; or none.
         overwrite: Replace the model file; what was spent stays spent.
         sign (PATH): File with an Ed25519 private key: `openssl rand -hex 32` makes one.
         seed: Repeatable noise: the model is then not private.

@@ -45,10 +45,10 @@ def verdict_of(
     reasons = [f"{number} of taste {stand} out from the noise."]
     if "popularity" in evidence:  # which a client is not told
         known = float(evidence["popularity"])
-        how = "well" if known >= _KNOWN_WELL else "roughly" if known >= _KNOWN else "hardly"
-        reasons.insert(0, f"Popularity is learned {how}.")
+        how = "well" if known >= _KNOWN_WELL else "roughly" if known >= _KNOWN else "barely"
+        reasons.insert(0, f"Popularity is {how} known.")
     if features:
-        reasons.append(f"{features} public features of the items help.")
+        reasons.append(f"Public features of the items help ({features}).")
     if axes >= _SEVERAL or (axes and features):
         headline = "Expect lists that are clearly more personal than popularity."
         return Verdict("clearly personal", headline, tuple(reasons))

@@ -43,7 +43,7 @@ const TEXTS = {
   "verdict.more": "More people or a larger epsilon would be needed for more.", "verdict.more.people": "More people would be needed for more.",
   "verdict.features": "Nothing was learned from others: lists follow the features that a person likes.", "verdict.nothing": "Nothing was learned from others, and items have no features: there are no lists.",
   "verdict.axes.zero": "No axis of taste stands out from the noise.", "verdict.axes.one": "One axis of taste stands out from the noise.", "verdict.axes.other": "{n} axes of taste stand out from the noise.",
-  "verdict.well": "Popularity is learned well.", "verdict.roughly": "Popularity is learned roughly.", "verdict.hardly": "Popularity is learned hardly.", "verdict.helped": "{features} public features of the items help.",
+  "verdict.well": "Popularity is well known.", "verdict.roughly": "Popularity is roughly known.", "verdict.hardly": "Popularity is barely known.", "verdict.helped": "Public features of the items help ({features}).",
   "verdict.clearly": "Expect lists that are clearly more personal than popularity.", "verdict.somewhat": "Expect lists that are somewhat more personal than popularity.", "verdict.popularity": "Lists will not be better than popularity.",
 };
 const PLURALS = new Intl.PluralRules(LANGUAGE);
