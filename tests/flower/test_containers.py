@@ -32,25 +32,19 @@ def directive(text: str, name: str) -> list[str]:
 def test_the_image(image: str, processes: Processes, tmp_path: Path) -> None:
     text = (ROOT / "containers" / f"{image}.Dockerfile").read_text(encoding="utf-8")
     assert "USER 10001:10001" in text
-    place, port, health = str(tmp_path / "place"), str(free_port()), str(free_port())
-    [steps] = re.findall(r"^RUN (.*)$", text, re.M)
-    script = steps.replace(PLACE, place).replace("/source", str(ROOT))
-    built = processes.run(["sh", "-euc", script])
-    assert built.returncode == 0, built.stderr
-    model = tmp_path / "public.model"
+    place, port, health = str(tmp_path / "place"), free_port(), free_port()
+    swap = {PLACE: place, "/source": str(ROOT), "/models": str(tmp_path),
+            ":8000": f":{port}", ":9099": f":{health}", ":9098": f":{health}"}  # fmt: skip
+    text = reduce(lambda text, pair: text.replace(*pair), swap.items(), text)
+    steps, path = (re.findall(rf"^{of}(.*)$", text, re.M)[0] for of in ("RUN ", "ENV PATH=(?=/)"))
+    assert processes.run(["sh", "-euc", steps]).returncode == 0
     words, more = directive(text, "ENTRYPOINT"), ["--insecure", "--host", "127.0.0.1"]
     if image == "serve":
-        train("demo", ledger=None, settings={"federation.rounds": 1}).save(model)
+        model = train("demo", ledger=None, settings={"federation.rounds": 1})
+        model.save(tmp_path / "public.model")
         more = directive(text, "CMD")
-    [path] = re.findall(r"^ENV PATH=(\S+)", text, re.M)
-    own = {"PATH": path.replace(PLACE, place), "FLWR_HOME": str(tmp_path), "PYTHONPATH": ""}
-    swap = {PLACE: place, "/models/public.model": str(model), ":8000": f":{port}",
-            ":9099": f":{health}", ":9098": f":{health}"}  # fmt: skip
-
-    def here(words: list[str]) -> list[str]:
-        return [reduce(lambda word, of: word.replace(*of), swap.items(), word) for word in words]
-
-    environment = os.environ | own
-    processes.start([*here([*words, *more]), "--port", port], env=environment, cwd=tmp_path)
-    asked = here(directive(text, "HEALTHCHECK .*CMD"))
-    wait_until(lambda: processes.run(asked, env=environment).returncode == 0, "a healthy program")
+    own = {"PATH": path.split()[0], "FLWR_HOME": str(tmp_path), "PYTHONPATH": ""}
+    options = {"env": os.environ | own, "cwd": tmp_path}
+    processes.start([*words, *more, "--port", port], **options)
+    asked = directive(text, "HEALTHCHECK .*CMD")
+    wait_until(lambda: processes.run(asked, **options).returncode == 0, "a healthy program")
