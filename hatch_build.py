@@ -74,7 +74,7 @@ class AddressHook(MetadataHookInterface):
         address = address_of(root)
         text = readme_for((root / "README.md").read_text(encoding="utf-8"), address, version)
         metadata["readme"] = {"content-type": "text/markdown", "text": text}
-        pages = {"Documentation": "docs/index.md", "Changelog": "CHANGELOG.md"}
+        pages = {"Documentation": "docs/start.md", "Changelog": "CHANGELOG.md"}
         urls = {name: f"{address}/blob/v{version}/{page}" for name, page in pages.items()}
         metadata["urls"] = {"Homepage": address, "Source": address, **urls} if address else {}
 

@@ -141,7 +141,7 @@ def test_a_column_of_labels_that_is_named_has_a_header(tmp_path: Path) -> None:
         ({}, "has no items"),
         ({"item": []}, "has no items"),
         ({"item": ["a", ""]}, "item is empty, in row 2"),
-        ({"item": ["a", "b", "a"]}, "item is a label that came before.* in row 3"),
+        ({"item": ["a", "b", "a"]}, "item is a label that occurred before.* in row 3"),
         ({"item": ["a", "x" * 300]}, "item is longer than 256 bytes, in row 2"),
         ({"item": [["a"], ["b"]]}, "item holds neither text nor numbers"),
         ({"item": ["a"], "x": [1, 2]}, "same length"),
@@ -200,7 +200,7 @@ class TestNames:
 
     @pytest.mark.parametrize(
         ("content", "problem"),
-        [(b"", ": is empty"), (b"a\nb\na\n", ", line 3: column 1 is a label that came before"),
+        [(b"", ": is empty"), (b"a\nb\na\n", ", line 3: column 1 is a label that occurred before"),
          (b"a\n" + "ü".encode() * 129, ", line 2: column 1 is longer than 256 bytes")],
     )  # fmt: skip
     def test_refused(self, tmp_path: Path, content: bytes, problem: str) -> None:

@@ -77,7 +77,7 @@ def recommend(
     ConfigError.unless(known, "--out", out, f"a path that ends in {', '.join(_SUFFIXES)}")
     if (user and everybody) or (history and (ratings or user or everybody)):
         one = "history" if history else "user"
-        raise ConfigError(f"--{one} and what says whose ratings exclude each other")
+        raise ConfigError(f"--{one} and other options for whose lists exclude each other")
     model, frame = _opened(source, ratings, data_dir, verify)
     model = model if items is None else model.with_items(items)
     how: dict[str, Any] = {"top": top, "explain": explain, "exclude": _named(exclude)}

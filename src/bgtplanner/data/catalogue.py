@@ -187,7 +187,7 @@ def _features(name: str, cells: Sequence[Any]) -> _Made:
     parts = _separated(texts)
     counts = Counter(itertools.chain.from_iterable(parts))
     if len(counts) > max(_FEW, len(filled) / 2) or max(counts.values()) < _FEWEST_ITEMS:
-        return _Made(left_out="text that hardly comes twice")
+        return _Made(left_out="text that is hardly ever the same twice")
     return _categories(name, parts)
 
 
@@ -226,7 +226,7 @@ def _categories(name: str, rows: Sequence[Sequence[str]]) -> _Made:
     counts = Counter(part for row in rows for part in set(row))
     kept = [part for part, count in counts.items() if _FEWEST_ITEMS <= count < len(rows)]
     if not kept:
-        return _Made(left_out="no category of it has two items, and not all")
+        return _Made(left_out="each of its categories has a single item, or all of them")
     kept.sort(key=lambda part: (-counts[part], part))
     rare = len(kept) - _MOST_CATEGORIES
     place = {part: index for index, part in enumerate(kept[:_MOST_CATEGORIES])}
@@ -278,7 +278,7 @@ def _catalogue(table: files.OpenTable, wanted: ItemsFormat, where: str) -> Catal
     labels = labels_of(cells[names.index(item)], refuse)
     repeated = np.ones(len(labels), dtype=bool)
     repeated[np.unique(labels.index, return_index=True)[1]] = False
-    refuse(repeated, "is a label that came before; expected each item once")
+    refuse(repeated, "is a label that occurred before; expected each item once")
     title = _named(columns, None, _TITLES)
     titles = None if title is None else [as_label(cell) for cell in columns[title]]
     rest = {name: of for name, of in columns.items() if name not in (item, title)}

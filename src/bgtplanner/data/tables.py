@@ -208,7 +208,7 @@ def _marks(column: Any, refuse: _Refuse) -> NDArray[np.bool_]:
     rows, cells = _coded(column, refuse)
     marks = [_MARKS.get(str(cell).lower()) for cell in cells.to_pylist()]
     unknown = np.array([mark is None for mark in marks], dtype=bool)
-    refuse(unknown, "is no mark; expected 1 or 0, true or false, test or train", rows)
+    refuse(unknown, "is not a mark; expected 1 or 0, true or false, test or train", rows)
     return np.array(marks, dtype=bool)[rows]
 
 

@@ -184,7 +184,7 @@ class Model:
             elif name in self._place:
                 allowed[self._place[name]] = True
             else:
-                raise DataError("only: neither an item nor a feature of the model is called so")
+                raise DataError("only: the model has neither an item nor a feature of that name")
         return allowed
 
     def _lists(

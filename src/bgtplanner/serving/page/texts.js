@@ -8,7 +8,7 @@ const TEXTS = {
   "page.lead": "Rate what you know. Your list is computed here, from a model that was published. Nothing you rate is sent anywhere.",
   "nav.label": "Parts of this page", "nav.rate": "Rate", "nav.list": "Your list", "nav.rests": "Why", "nav.promise": "Promise",
   "rate.title": "What do you know?", "rate.search": "Search by title", "rate.hint": "To begin with:", "rate.others": "Show others",
-  "rate.found.zero": "Nothing is called so.", "rate.found.one": "One title:", "rate.found.other": "{n} titles:", "rate.first": "The first {shown} of {n} titles:",
+  "rate.found.zero": "No title matches.", "rate.found.one": "One title:", "rate.found.other": "{n} titles:", "rate.first": "The first {shown} of {n} titles:",
   "rate.of": "Rate {title}", "rate.value": "{value} of {high}", "rate.pick": "I know it", "rate.remove": "Remove the rating of {title}",
   "mine.title.zero": "Your ratings: none yet", "mine.title.one": "Your ratings: one", "mine.title.other": "Your ratings: {n}",
   "mine.unknown.one": "One of them is of a title that this model does not know; it is kept.", "mine.unknown.other": "{n} of them are of titles that this model does not know; they are kept.",
