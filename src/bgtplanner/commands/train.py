@@ -167,9 +167,11 @@ def _ended(result: Result, quiet: bool) -> Answer:
         lines = [f"Report: {write_report(result.folder)}"]
     except MissingExtraError as error:
         lines = [f"Results: {result.folder}/summary.json ({error})"]
-    user, data = result.ratings.user_labels.min(), result.config.data.dataset
+    user, data = result.ratings.user_labels.min(), result.config.data
     words = ("bgtplanner", "recommend", str(result.folder), "--user", str(user))
-    whole = ("bgtplanner", "train", "--ratings", data, "--out", "my.model")
+    public = {"--items": data.items, "--scale": data.scale}
+    given = (f"{flag}={of}" for flag, of in public.items() if of not in (None, "auto", "max"))
+    whole = ("bgtplanner", "train", "--ratings", data.dataset, *given, "--out", "my.model")
     lines.append(f"Next: {shlex.join(words)}")
     lines.append(f"For a model of all ratings: {shlex.join(whole)}")
     return Answer(dict(result.summary), lines)

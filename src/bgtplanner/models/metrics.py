@@ -46,7 +46,7 @@ class Metric:
         better: Whether ``lower`` or ``higher`` is better.
         of: Computes the value from the sums, in their order, and the number of ratings; or from
             :class:`Lists`.
-        sums: Functions of predictions and ratings, which are NumPy or JAX arrays, traced or not.
+        sums: Each returns a sum over predictions and ratings, NumPy or JAX arrays, traced or not.
         shown: Whether tables and figures show it beside the references, or the name of the one
             preset under which they do; otherwise it is only written to files.
         digits: How many decimals are shown.
