@@ -8,7 +8,7 @@ import tomllib
 
 import pytest
 
-from bgtplanner.commands.options import choices, default, meanings, option, print_json
+from bgtplanner.commands.options import Answer, choices, default, meanings, option, show
 from bgtplanner.planning.registry import POLICIES
 from bgtplanner.runs.config import Config, load_config
 from bgtplanner.runs.settings import FLAGS, SECTIONS
@@ -75,4 +75,4 @@ def test_help_does_not_wait_for_jax(words: list[str]) -> None:
 
 def test_what_json_cannot_express_is_not_printed() -> None:
     with pytest.raises(ValueError, match="JSON"):
-        print_json({"rmse": float("nan")})
+        show(Answer({"rmse": float("nan")}), as_json=True)

@@ -12,7 +12,7 @@ import pytest
 from bgtplanner import Result, resume, simulate
 from bgtplanner.paper.accounting import client_level
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.runs.assembly import Prepared
+from bgtplanner.runs.assembly import ratings_of, split_of
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.loop import Observer
 from bgtplanner.runs.summary import CLIENT_LEVEL_DELTA
@@ -85,7 +85,8 @@ class TestSummary:
         result = tiny(preset="paper", **own)
         multipliers = [record["noise_multiplier"] for record in result.rounds]
         assert len(multipliers) == ROUNDS
-        split = Prepared(load_config(preset="paper", settings=TINY | {"data.clients": 4})).split
+        config = load_config(preset="paper", settings=TINY | {"data.clients": 4})
+        split = split_of(config, ratings_of(config))
         train, blocks = split.train, np.full((ROUNDS, 4), 4.0)
         for index, client in np.ndindex(ROUNDS, 4):
             known = (train.client == client) & (split.arrival <= index)
@@ -163,7 +164,8 @@ class TestPolicies:
         assert {len(record["charges"]) for record in result.rounds} == {2}
         assert [(of["epsilon"], of["clients"]) for of in summary["classes"]] == [(1, 3), (6, 9)]
         assert all(0 < of["epsilon_spent_max"] <= of["epsilon"] for of in summary["classes"])
-        test = Prepared(load_config(file=tmp_path / "config.toml")).split.test
+        config = load_config(file=tmp_path / "config.toml")
+        test = split_of(config, ratings_of(config)).test
         counts = np.bincount(index[test.client], minlength=2)
         squares = [entry["rmse_final"] ** 2 for entry in summary["classes"]]
         mean = np.dot(squares, counts) / counts.sum()

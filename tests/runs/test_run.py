@@ -23,7 +23,7 @@ from bgtplanner.errors import InterruptedRunError, RunFolderError, TrainingDiver
 from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.metrics import Metrics
 from bgtplanner.runs import loop
-from bgtplanner.runs.assembly import Prepared
+from bgtplanner.runs.assembly import ratings_of, split_of
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.run import execute
@@ -116,9 +116,10 @@ class TestFiles:
         assert summary["rmse_best"] == min(r["rmse"] for r in rounds)
         assert rounds[summary["rmse_best_round"]]["rmse"] == summary["rmse_best"]
         assert summary["f1_best"] == max(r["f1"] for r in rounds)
-        data = Prepared(load_config(file=reference / "config.toml"))
-        assert rounds[-1]["ratings"] == len(data.split.train)
-        test = data.split.test
+        config = load_config(file=reference / "config.toml")
+        split = split_of(config, ratings_of(config))
+        assert rounds[-1]["ratings"] == len(split.train)
+        test = split.test
         found = load(reference)
         users, items = test.user_labels[test.user], test.item_labels[test.item]
         error = found.predict(users, items) / 5 - test.value

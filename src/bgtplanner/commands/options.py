@@ -190,15 +190,10 @@ def say(*lines: str, err: bool = False) -> None:
     typer.echo("\n".join(map(visible, lines)), err=err)
 
 
-def print_json(content: Any) -> None:
-    """Print one JSON object; a number that JSON cannot express is an error."""
-    say(*json.dumps(content, indent=2, allow_nan=False).split("\n"))
-
-
 def show(found: Answer, *, as_json: bool) -> None:
-    """Print what a command has found, and exit with its code."""
+    """Print what a command has found, and exit with its code. A NaN, which JSON lacks, raises."""
     if as_json or found.lines is None:
-        print_json(found.content)
+        say(*json.dumps(found.content, indent=2, allow_nan=False).split("\n"))
     for line in () if as_json else found.lines or ():
         print_table(Screen(), line) if isinstance(line, Table) else say(line)
     if found.code:

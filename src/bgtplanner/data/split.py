@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -77,6 +78,7 @@ class Split:
         """Which training ratings are known in this round."""
         return self.arrival <= round_index
 
+    @cached_property
     def pairs(self) -> Pairs:
         """Every client-item pair that has a training rating, sorted by client, then by item."""
         train = self.train

@@ -237,8 +237,9 @@ class Protection:
         count = self.count(parameters)
         mean = jax.tree.map(lambda part: part / count, total)
         usage = jnp.full(total.items.shape[0], number)
-        std = self._std_of_sum(self.weighed(parameters)) / count
-        return Released(Aggregate(mean, usage), std, jnp.zeros(()))
+        scales = self.weighed(parameters).as_answered().scale
+        std = self.kind.std_of_sum(_counts(parameters), scales, self.common)
+        return Released(Aggregate(mean, usage), std / count, jnp.zeros(()))
 
     def weights(self, parameters: RoundParameters) -> Array:
         """Return the weights of the uploads of each class in a sum; see :meth:`mean`."""
@@ -283,12 +284,6 @@ class Protection:
         limits = self.limits(parameters, coordinates)
         furthest: Array = (limits.coordinate * self.weighed(parameters).scale).max()
         return furthest
-
-    def _std_of_sum(self, parameters: RoundParameters) -> Array:
-        """Return the deviation of the noise on each coordinate of the sum of all that answered."""
-        scales = parameters.as_answered().scale
-        std: Array = self.kind.std_of_sum(_counts(parameters), scales, self.common)
-        return std
 
 
 def _counts(parameters: RoundParameters) -> Array:

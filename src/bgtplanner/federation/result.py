@@ -18,17 +18,8 @@ from bgtplanner.planning.plan import Plan
 
 _ALWAYS = ("loss", "clients", "ratings", "seconds")
 _IF_KNOWN = (
-    *(
-        "rmse_arriving",
-        "why",
-        "spent",
-        "split",
-        "asked",
-        "refused",
-        "dropped_by_kind",
-        "aborted",
-        "surplus",
-    ),
+    *("rmse_arriving", "why", "spent", "split"),
+    *("asked", "refused", "dropped_by_kind", "aborted", "surplus"),
 )
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
-from bgtplanner.data.split import Pairs as NamedPairs
 from bgtplanner.data.split import Split
 from bgtplanner.errors import ConfigError
 from bgtplanner.federation.chunks import Heldout, Pairs, by_chunk
@@ -166,18 +165,13 @@ class Simulation(Engine):
         shared = self._run(_of_model, self.state.shared, dict(split), method="asking")
         self.state = self.state._replace(shared=shared)
 
-    @cached_property
-    def _pairs(self) -> NamedPairs:
-        """The pairs of client and item that training names, with their first rounds."""
-        return self._split.pairs()  # which takes long, and few runs need them
-
     def shown_pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return client and item of all pairs that the clients will name in the coming round.
 
         These are the items they train on, and those they only pretend to have rated. A client
         without a rating uploads nothing, and so names no item either.
         """
-        pairs, further = self._pairs, None
+        pairs, further = self._split.pairs, None
         known = pairs.first <= self.next_round
         client, item = pairs.client[known], pairs.item[known]
         if self.federation.extras is not None:

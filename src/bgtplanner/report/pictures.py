@@ -83,13 +83,6 @@ def as_file(picture: Picture, ink: str = GREY) -> str:
     return text[text.index("<svg") :]
 
 
-def _around(values: Sequence[float], alone: float | None) -> tuple[float, float] | None:
-    """Return the limits of an axis of errors; None if that of a client alone is not known."""
-    if not alone:
-        return None
-    return 0.99 * min(*values, _LOWEST * alone), 1.01 * max(*values, _HIGHEST * alone)
-
-
 def _by_round(axes: Axes, total: int, label: str) -> None:
     """Label axes over all planned rounds of a run."""
     axes.set(xlabel="round", ylabel=label, xlim=(0, total + 1))
@@ -104,7 +97,9 @@ def quality(summary: Mapping[str, Any], name: str, values: Sequence[float], tota
     beside = {key: value for key, value in known.items() if value is not None}
     if known["user_mean"] == known["client_alone"]:
         beside.pop("user_mean", None)  # with one user per client the two are the same
-    span = _around([*values, *beside.values()], known["client_alone"])
+    span, every, alone = None, [*values, *beside.values()], known["client_alone"]
+    if alone:
+        span = 0.99 * min(*every, _LOWEST * alone), 1.01 * max(*every, _HIGHEST * alone)
 
     def draw(figure: Figure) -> None:
         axes, steps = figure.subplots(), range(1, len(values) + 1)

@@ -68,15 +68,6 @@ def policy_named(policy: type[Policy] | str) -> str:
     return policy if isinstance(policy, str) else POLICIES.named(policy)
 
 
-class Prepared:
-    """Ratings, by default those that the config names, how they are split, and their mark."""
-
-    def __init__(self, config: Config, ratings: Ratings | None = None, key: str = "") -> None:
-        self.ratings = ratings_of(config) if ratings is None else ratings
-        self.split = split_of(config, self.ratings)
-        self.mark = fingerprint_of(self.split, key)
-
-
 def ratings_of(config: Config) -> Ratings:
     """Load the ratings that a config names, with their catalogue."""
     data, seed = config.data, config.run.seed

@@ -43,14 +43,14 @@ GONE = {
 """Settings of earlier versions, and what is said to whoever sets one; old runs are read."""
 
 SYMBOLS = {
-    "A": "planning.levels",
-    "T_min": "planning.min_rounds",
-    "d": "planning.context_size",
-    "T0": "planning.options.initial_rounds",
-    "s": "planning.options.length_scale",
-    "alpha": "planning.options.forgetting",
+    "planning.A": "planning.levels",
+    "planning.T_min": "planning.min_rounds",
+    "planning.d": "planning.context_size",
+    "planning.T0": "planning.options.initial_rounds",
+    "planning.s": "planning.options.length_scale",
+    "planning.alpha": "planning.options.forgetting",
 }
-"""The paper's symbols, which may stand for these settings: ``planning.T0``, ``planning.alpha``."""
+"""The paper's symbols, which may stand for these settings."""
 
 INDIFFERENT = ("data.data_dir", "run.device", "run.checkpoint_every", "run.examples")
 """Settings that do not change the result: how and where a run is carried out, and is shown."""
@@ -115,7 +115,8 @@ def load_config(
     named = tree.pop("preset", "recommended")
     wanted, where = (named, f"{file}: preset") if preset is None else (preset, "--preset")
     ConfigError.unless(wanted in PRESETS, where, wanted, f"one of {', '.join(PRESETS)}")
-    stored, now = _by_key(tree), _without_symbols(_by_key(settings or {}))
+    stored = _by_key(tree)
+    now = {SYMBOLS.get(key, key): value for key, value in _by_key(settings or {}).items()}
     for values, place in ((stored, f"{file}: "), (now, "")):
         for key in GONE.keys() & values.keys():
             if not (is_run and values is stored):
@@ -141,16 +142,6 @@ def load_config(
         ConfigError.unless(fits, _named(key), value, "a number or text, not true or false")
     _check_together(config)
     return config
-
-
-def _without_symbols(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the same settings, with the paper's symbols replaced by the names of settings."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        section, _, symbol = key.rpartition(".")
-        named = section in ("planning", "planning.options")
-        found[SYMBOLS.get(symbol, key) if named else key] = value
-    return found
 
 
 def _by_key(tree: Mapping[str, Any], prefix: str = "", levels: int = 9) -> dict[str, Any]:

@@ -37,10 +37,7 @@ from bgtplanner.runs.result import Result
 
 _LARGEST = 1e15  # figure in a file
 _LOST = 1e6  # no parameter that predicts ratings from 0 to 1 is anywhere near
-_NOT_OF_THIS_RUN = (
-    *(ArithmeticError, AttributeError, LookupError),
-    *(RecursionError, TypeError, ValueError),
-)
+_UNFIT = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _heard: list[threading.Event] = []  # the event that signals set now, if any
 
 
@@ -112,7 +109,7 @@ class Run:
                     self.planned.load_state_dict(state)
             except RunFolderError:
                 raise
-            except _NOT_OF_THIS_RUN as error:
+            except _UNFIT as error:
                 why = f" ({error})" if isinstance(error, ConfigError) else ""
                 problem = f"the checkpoint is not one of this run{why}"
                 raise RunFolderError(problem) from error

@@ -20,7 +20,6 @@ from bgtplanner.models.metrics import HEADLINE, METRICS, lists_of, shown
 from bgtplanner.planning.policy import Policy
 from bgtplanner.planning.registry import POLICIES
 from bgtplanner.runs import assembly, summary
-from bgtplanner.runs.assembly import Prepared
 from bgtplanner.runs.config import Config, differences, load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.loop import Observer, Run
@@ -30,17 +29,21 @@ RATINGS = "Ratings, a table with named columns, or the name of a data set"
 
 
 class _Simulated(Run):
-    """A run in simulation."""
+    """A run in simulation: the ratings, how they are split, and their mark by a secret key."""
 
     engine: Simulation
 
-    def __init__(self, config: Config, prepared: Prepared, observer: Observer | None) -> None:
-        self.prepared, ratings = prepared, prepared.ratings
+    def __init__(
+        self, config: Config, ratings: Ratings | None, key: str, observer: Observer | None
+    ) -> None:
+        self.ratings = ratings = assembly.ratings_of(config) if ratings is None else ratings
+        self.split = assembly.split_of(config, ratings)
+        self.mark = assembly.fingerprint_of(self.split, key)
         federation = assembly.federation_of(
             config, ratings.n_items, clients=ratings.n_clients, implicit=ratings.implicit
         )
         seed, device = config.run.seed, config.run.device
-        simulation = Simulation(federation, prepared.split, seed=seed, device=device)
+        simulation = Simulation(federation, self.split, seed=seed, device=device)
         super().__init__(config, simulation, observer)
         self.checkpoint_every = config.run.checkpoint_every
         ranks = HEADLINE in shown(config.preset)
@@ -49,8 +52,7 @@ class _Simulated(Run):
     @functools.cached_property
     def facts(self) -> dict[str, Any]:
         """What is known before the first round; computed only if it is needed."""
-        data = self.prepared
-        return summary.facts_of(self.config, summary.about_ratings(data.ratings), data.split)
+        return summary.facts_of(self.config, summary.about_ratings(self.ratings), self.split)
 
     def step(self) -> RoundResult | None:
         return self.engine.step() if self.planned is None else super().step()
@@ -59,17 +61,17 @@ class _Simulated(Run):
         """The NDCG@10 of the lists after some of the rounds, if it is shown."""
         if index not in self._ranked_in:
             return {}
-        split = self.prepared.split
-        value = float(METRICS[HEADLINE].of(lists_of(self.engine.rank, split.train, split.test)))
+        lists = lists_of(self.engine.rank, self.split.train, self.split.test)
+        value = float(METRICS[HEADLINE].of(lists))
         return {HEADLINE: value} if math.isfinite(value) else {}
 
     def train(self, folder: RunFolder | None = None, *, go_on: bool = False) -> Result:
         """Play all rounds, or all after the checkpoint, and return what came of them."""
-        config, split, self.folder = self.config, self.prepared.split, folder
+        config, split, self.folder = self.config, self.split, folder
         ledger = None
         if config.private:
             path = None if folder is None else folder.path / "ledger.sqlite"
-            self.planned = assembly.coordinator_of(config, self.engine, self.prepared.mark, path)
+            self.planned = assembly.coordinator_of(config, self.engine, self.mark, path)
             ledger = self.planned.ledger
         with self:
             if go_on:
@@ -83,7 +85,7 @@ class _Simulated(Run):
             result = Result(
                 summary=found,
                 rounds=records,
-                held=self.prepared.ratings,
+                held=self.ratings,
                 folder=None if folder is None else folder.path,
                 simulation=self.engine,
                 config=config,
@@ -169,16 +171,16 @@ def execute(
         RunFolder(Path(out)).check_free(overwrite)  # before minutes are spent on loading
     use_compilation_cache()
     key = secrets.token_hex(16)
-    prepared = Prepared(config, ratings, key)
-    run = _Simulated(config, prepared, observer)
+    run = _Simulated(config, ratings, key, observer)
     if out is None:
         return run.train()
     if config.private:  # refuse before writing
-        ledger = assembly.ledger_of(config, prepared.ratings.n_clients)
+        ledger = assembly.ledger_of(config, run.ratings.n_clients)
         assembly.policy_of(config, ledger).state_dict()
-    noted: dict[str, Any] = {"data": prepared.mark, "key": key, "facts": run.facts}
-    noted["people"] = assembly.people_of(prepared.ratings)
-    with RunFolder.create(out, config, overwrite=overwrite, **noted) as folder:
+    noted: dict[str, Any] = {"data": run.mark, "people": assembly.people_of(run.ratings)}
+    with RunFolder.create(
+        out, config, overwrite=overwrite, key=key, facts=run.facts, **noted
+    ) as folder:
         return run.train(folder)
 
 
@@ -214,13 +216,13 @@ def resume(
         _check_code(folder, config, model, policy, trust_code)
         use_compilation_cache()
         begun = Result(summary={}, rounds=[], folder=folder.path, config=config, held=ratings)
-        prepared = Prepared(config, begun.ratings, notes.get("key", ""))
-        if prepared.mark != notes.get("data"):
+        run = _Simulated(config, begun.ratings, notes.get("key", ""), observer)
+        if run.mark != notes.get("data"):
             raise RunFolderError(
-                f"{path}: the ratings of '{prepared.ratings.name}' are not those it was started "
+                f"{path}: the ratings of '{run.ratings.name}' are not those it was started "
                 "with; bring them back, or start a new run"
             )
-        return _Simulated(config, prepared, observer).train(folder, go_on=True)
+        return run.train(folder, go_on=True)
 
 
 def _check_code(

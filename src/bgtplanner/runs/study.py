@@ -102,8 +102,7 @@ def parse_grid(texts: Iterable[str]) -> dict[str, tuple[Any, ...]]:
     grid: dict[str, tuple[Any, ...]] = {}
     for text in texts:
         key, _, listed = text.partition("=")
-        key = key.strip()
-        if key in grid:
+        if (key := key.strip()) in grid:
             raise ConfigError(f"--vary {key}: given twice; write {key}=V1,V2,...")
         try:
             values = tomllib.loads(f"values = [{listed}]")["values"]

@@ -421,7 +421,7 @@ def _client_level(config: Config, split: Split, records: Records) -> dict[str, A
         blocks += 1
     else:
         tensors = config.fedgnn.dense_blocks if config.model.name == "fedgnn" else ()
-        pairs = split.pairs()
+        pairs = split.pairs
         began = np.searchsorted(rounds, pairs.first)
         inside = began < len(rounds)
         np.add.at(blocks, (began[inside], pairs.client[inside]), 1)
