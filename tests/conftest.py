@@ -55,12 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
         randomness.others(int(os.environ.get("TURN", "1")))
 
 
-FULL = {
-    "browser",
-    "test_authors_level.py",
-    "test_authors_variant.py",
-    "test_the_site",
-}
+FULL = {"browser", "test_authors_level.py", "test_authors_variant.py", "test_the_site"}
 """Folders, files and tests that `make test` leaves to `make test-all`."""
 
 LONG = ("test_tastes.py", "test_equal.py", "test_docs_blocks.py", "test_kill.py", "test_run.py")

@@ -23,9 +23,7 @@ from bgtplanner.privacy.accountants import accountant_named, rounded_up  # noqa:
 from bgtplanner.runs.train import guessed_right  # noqa: E402
 from processes import Processes  # noqa: E402
 
-NOTEBOOKS = {
-    "recommender": "Any two users share",
-}
+NOTEBOOKS = {"recommender": "Any two users share"}
 """With what each of them says in an output."""
 
 

@@ -11,11 +11,7 @@ import pytest
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import ConfigError
-from bgtplanner.federation.client import (
-    coordinates_of,
-    flat_upload,
-    upload_of,
-)
+from bgtplanner.federation.client import coordinates_of, flat_upload, upload_of
 from bgtplanner.federation.parameters import round_parameters
 from bgtplanner.federation.rounds import Federation, State
 from bgtplanner.models.bias import Biases

@@ -214,9 +214,7 @@ class TestOneRound:
         state, outcome = runner(state=start)
         # Client 0: mean loss of errors (0.5, 0), slopes (-0.25, 0). Client 1: error -0.5.
         np.testing.assert_allclose(
-            state.shared.items[:, 0],
-            [0.5 + 0.5 * 0.25 / 2, 0.5 - 0.5 * 0.5 / 2, 0.75],
-            rtol=1e-6,
+            state.shared.items[:, 0], [0.5 + 0.5 * 0.25 / 2, 0.5 - 0.5 * 0.5 / 2, 0.75], rtol=1e-6
         )
         assert outcome.loss == pytest.approx((0.5 * 0.25 / 2 + 0.5 * 0.25) / 2)
         assert outcome.clients == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bgtplanner.errors import ConfigError
 from bgtplanner.federation.rounds import ExtraRows, sums_of
 from bgtplanner.models.interactions import Interactions, Shared, Upload
 from bgtplanner.models.optimizers import Aggregate, Server, Shrunk
@@ -160,21 +158,6 @@ class TestServer:
         np.testing.assert_allclose(
             after.dense, np.asarray(before.dense) - rate * np.asarray(gradient.dense), rtol=1e-5
         )
-
-    @pytest.mark.parametrize(
-        "wrong",
-        [
-            {"learning_rate": 0.0},
-            {"learning_rate": math.inf},
-            {"momentum": 1.0},
-            {"weight_decay": -1e-4},
-            {"item_prior": math.nan},
-        ],
-        ids=str,
-    )
-    def test_what_cannot_be(self, wrong: dict[str, Any]) -> None:
-        with pytest.raises(ConfigError, match=f"^{next(iter(wrong))} = "):
-            Server(**wrong)
 
 
 class TestShrunk:

@@ -12,9 +12,10 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.fedgnn import FedGNN
+from bgtplanner.models.optimizers import Server
 from bgtplanner.models.tastes import Tastes
 
-LEARNERS = (Biases, Factorization, FedGNN, Tastes)
+LEARNERS = (Biases, Factorization, FedGNN, Server, Tastes)
 NUMBERS = [
     (kind, field.name)
     for kind in LEARNERS
@@ -43,6 +44,8 @@ def test_every_number_has_a_range(kind: Any, name: str) -> None:
         (FedGNN, {"self_loops": 0}),
         (FedGNN, {"score": "other"}),
         (FedGNN, {"local_optimizer": "sgd"}),
+        (Server, {"learning_rate": 0.0}),
+        (Server, {"momentum": 1.0}),
         (Tastes, {"axes": -1}),
         (Tastes, {"axes": 1.5}),
         (Tastes, {"taste_share": 1.0}),

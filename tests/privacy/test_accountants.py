@@ -321,11 +321,3 @@ def test_the_largest_charge_whose_square_fits_is_found_to_the_tick() -> None:
     assert (largest > 0).all()
     assert accountant.fits(spent, accountant.sum_ticks(largest), limits).all()
     assert not accountant.fits(spent, accountant.sum_ticks(largest + TICK), limits).any()
-
-
-def test_a_charge_fits_up_to_the_limit_exactly() -> None:
-    accountant = accountant_named("gaussian/gdp")
-    spent = np.array([[5, 5, 5, 0]])
-    adds = np.array([[3, 4, 5, 10]])
-    limits = np.array([[9, 9, 9, 10]])
-    assert accountant.fits(spent, adds, limits).tolist() == [True, True, False, True]

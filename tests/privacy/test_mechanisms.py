@@ -18,13 +18,7 @@ from numpy.typing import NDArray
 from bgtplanner.errors import ConfigError
 from bgtplanner.privacy.accountants import accountant_named, from_ticks, to_ticks
 from bgtplanner.privacy.audit import lower_bound
-from bgtplanner.privacy.mechanisms import (
-    MECHANISMS,
-    Additive,
-    _steps,
-    clip_factor,
-    grid_of,
-)
+from bgtplanner.privacy.mechanisms import MECHANISMS, Additive, _steps, clip_factor, grid_of
 from bgtplanner.privacy.randomness import ExactNoise, SeededNoise
 from privacy.ledgers import exact, refused
 
@@ -87,21 +81,6 @@ def test_senseless_scales_are_refused(mechanism: Additive, bad: float) -> None:
 
 
 # ---- clip
-
-
-def test_clipping_by_hand() -> None:
-    given_ = [[30.0, 40.0], [0.3, 0.4], [0.0, 0.0], [-3.0, 0.0]]
-    two = GAUSSIAN.clip(given_, 1.0)
-    factor = 1 - 1e-6
-    np.testing.assert_allclose(
-        two, [[0.6 * factor, 0.8 * factor], [0.3, 0.4], [0, 0], [-factor, 0]]
-    )
-    assert two[1].tolist() == [0.3, 0.4]  # short ones are not touched
-    one = LAPLACE.clip(given_, 1.0)
-    np.testing.assert_allclose(one[0], np.array([3 / 7, 4 / 7]) * factor)
-    assert one[1].tolist() == [0.3, 0.4]
-    assert GAUSSIAN.norm(given_).tolist() == pytest.approx([50.0, 0.5, 0.0, 3.0])
-    assert LAPLACE.norm(given_).tolist() == pytest.approx([70.0, 0.7, 0.0, 3.0])
 
 
 @pytest.mark.parametrize("mechanism", BOTH)
@@ -278,14 +257,3 @@ def test_real_noise_is_drawn_in_whole_steps_of_the_grid(mechanism: Additive) -> 
     noise = mechanism.noise(exact(2), 3.0, (4, 5))
     assert (noise * 2.0**23 == draw(steps, (4, 5))).all()
     assert len(np.unique(noise)) == 20
-
-
-@pytest.mark.parametrize("mechanism", BOTH)
-@given(values=arrays(np.float64, (3, 4), elements=st.floats(-50, 50)), scale=st.floats(0.01, 100))
-@quick
-def test_the_grid_lengthens_no_upload(
-    mechanism: Additive, values: NDArray[np.float64], scale: float
-) -> None:
-    on_grid = mechanism.on_grid(values, scale)
-    assert (np.abs(on_grid) <= np.abs(values)).all()
-    assert (np.abs(on_grid - values) < 2.0**-24 * scale).all()

@@ -18,12 +18,7 @@ from bgtplanner.errors import ConfigError, LedgerError
 from bgtplanner.federation.randomizer import Randomizer
 from bgtplanner.privacy._book import Book, first_row
 from bgtplanner.privacy._rows import Row, pack, unpack
-from bgtplanner.privacy.accountants import (
-    ACCOUNTANTS,
-    CEILING,
-    Accountant,
-    accountant_named,
-)
+from bgtplanner.privacy.accountants import ACCOUNTANTS, CEILING, Accountant, accountant_named
 from bgtplanner.privacy.budget import Budgets
 from bgtplanner.privacy.compatibility import neighbours_of
 from bgtplanner.privacy.ledger import Ledger

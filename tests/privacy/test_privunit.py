@@ -15,11 +15,7 @@ from scipy.special import log_ndtr
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.privacy import privunit
-from bgtplanner.privacy.privunit import (
-    _along_exactly,
-    cap_of,
-    randomise,
-)
+from bgtplanner.privacy.privunit import _along_exactly, cap_of, randomise
 from bgtplanner.privacy.randomness import FINE_BITS, ExactNoise, SeededNoise
 from privacy.ledgers import exact
 

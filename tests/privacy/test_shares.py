@@ -53,12 +53,7 @@ numbers = st.integers(1, 3000).flatmap(
 )
 
 
-@given(
-    numbers,
-    st.floats(1e-3, 1e5),
-    st.floats(1e-4, 1e4),
-    st.sampled_from(sorted(SENSITIVITY)),
-)
+@given(numbers, st.floats(1e-3, 1e5), st.floats(1e-4, 1e4), st.sampled_from(sorted(SENSITIVITY)))
 def test_the_honest_shares_alone_are_the_full_noise(
     who: tuple[int, int, int], charge: float, clip: float, neighbours: Neighbours
 ) -> None:

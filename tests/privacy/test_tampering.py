@@ -10,11 +10,7 @@ from typing import Any
 
 import pytest
 
-from bgtplanner.errors import (
-    BudgetExceeded,
-    LedgerError,
-    LedgerTamperedError,
-)
+from bgtplanner.errors import BudgetExceeded, LedgerError, LedgerTamperedError
 from bgtplanner.privacy._rows import Head, Row, pack
 from bgtplanner.privacy.accountants import TICK
 from bgtplanner.privacy.budget import Budget, Budgets

@@ -311,10 +311,7 @@ def test_the_path_of_a_client_needs_flower(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize(
     ("arguments", "code", "verdict"),
-    [
-        (("--mechanism", "laplace"), 0, "HOLDS"),
-        (("--epsilon", 10), 3, "INCONCLUSIVE"),
-    ],
+    [(("--mechanism", "laplace"), 0, "HOLDS"), (("--epsilon", 10), 3, "INCONCLUSIVE")],
 )
 def test_the_command(
     arguments: tuple[Any, ...], code: int, verdict: str, command_line: Call

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,7 @@ import pytest
 from bgtplanner import Budget, simulate
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.synthetic import synthetic_ratings
-from bgtplanner.errors import LedgerError
 from bgtplanner.privacy.accountants import accountant_named
-from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.runs.folder import RunFolder
-from bgtplanner.runs.run import resume
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
@@ -64,19 +59,3 @@ def test_what_is_public_about_a_round_does_not_depend_on_what_a_client_rated(few
         )
     ]
     assert seen[0] == seen[1]
-
-
-def test_a_run_is_resumed_under_its_own_relation_only(
-    few: Ratings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(RunFolder, "forget", lambda _: None)  # what an interrupted run has
-    simulate(few, rounds=2, seed=0, settings={"planning.policy": "uniform"}, out=tmp_path / "run")
-    with Ledger.open(tmp_path / "run" / "ledger.sqlite", read_only=True) as ledger:
-        assert ledger.neighbours == "replace-special"
-    assert RunFolder(tmp_path / "run").config().privacy.relation == "replace-special"
-    file = tmp_path / "run" / "config.toml"
-    text = file.read_text().replace('neighbours = "auto"', 'neighbours = "replace-one"', 1)
-    file.write_text(text)
-    (tmp_path / "run" / "summary.json").unlink()
-    with pytest.raises(LedgerError, match="kept for neighbours = replace-special, not replace-o"):
-        resume(tmp_path / "run", ratings=few)

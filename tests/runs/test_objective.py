@@ -20,10 +20,7 @@ from bgtplanner.runs.summary import (
 )
 
 SERVED, LAST = Objective("served"), Objective("last")
-FEW: dict[str, Any] = {
-    "synthetic.items": 30,
-    "synthetic.ratings_per_client": 10,
-}
+FEW: dict[str, Any] = {"synthetic.items": 30, "synthetic.ratings_per_client": 10}
 
 
 class TestFigures:
@@ -81,12 +78,7 @@ def test_figures_of_a_run_by_hand() -> None:
         {"round": number, "rmse": error, "seconds": float(number), "left": [0.75, 0.25]}
         for number, error in enumerate(errors)
     ]
-    config = load_config(
-        settings={
-            "privacy.mechanism": "none",
-            "planning.policy": "unlimited",
-        }
-    )
+    config = load_config(settings={"privacy.mechanism": "none", "planning.policy": "unlimited"})
     found = summarise(config, {"scale": [1, 5]}, records, 9.0)
     assert (found["rmse_final"], found["rmse_best"], found["rmse_best_round"]) == (0.2, 0.1, 1)
     assert found["rmse_final_raw"] == pytest.approx(0.8)

@@ -27,7 +27,7 @@ from bgtplanner.runs.assembly import ratings_of, split_of
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.run import execute
-from finished import state_of, timeless
+from finished import state_of
 
 TINY = {
     "synthetic.clients": 20,
@@ -94,14 +94,6 @@ def reference(tmp_path_factory: pytest.TempPathFactory, compiled_once: Path) -> 
 @pytest.fixture
 def copy(reference: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(reference, tmp_path / "run"))
-
-
-class TestSimulate:
-    def test_seed(self) -> None:
-        one, same, other = tiny(rounds=3), tiny(rounds=3), tiny(rounds=3, run__seed=1)
-        assert [timeless(r) for r in same.rounds] == [timeless(r) for r in one.rounds]
-        assert timeless(same.summary) == timeless(one.summary)
-        assert [timeless(r) for r in other.rounds] != [timeless(r) for r in one.rounds]
 
 
 class TestFiles:

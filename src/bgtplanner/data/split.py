@@ -100,8 +100,7 @@ def split_ratings(
 
     Args:
         ratings: What to split.
-        seed: The same seed gives the same split. Of ratings with the same time, it decides which
-            counts as the earlier one.
+        seed: Decides what is drawn, and which of ratings with the same time is the earlier one.
         rounds: Rounds over which the late ratings arrive.
         train_share: Share of the ratings that is trained on (4 of 5 in the paper).
         within: ``"user"`` keeps floor(share * n) of every user's ratings for training, drawn at
@@ -110,7 +109,6 @@ def split_ratings(
             holds out the last ratings of all, from one moment on; ``"leave-last"`` holds out the
             last `leave_last` ratings of every user, and leaves each at least one; ``"marked"``
             those that a column of the table marks.
-        leave_last: How many ratings of a user ``"leave-last"`` holds out.
         initial_share: Share of each client's training ratings that is there from the start
             (rounded up); the rest arrives evenly over the rounds. 1 turns arrival off.
         arrival: ``"random"``: in an order drawn for each client. ``"time"``: in the order of their

@@ -72,8 +72,7 @@ def test_a_set_with_an_empty_byte_at_its_end_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"run": ""}, {"round": -1}, {"bits": 64}, {"size": (1 << 24) + 1}, {"roster": b""}],
+    "change", [{"run": ""}, {"round": -1}, {"bits": 64}, {"size": (1 << 24) + 1}, {"roster": b""}]
 )
 def test_requests_out_of_range_are_refused(change: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="in a message: expected from"):
