@@ -264,10 +264,8 @@ def _with_items(
     else:
         source = items
     if items_format is not None and not isinstance(source, Path):
-        raise ConfigError(
-            "data.items_column (items_format) is about a table of items; give one with --items, "
-            "or leave it out"
-        )
+        about = "is about a table of items; give one with --items, or leave it out"
+        raise ConfigError(f"data.items_column (items_format) {about}")
     if source is None:
         return replace(ratings, catalogue=None)
     where = ""

@@ -387,10 +387,8 @@ def _has_header(first: Sequence[str], given: Mapping[str, Column], where: object
         cell = first[at if isinstance(at, int) and 0 <= at < len(first) else 2]
         return not is_number(cell.replace(",", "."))
     if not all(map(is_number, first)):  # ids alone: text or numbers
-        raise ConfigError(
-            f"{where}: are there names in the first row? Say so with header=True or "
-            "header=False, or --set data.header=true on the command line"
-        )
+        asked = "are there names in the first row? Say so with header=True or header=False"
+        raise ConfigError(f"{where}: {asked}, or --set data.header=true on the command line")
     return False
 
 

@@ -87,10 +87,8 @@ def scaled_values(
             raise DataError(f"{problem}; are they ratings? Give bounds with scale=(low, high)")
     outside = np.flatnonzero(~((raw >= low) & (raw <= high)))
     if outside.size:
-        raise DataError(
-            f"{outside.size} of {length} values lie outside the scale [{low:g}, {high:g}], "
-            f"the first in row {outside[0] + 1}"
-        )
+        many = f"{outside.size} of {length} values lie outside the scale [{low:g}, {high:g}]"
+        raise DataError(f"{many}, the first in row {outside[0] + 1}")
     note = "All ratings have the same value: there is nothing to learn from them."
     known = {"low": low, "high": high, "notes": (note,) if alike else ()}
     public = frozenset({"scale"} if isinstance(asked, tuple) else ())

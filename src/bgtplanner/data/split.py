@@ -109,6 +109,7 @@ def split_ratings(
             holds out the last ratings of all, from one moment on; ``"leave-last"`` holds out the
             last `leave_last` ratings of every user, and leaves each at least one; ``"marked"``
             those that a column of the table marks.
+        leave_last: How many ratings of a user ``"leave-last"`` holds out.
         initial_share: Share of each client's training ratings that is there from the start
             (rounded up); the rest arrives evenly over the rounds. 1 turns arrival off.
         arrival: ``"random"``: in an order drawn for each client. ``"time"``: in the order of their

@@ -76,10 +76,9 @@ class Engine(Protocol):
         for name, leaf in ((_name_of(path), leaf) for path, leaf in leaves):
             stored = arrays.get(name)
             if stored is None or stored.shape != leaf.shape or stored.dtype != leaf.dtype:
-                raise RunFolderError(
-                    f"checkpoint entry '{name}' is missing or of another shape or type: it was "
-                    "written for other data, another model or by another version"
-                )
+                why = "it was written for other data, another model or by another version"
+                other = f"'{name}' is missing or of another shape or type"
+                raise RunFolderError(f"checkpoint entry {other}: {why}")
             restored.append(jax.device_put(stored, leaf.device))
         if "next_round" not in arrays:
             raise RunFolderError("checkpoint entry 'next_round' is missing")
@@ -279,10 +278,8 @@ class Coordinator:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from what :meth:`state_dict` returned; refuse that of an earlier release."""
         if state.get("version") != STATE_VERSION:
-            raise SchemaError(
-                "the checkpoint is of an earlier release: finish the run with that release, or "
-                "start a new one"
-            )
+            then = "finish the run with that release, or start a new one"
+            raise SchemaError(f"the checkpoint is of an earlier release: {then}")
         self.policy = self._told(type(self.policy).from_state(state["policy"], ledger=self.ledger))
         recall(self, state)
 

@@ -123,10 +123,8 @@ def read_facts(path: Path | str, *, state: str = "finished") -> Facts:
     summary, rounds = folder.summary(), folder.rounds()
     finished = summary is not None and bool(rounds)
     if not finished and state == "finished":
-        raise RunFolderError(
-            f"{path}: the run is not finished; continue with '{folder.resume_command}', or watch "
-            "it with --live"
-        )
+        how = f"continue with '{folder.resume_command}', or watch it with --live"
+        raise RunFolderError(f"{path}: the run is not finished; {how}")
     if summary is None or not finished:
         summary = {"epsilon": config.privacy.epsilon, **(notes.get("facts") or {})}
         summary |= {key: of for key, of in identity_of(config).items() if key not in summary}

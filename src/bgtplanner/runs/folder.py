@@ -169,10 +169,8 @@ class RunFolder:
         try:
             tree = tomllib.loads(read_bytes(file, MOST_BYTES_OF_SETTINGS).decode())
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise RunFolderError(
-                f"{self.path}: not a run folder (it has no config.toml); give one that "
-                "'bgtplanner run --out' has written"
-            ) from error
+            none = "not a run folder (it has no config.toml); give one of 'bgtplanner run --out'"
+            raise RunFolderError(f"{self.path}: {none}") from error
         except (OSError, ValueError, RecursionError) as error:
             raise RunFolderError(f"{file}: cannot be read: {error}; run it again") from error
         notes = tree.get("folder")
@@ -335,10 +333,8 @@ def _disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except BlockingIOError as error:
-        raise RunLockedError(
-            f"{path}: another process is running in this folder; wait for it, or choose another "
-            "with --out"
-        ) from error
+        busy = "another process is running in this folder; wait for it"
+        raise RunLockedError(f"{path}: {busy}, or choose another with --out") from error
     except OSError as error:
         if error.errno in (errno.EEXIST, errno.ENOTDIR):
             raise RunFolderError(

@@ -127,10 +127,8 @@ class Result:
         arrays = None if self.folder is None else RunFolder(self.folder).checkpoint()
         name, ratings = self.config.model.name, self.ratings
         if arrays is None:
-            raise ConfigError(
-                f"{self.folder}: has no {MODEL}; its model, {name}, publishes none, or the file "
-                "is gone: run it again"
-            )
+            gone = f"its model, {name}, publishes none, or the file is gone: run it again"
+            raise ConfigError(f"{self.folder}: has no {MODEL}; {gone}")
         if ":" in name:
             why = "its model is code, which opening a folder never runs"
             raise RunFolderError(f"{self.folder}: {why}; run it again")

@@ -218,10 +218,8 @@ def resume(
         begun = Result(summary={}, rounds=[], folder=folder.path, config=config, held=ratings)
         run = _Simulated(config, begun.ratings, notes.get("key", ""), observer)
         if run.mark != notes.get("data"):
-            raise RunFolderError(
-                f"{path}: the ratings of '{run.ratings.name}' are not those it was started "
-                "with; bring them back, or start a new run"
-            )
+            others = f"the ratings of '{run.ratings.name}' are not those it was started with"
+            raise RunFolderError(f"{path}: {others}; bring them back, or start a new run")
         return run.train(folder, go_on=True)
 
 
@@ -237,10 +235,8 @@ def _check_code(
         raise RunFolderError(f"{folder.path}: {problem}")
     code = [of for key, of in named.items() if ":" in of and key not in stated]
     if code and not trust_code:
-        raise RunFolderError(
-            f"{folder.path}: names code to run, {' and '.join(code)}. If you trust whoever made "
-            "the folder, give --trust-code, or trust_code=True"
-        )
+        then = "If you trust whoever made the folder, give --trust-code, or trust_code=True"
+        raise RunFolderError(f"{folder.path}: names code to run, {' and '.join(code)}. {then}")
 
 
 def load(
@@ -262,10 +258,8 @@ def load(
     folder.notes()  # refuses what another version has written
     found, config = folder.summary(), folder.config()
     if folder.deployed:
-        raise RunFolderError(
-            f"{path}: a run on real machines, which have the ratings; ask a client there: "
-            "bgtplanner recommend CLIENT_FOLDER"
-        )
+        ask = "which have the ratings; ask a client there: bgtplanner recommend CLIENT_FOLDER"
+        raise RunFolderError(f"{path}: a run on real machines, {ask}")
     if found is None:
         raise RunFolderError(f"{path}: not finished; continue with: {folder.resume_command}")
     fits = ratings is None or isinstance(ratings, Ratings | str)

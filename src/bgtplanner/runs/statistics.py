@@ -272,10 +272,8 @@ def load_study(path: Path | str) -> Comparison:
     """
     place = as_path("path", path)
     if (study := Study.read(place)) is None:
-        raise RunFolderError(
-            f"{place}: does not hold a study; give the folder of 'bgtplanner compare --out', or "
-            "load a single run with bgtplanner.load"
-        )
+        give = "give the folder of 'bgtplanner compare --out', or load a run with bgtplanner.load"
+        raise RunFolderError(f"{place}: does not hold a study; {give}")
     return replace(summed_up(study, finished_cells(study.cells(), place)), folder=place)
 
 

@@ -296,10 +296,8 @@ class Study:
             return None
         except Exception as error:  # a damaged file makes the reader fail in many ways
             said = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
-            raise RunFolderError(
-                f"{file}: cannot be read: {said}; choose another folder, or delete it and request "
-                "the study again"
-            ) from error
+            then = "choose another folder, or delete it and request the study again"
+            raise RunFolderError(f"{file}: cannot be read: {said}; {then}") from error
         return found
 
     def write(self, out: Path) -> None:
@@ -353,10 +351,8 @@ def run_study(
         progress(outcome, len(outcomes), len(cells))
     if len(outcomes) < len(cells):
         done = sum(outcome.summary is not None for outcome in outcomes.values())
-        raise InterruptedRunError(
-            f"stopped with {done} of {len(cells)} cells finished; continue with: "
-            f"bgtplanner {study.command} --out {shlex.quote(str(out))}"
-        )
+        then = f"continue with: bgtplanner {study.command} --out {shlex.quote(str(out))}"
+        raise InterruptedRunError(f"stopped with {done} of {len(cells)} cells finished; {then}")
     return [outcomes[cell] for cell in cells]
 
 
@@ -367,10 +363,8 @@ def check_settings(cell: Cell, config: Config, out: Path) -> None:
         folder.notes()
         different = sorted(differences(folder.config(), config))
     if different:
-        raise ConfigError(
-            f"--out {out}: {cell.name} was run there with other settings "
-            f"({', '.join(different[:3])}); choose another folder"
-        )
+        other = f"was run there with other settings ({', '.join(different[:3])})"
+        raise ConfigError(f"--out {out}: {cell.name} {other}; choose another folder")
 
 
 def run_cells(cells: Mapping[Cell, Config], out: Path, *, jobs: int = 1) -> Iterator[Outcome]:
@@ -395,10 +389,8 @@ def run_cells(cells: Mapping[Cell, Config], out: Path, *, jobs: int = 1) -> Iter
                     yield outcome
         except Exception as error:
             if not stop.is_set():  # who is told to stop between two cells breaks the whole pool
-                raise InterruptedRunError(
-                    f"a process died ({type(error).__name__}); was there enough memory? The same "
-                    "call continues"
-                ) from error
+                died = f"a process died ({type(error).__name__}); was there enough memory?"
+                raise InterruptedRunError(f"{died} The same call continues") from error
 
 
 def _run_cell(cell: Cell, config: Config, out: Path, threads: int | None) -> Outcome | None:
