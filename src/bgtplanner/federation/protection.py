@@ -33,13 +33,7 @@ from bgtplanner.models.interactions import Interactions, Shared, Upload
 from bgtplanner.models.optimizers import Aggregate
 from bgtplanner.planning.plan import weights_of
 from bgtplanner.privacy.compatibility import UNITS, Choice, Unit, check
-from bgtplanner.privacy.mechanisms import (
-    Additive,
-    Limits,
-    Mechanism,
-    clip_factor,
-    mechanism_named,
-)
+from bgtplanner.privacy.mechanisms import Additive, Limits, Mechanism, clip_factor, mechanism_named
 
 FALSE_ALARM = 1e-6
 """Largest probability that an honest upload is rejected."""

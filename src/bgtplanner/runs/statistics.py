@@ -151,12 +151,6 @@ class Comparison:
         return [outcome for outcome in self.outcomes if outcome.error is not None]
 
     @property
-    def known(self) -> list[str]:
-        """The compared figures that any row has."""
-        ours = [row.figures for row in self.rows if not row.reference]
-        return [key for key in compared() if any(of[key] for of in ours)] or compared()
-
-    @property
     def error(self) -> str:
         """The figure by which policies are compared: the RMSE that was planned for.
 
@@ -175,7 +169,9 @@ class Comparison:
         """
         preset, planned = self.study.preset, self.error.endswith("_served")
         hidden = ("_final", "_served") if preset == "paper" else ("_best",)
-        keys = [key for key in self.known if metric_of(key) in shown(preset)]
+        ours = [row.figures for row in self.rows if not row.reference]
+        known = [key for key in compared() if any(of[key] for of in ours)] or compared()
+        keys = [key for key in known if metric_of(key) in shown(preset)]
         both = {metric_of(key) for key in keys if key.endswith("_served")}
         keys = [key for key in keys if not key.endswith(hidden)]
         keys.sort(key=lambda key: metric_of(key) not in both)
