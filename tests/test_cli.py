@@ -22,20 +22,12 @@ import typer
 from bgtplanner import cli
 from bgtplanner.runs import assembly, loop
 from command_line import Call, Done
-
-TIMES = ("seconds", "ledger_head")  # what is never the same twice
-
+from finished import timeless
 
 SIZES = ("synthetic.clients=20", "synthetic.items=15", "synthetic.ratings_per_client=8")
 TINY = ["--dataset", "synthetic", *(part for size in SIZES for part in ("--set", size))]
 
 pytestmark = pytest.mark.usefixtures("compiled_once", "plain_environment", "undrawn")
-
-
-@pytest.fixture
-def call(command_line: Call) -> Call:
-    """Run the command line in this process."""
-    return command_line
 
 
 def object_of(done: Done) -> dict[str, Any]:
@@ -48,10 +40,6 @@ def object_of(done: Done) -> dict[str, Any]:
     parsed = json.loads(done.out, parse_constant=never)
     assert isinstance(parsed, dict)
     return parsed
-
-
-def timeless(summary: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in summary.items() if not key.startswith(TIMES)}
 
 
 def without_codes(text: str) -> str:
@@ -75,9 +63,9 @@ class TestHelp:
     @pytest.mark.parametrize(
         "path", every_command(), ids=lambda path: " ".join(path) or "bgtplanner"
     )
-    def test_every_command(self, call: Call, path: list[str]) -> None:
+    def test_every_command(self, command_line: Call, path: list[str]) -> None:
         """The help of each has an example, and each but a group has --json."""
-        done = call(*path, "-h")
+        done = command_line(*path, "-h")
         text = without_codes(done.out)
         assert (done.code, done.err) == (0, "")
         assert "Example" in text
@@ -87,17 +75,19 @@ class TestHelp:
 
 
 class TestRun:
-    def test_json(self, call: Call, tmp_path: Path) -> None:
-        done = call("run", *TINY, "--rounds", 3, "--json", "--out", tmp_path / "run")
+    def test_json(self, command_line: Call, tmp_path: Path) -> None:
+        done = command_line("run", *TINY, "--rounds", 3, "--json", "--out", tmp_path / "run")
         assert done.err == ""
         assert object_of(done) == json.loads((tmp_path / "run" / "summary.json").read_text())
 
 
 class TestResume:
     def test_after_a_stop(
-        self, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, command_line: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        whole = object_of(call("run", *TINY, "--rounds", 12, "--json", "--out", tmp_path / "a"))
+        whole = object_of(
+            command_line("run", *TINY, "--rounds", 12, "--json", "--out", tmp_path / "a")
+        )
         stop = threading.Event()
         stop.set()
 
@@ -108,19 +98,19 @@ class TestResume:
         folder = tmp_path / "b c"
         with monkeypatch.context() as patch:
             patch.setattr(loop, "stop_requests", at_once)
-            stopped = call("run", *TINY, "--rounds", 12, "--json", "--out", folder)
+            stopped = command_line("run", *TINY, "--rounds", 12, "--json", "--out", folder)
             assert stopped == (
                 1,
                 "",
                 f"stopped after round 1 of 12; continue with: bgtplanner resume '{folder}'\n",
             )
-            again = call("resume", folder, "-q")
+            again = command_line("resume", folder, "-q")
             assert (again.code, again.out) == (1, "")
             assert "after round 2 of 12" in again.err
-        done = call("resume", folder, "--json", "--verbose")
+        done = command_line("resume", folder, "--json", "--verbose")
         assert "continuing after round 2" in done.err
         assert timeless(object_of(done)) == timeless(whole)
-        assert timeless(object_of(call("resume", folder, "--json"))) == timeless(whole)
+        assert timeless(object_of(command_line("resume", folder, "--json"))) == timeless(whole)
 
 
 class TestTrouble:
@@ -136,23 +126,23 @@ class TestTrouble:
         ids=["interrupt", "memory", "device"],
     )
     def test_while_loading(
-        self, call: Call, monkeypatch: pytest.MonkeyPatch, error: BaseException, said: str
+        self, command_line: Call, monkeypatch: pytest.MonkeyPatch, error: BaseException, said: str
     ) -> None:
         def fail(*_: object, **__: object) -> None:
             raise error
 
         monkeypatch.setattr(assembly, "ratings_of", fail)
-        done = call("run", "--rounds", 1, "--json")
+        done = command_line("run", "--rounds", 1, "--json")
         assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
         assert done.err.startswith(said)
 
-    def test_no_such_device(self, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_such_device(self, command_line: Call, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail() -> None:
             raise RuntimeError("Unable to initialize backend 'bogus'")
 
         monkeypatch.setenv("JAX_PLATFORMS", "bogus")
         monkeypatch.setattr(jax, "devices", fail)
-        done = call("run", "--rounds", 1)
+        done = command_line("run", "--rounds", 1)
         assert (done.code, done.out) == (2, "")
         assert done.err.startswith("error: JAX_PLATFORMS = 'bogus'")
 

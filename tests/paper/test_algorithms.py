@@ -54,6 +54,15 @@ def test_a_whole_game_is_that_of_the_planner(epsilons: Sequence[float]) -> None:
     assert sum(bool(plan.why.score) for plan in plans) > 20
 
 
+def test_the_variance_is_that_of_the_joint_distribution() -> None:
+    z, when = np.random.default_rng(0).normal(size=(6, 2)), np.arange(6.0)
+    among = algorithms.kernel(z[:5], when[:5], z[:5], when[:5], 1.0, 0.01)
+    near = algorithms.kernel(z[5:], when[5:], z[:5], when[:5], 1.0, 0.01)
+    whole = np.block([[among + algorithms.SIGMA**2 * np.eye(5), near.T], [near, np.eye(1)]])
+    expected = 1 / np.linalg.inv(whole)[-1, -1]
+    assert algorithms.posterior_variance(near, among) == pytest.approx([expected])
+
+
 def test_it_runs_on_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     main()
     lines = capsys.readouterr().out.splitlines()

@@ -72,6 +72,12 @@ def posterior_mean(near: Floats, among: Floats, rewards: Floats) -> Floats:
     return np.asarray(near @ np.linalg.solve(among + SIGMA**2 * np.eye(len(rewards)), rewards))
 
 
+def posterior_variance(near: Floats, among: Floats) -> Floats:
+    """Return the variance of appendix B, which Algorithms 1 to 3 never use."""
+    solved = np.linalg.solve(among + SIGMA**2 * np.eye(len(among)), near.T)
+    return np.asarray(1 - np.sum(near * solved.T, axis=1))
+
+
 def predicted(given: Given, history: Sequence[Record], context: Floats, t: float) -> Floats:
     """Alg. 1.20 and 3.6: the mean reward of every level in a context, with z = [a, x]."""
     levels = np.arange(float(given.costs.shape[1]))
