@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 from dp_accounting import gaussian_mechanism, pld, rdp
 from dp_accounting.pld import privacy_loss_distribution
-from scipy.special import ndtr
 
 from bgtplanner.paper.accounting import client_level
 from bgtplanner.planning.schedules import Uniform
@@ -33,7 +32,6 @@ from bgtplanner.privacy.conversions import (
     renyi_epsilon,
 )
 from bgtplanner.privacy.privunit import epsilon_of
-from privacy.sums import distance_from_gaussian
 
 PLD_STEP = 1e-3
 EPSILONS = [0.05, 1.0, 5.0, 10.0, 20.0, 60.0]
@@ -295,37 +293,3 @@ def test_the_other_reading_of_laplace_noise_is_no_less_than_theirs(name: str) ->
     assert planned is not None
     assert float(planned.noise_scale) / float(planned.clip) == pytest.approx(2.0, rel=1e-9)
     assert theirs.get_epsilon(1e-9) == pytest.approx(0.5, abs=1e-3)
-
-
-@pytest.mark.parametrize("relation", ["replace-special", "replace-one"])
-@pytest.mark.parametrize("honest", [1, 2, 4])
-def test_sums_of_shares_cost_no_more_than_they_are_charged(relation: str, honest: int) -> None:
-    """Exact probabilities of a sum of rounded shares, on a grid far coarser than ours.
-
-    Two steps to the clip, and shares of one step and a half. The bound that our shares have room
-    for is added to mu, and rounds are chosen so that they fill a budget.
-    """
-    share, clip, rounds = 1.5, 2, 6
-    sensitivity = clip * (2 if relation == "replace-one" else 1)
-    reach = 40
-    low, high = ((np.arange(-reach, reach + 1) + side) / share for side in (-0.5, 0.5))
-    # From the nearer tail, so that small probabilities keep their digits.
-    one = np.where(high > 0, ndtr(-low) - ndtr(-high), ndtr(high) - ndtr(low))
-    law = one
-    for _ in range(honest - 1):
-        law = np.convolve(law, one)
-    places = np.flatnonzero(law > 1e-250).tolist()
-    lower = {place: math.log(law[place]) for place in places}
-    upper = {place + sensitivity: lower[place] for place in places}
-    found = privacy_loss_distribution.from_two_probability_mass_functions(
-        lower, upper, value_discretization_interval=PLD_STEP
-    ).self_compose(rounds)
-    far = distance_from_gaussian(share, honest)
-    mu = sensitivity / (share * math.sqrt(honest)) + 2 * math.sqrt(2 * math.pi) * far
-    gdp = accountant_named("gaussian/gdp")
-    charge = float(gdp.charge(1 / mu))
-    for delta in (1e-6, 1e-3):
-        read = gdp.epsilon_of_rounds(charge, rounds, delta)
-        # The grid of losses rounds each of them up.
-        assert found.get_epsilon_for_delta(delta) <= read + rounds * PLD_STEP
-        assert found.get_epsilon_for_delta(delta) >= read * 0.9  # and not much is given away
