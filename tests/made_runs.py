@@ -35,9 +35,8 @@ BESIDE = {
 
 def made_facts(config: Config) -> dict[str, Any]:
     """What is known before the first round."""
-    sizes = {"clients": CLIENTS, "users": CLIENTS, "items": ITEMS, "ratings": RATINGS}
-    about = {"dataset": config.data.dataset, "public": ("scale", "catalogue"), **sizes}
-    return facts_of(config, about) | BESIDE
+    known = {"users": CLIENTS, "ratings": RATINGS, "simulated_noise": config.private}
+    return facts_of(config, CLIENTS, ITEMS) | known | BESIDE
 
 
 def records_of(config: Config) -> tuple[list[dict[str, Any]], LedgerPolicy | None]:

@@ -171,15 +171,12 @@ class Simulation(Engine):
         These are the items they train on, and those they only pretend to have rated. A client
         without a rating uploads nothing, and so names no item either.
         """
-        pairs, further = self._split.pairs, None
-        known = pairs.first <= self.next_round
+        pairs, index = self._split.pairs, np.int32(self.next_round)
+        known = pairs.first <= index
         client, item = pairs.client[known], pairs.item[known]
-        if self.federation.extras is not None:
-            index = np.int32(self.next_round)
-            further = self._run(_extra_items, self._known, index, self._key)
-        if further is None:
+        if self.federation.extras is None:
             return client, item
-        pretended = np.asarray(further)
+        pretended = np.asarray(self._run(_extra_items, self._known, index, self._key))
         trains = np.zeros(self.n_clients, dtype=bool)
         trains[client] = True
         who, place = np.nonzero((pretended >= 0) & trains[:, None])
@@ -249,9 +246,9 @@ def _first(federation: Federation, interactions: Interactions, seed: Array) -> t
 
 def _extra_items(
     federation: Federation, interactions: Interactions, index: Array, key: Array
-) -> Array | None:
-    """Return the items that clients pretend to have rated; None if they do not pretend."""
-    found: Array | None = federation.extras.items(key, index, interactions.at(index))
+) -> Array:
+    """Return the items that clients pretend to have rated."""
+    found: Array = federation.extras.items(key, index, interactions.at(index))
     return found
 
 

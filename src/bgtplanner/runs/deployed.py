@@ -112,7 +112,7 @@ def carry_out(
             run.planned.stops = True  # once the budget is used up, there is nothing left to do
             run.go_on()
             seconds, kept = run.carry_out(), deployment.publish()
-            facts = _facts(config, machines.known, deployment.n_items)
+            facts = facts_of(config, machines.known, deployment.n_items)
             spending = run.spending(None, machines.known)
             summary = summarise(config, facts, run.records, seconds, spending)
             summary["clients_with_last_model"] = kept
@@ -156,17 +156,10 @@ def names_in(roster: Roster) -> list[str]:
     return [hashlib.sha256(key.hex().encode()).hexdigest() for key in roster.keys]
 
 
-def _facts(config: Config, clients: int, items: int) -> dict[str, Any]:
-    """Return what is known about a run on real machines; the number of ratings is not."""
-    about = {"dataset": config.data.dataset, "clients": clients, "users": None, "items": items,
-             "ratings": None, "public": ("scale", "catalogue")}  # fmt: skip
-    return facts_of(config, about)
-
-
 def _folder_of(path: Path, config: Config, mark: str, items: int) -> RunFolder:
     """Return a new run folder, or the existing folder of this very run."""
     if not (path / "config.toml").exists():
-        facts = _facts(config, config.deployment.clients, items)
+        facts = facts_of(config, config.deployment.clients, items)
         return RunFolder.create(path, config, data=mark, facts=facts, deployed=True)
     with contextlib.ExitStack() as opened:
         folder = opened.enter_context(RunFolder.open(path))

@@ -52,7 +52,8 @@ class _Simulated(Run):
     @functools.cached_property
     def facts(self) -> dict[str, Any]:
         """What is known before the first round; computed only if it is needed."""
-        return summary.facts_of(self.config, summary.about_ratings(self.ratings), self.split)
+        train = self.split.train
+        return summary.facts_of(self.config, train.n_clients, train.n_items, self.split)
 
     def step(self) -> RoundResult | None:
         return self.engine.step() if self.planned is None else super().step()
@@ -177,10 +178,9 @@ def execute(
     if config.private:  # refuse before writing
         ledger = assembly.ledger_of(config, run.ratings.n_clients)
         assembly.policy_of(config, ledger).state_dict()
-    noted: dict[str, Any] = {"data": run.mark, "people": assembly.people_of(run.ratings)}
-    with RunFolder.create(
-        out, config, overwrite=overwrite, key=key, facts=run.facts, **noted
-    ) as folder:
+    noted: dict[str, Any] = {"data": run.mark, "key": key, "facts": run.facts}
+    noted["people"] = assembly.people_of(run.ratings)
+    with RunFolder.create(out, config, overwrite=overwrite, **noted) as folder:
         return run.train(folder)
 
 

@@ -56,40 +56,37 @@ Records = Sequence[Mapping[str, Any]]
 
 
 def facts_of(
-    config: Config, about: Mapping[str, Any], split: Split | None = None
+    config: Config, clients: int, items: int, split: Split | None = None
 ) -> dict[str, Any]:
     """What is known about a run before its first round: what it is, and what it has to beat.
 
     On real machines there is no split: nobody knows how many ratings there are, or how others
     predict them.
     """
-    budgets = budgets_of(config, about["clients"]).classes if config.private else ()
+    about: dict[str, Any] = {"clients": clients, "users": None, "items": items, "ratings": None}
     scored: dict[str, Any] = dict.fromkeys(beside.References._fields)
+    scale, public = None, frozenset({"scale", "catalogue"})
     if split is not None:
-        scored = beside.references(split.train, split.test)._asdict()
+        data, number = split.train, len(split.train) + len(split.test)
+        about |= {"dataset": data.name, "users": data.n_users, "ratings": number}
+        scored, public = beside.references(data, split.test)._asdict(), data.public
+        scale = [data.low, data.high] if data.high - data.low < _LARGEST else None
+    budgets = budgets_of(config, clients).classes if config.private else ()
     return {
         "schema": SCHEMA,
         **identity_of(config),
-        **{name: about[name] for name in ("dataset", "clients", "users", "items", "ratings")},
+        **about,
         **{
             f"{figure}_{name}": None if scores is None else scores[figure]
             for figure, metric in of_ratings().items()
             for name, scores in scored.items()
             if metric.shown
         },
-        "scale": about.get("scale"),
-        "not_accounted": not_accounted(config, about["public"]),
-        "simulated_noise": about["ratings"] is not None and config.private,  # it comes from a seed
+        "scale": scale,
+        "not_accounted": not_accounted(config, public),
+        "simulated_noise": split is not None and config.private,  # it comes from a seed
         "class_epsilons": [budget.epsilon for budget in budgets],
     }
-
-
-def about_ratings(ratings: Ratings) -> dict[str, Any]:
-    """What a summary says about the data."""
-    sizes = {"clients": ratings.n_clients, "users": ratings.n_users, "items": ratings.n_items}
-    scale = [ratings.low, ratings.high] if ratings.high - ratings.low < _LARGEST else None
-    named = {"dataset": ratings.name, "public": ratings.public, "scale": scale}
-    return {**named, **sizes, "ratings": len(ratings)}
 
 
 def not_accounted(config: Config, public: Collection[str]) -> list[str]:
