@@ -117,9 +117,6 @@ def test_baseline(policies: tuple[str, ...], baseline: str | None, against: str 
 
 
 class TestCommandLine:
-    def test_seeds(self) -> None:
-        assert parse_seeds("3, 0-1,1") == (3, 0, 1)
-
     @pytest.mark.parametrize("text", ["", "1-", "-1", "4-2", "0-99999", "²", "0,,1"])
     def test_no_seeds(self, text: str) -> None:
         with pytest.raises(ConfigError, match="--seeds"):
