@@ -267,18 +267,6 @@ class Protection:
         norm = self.kind.norm(own[None])[0]
         return bool(limits.low <= norm <= limits.high and np.abs(own).max() <= limits.coordinate)
 
-    def reach(self, parameters: RoundParameters, coordinates: int) -> Array:
-        """Return how far one client can move a coordinate of the sum, whatever it sends.
-
-        Under ``secagg`` that is the clip, if the aggregation enforces it. Under ``local`` it is
-        the limit of the outlier tests.
-        """
-        if self.common:
-            return parameters.clip.max()
-        limits = self.limits(parameters, coordinates)
-        furthest: Array = (limits.coordinate * self.weighed(parameters).scale).max()
-        return furthest
-
 
 def _counts(parameters: RoundParameters) -> Array:
     """Return how many clients of each class release something."""

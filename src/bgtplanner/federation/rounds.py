@@ -245,13 +245,8 @@ class Federation:
             clients=jnp.maximum(answered, 1.0),
             norm=None if self._sound is None else self._sound.norm,
         )
-        mean = released.aggregate
-        if self._sound is not None and parameters is not None:
-            size = sum(part.size for part in mean.gradient)
-            reach = self._sound.reach(parameters, size) / self._sound.count(parameters)
-            noise = noise._replace(reach=reach)
         shared, memory = self.model.server_update(
-            state.shared, state.memory, mean, noise, self.server
+            state.shared, state.memory, released.aggregate, noise, self.server
         )
         return State(shared, state.local, memory)
 

@@ -121,15 +121,15 @@ class Biases(Learner):
         fits = server.optimizer == "posterior"
         expected = "posterior, for the model biases"
         ConfigError.unless(fits, "server.optimizer", server.optimizer, expected)
-        return Posterior.initial(shared, discounts=server.hostile_clients > 0)
+        return Posterior.initial(shared)
 
     def server_update(
         self, shared: Shared, memory: Posterior, mean: Aggregate, noise: Noise, server: Server
     ) -> tuple[Shared, Posterior]:
         """Return qualities and popularities from the new posterior; there is no step size."""
-        sent, hostile = shared.items[:, 0], server.hostile_clients
+        del server
         items, memory = memory.after(
-            sent, mean.gradient.items, noise, hostile, count_weight=self.count_weight
+            shared.items[:, 0], mean.gradient.items, noise, count_weight=self.count_weight
         )
         return Shared(items, shared.dense), memory
 

@@ -35,7 +35,6 @@ class Noise(NamedTuple):
     clip: Array | float  # the length that uploads were scaled to
     clients: Array | float  # how many are in the mean
     norm: Literal["l1", "l2"] | None  # of the clip: l2 for Gaussian noise, l1 for Laplace
-    reach: Array | float = 0.0  # how far one client can move a coordinate of the mean upload
 
 
 NO_NOISE = Noise(0.0, jnp.inf, 1.0, None)  # of uploads that were neither clipped nor noised
@@ -83,9 +82,6 @@ class Server:
             number of a client's ratings; ``"item-usage"``: item rows by the ratings of that item.
         item_prior: With ``"item-usage"``, every item starts with this many imaginary ratings in
             favour of a row of zeros, so that rarely rated items stay near zero.
-        hostile_clients: For `biases`: an item's quality departs from what its popularity suggests
-            only if more clients than this agree. It costs accuracy, most of it under `secagg`; see
-            the page on poisoning.
     """
 
     optimizer: Literal["adam", "adagrad", "sgd", "sign", "shrunk", "posterior"] = "adam"
@@ -94,7 +90,6 @@ class Server:
     weight_decay: float = 0.0
     aggregation: Literal["item-usage", "ratings", "clients"] = "item-usage"
     item_prior: float = 6.0
-    hostile_clients: int = 0
 
     def __post_init__(self) -> None:
         check(
@@ -103,7 +98,6 @@ class Server:
             momentum=(0, 0.999999),
             weight_decay=(0, 1e6),
             item_prior=(0, 1e9),
-            hostile_clients=(0, 1e6),
         )
 
     def initial(self, shared: Shared) -> Memory:

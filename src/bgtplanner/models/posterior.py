@@ -69,22 +69,19 @@ class Posterior(NamedTuple):
     error: Array  # expected squared error of each quality, including the sampling error
     sampling: Array  # the part of it that is due to the number of ratings and not to noise
     clients: Array  # the most clients that answered in one round
-    reach: Array | None = None  # how far one client can have moved a residual; None: no discounts
 
     @classmethod
-    def initial(cls, shared: Shared, *, discounts: bool = False) -> Posterior:
-        """Return the prior; `discounts` says whether clients will be discounted."""
+    def initial(cls, shared: Shared) -> Posterior:
+        """Return the prior."""
         zeros, zero = jnp.zeros(shared.items.shape[0]), jnp.zeros(())
         first, told = zeros + _SPREAD**2, jnp.zeros((len(zeros), 2))
-        reach, spread = zeros if discounts else None, zero + _SPREAD**2
-        return cls(told, zeros, zeros, spread, zeros, first, zeros, zero, reach)
+        return cls(told, zeros, zeros, zero + _SPREAD**2, zeros, first, zeros, zero)
 
     def after(
         self,
         sent: Array,
         uploads: Array,
         noise: Noise,
-        hostile: int = 0,
         features: Array | None = None,
         count_weight: float = COUNT_WEIGHT,
     ) -> tuple[Array, Posterior]:
@@ -94,7 +91,6 @@ class Posterior(NamedTuple):
             sent: The qualities that were sent out before the round.
             uploads: The mean upload, ``[n_items, 2]``.
             noise: What is known about its noise; the deviation may be another for each item.
-            hostile: Residuals that this many clients could have produced together move no item.
             features: Public features: items that share them are expected to be alike.
             count_weight: The weight of one rating's count in an upload.
         """
@@ -107,7 +103,6 @@ class Posterior(NamedTuple):
             sent=self.sent + gained * sent,
             precision=jnp.maximum(self.precision + gained, 1e-12),
             clients=clients,
-            reach=None if self.reach is None else self.reach + gained * noise.reach,
         )
         counts, std = moved._counts(count_weight)
         weight, log_weight = _weights(counts, std)
@@ -129,10 +124,6 @@ class Posterior(NamedTuple):
         expected = columns @ line
         believed = jnp.where(known, spread / (spread + noisy), 0.0)
         own, error = believed * (theta - expected), spread * (1.0 - believed)
-        if moved.reach is not None:  # what that many could have produced alone counts for nothing
-            evidence = jnp.abs(weight * (theta - expected))
-            left = jnp.maximum(evidence - hostile * moved.reach / moved.precision, 0.0)
-            own = own * left / jnp.maximum(evidence, 1e-30)
         moved = moved._replace(spread=spread, weight=weight, error=error, sampling=sampling)
         # Nothing is sent that may be noise alone; clients then do as well as they would alone.
         # Do the residuals of items that seem popular vary more than noise alone would?

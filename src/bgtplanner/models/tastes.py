@@ -276,12 +276,13 @@ class Tastes(Biases):
         self, shared: Shared, memory: TasteMemory, mean: Aggregate, noise: Noise, server: Server
     ) -> tuple[Shared, TasteMemory]:
         """Return qualities, popularity and axes from all that was told so far."""
+        del server
         uploads, share = mean.gradient.items, self._taste_share(shared)
         counts = self._counts_as(shared)
         power = 1 if noise.norm == "l1" else 2  # of what the clip bounds
         usual = (_share(shared) @ counts**power) ** (1 / power)
         kept = jnp.sqrt(1.0 - share) * counts / usual
-        scaled = noise._replace(std=noise.std / kept, reach=noise.reach / kept)
+        scaled = noise._replace(std=noise.std / kept)
         if noise.norm is None:  # uploads have length 1 where no one clips them, or divides them
             scaled = scaled._replace(clip=1.0, norm="l2")
             shared = self.asking(shared, {"tastes": _UNPLANNED})
@@ -290,7 +291,6 @@ class Tastes(Biases):
             shared.items[:, 0],
             uploads[:, :_RATING] / kept[:, None],
             scaled,
-            server.hostile_clients,
             features if features.shape[1] else None,
             self.count_weight,
         )

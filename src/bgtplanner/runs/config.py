@@ -38,6 +38,7 @@ GONE = {
     "planning.target": "no charge pays for looking at the error; leave it out",
     "planning.validation_share": "clients do not validate any more; leave it out",
     "planning.validation_charge": "clients do not validate any more; leave it out",
+    "server.hostile_clients": "nobody is discounted any more; see the page on poisoning",
     "privacy.noise": "noise is drawn for the sum, which has the same distribution; leave it out",
 }
 """Settings of earlier versions, and what is said to whoever sets one; old runs are read."""
