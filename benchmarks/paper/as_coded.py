@@ -93,6 +93,7 @@ class AsCoded(AsPrinted):
             _, level, context, _ = self.records[at]
             return float(self._after(self.records[: at + 1], context)[level])
 
+        predicted = np.zeros(self.charges.shape[1])
         bound = self._planned_from - self.initial_rounds
         rounds = [int(one[0]) for one in self.records]
         errors = [
@@ -100,8 +101,9 @@ class AsCoded(AsPrinted):
             for at, round_ in enumerate(rounds)
             if bound <= round_ < self._planned_from
         ]
-        slack = margin(self.given, float(np.sum(np.square(errors))) / self.initial_rounds)
-        predicted = np.zeros(self.charges.shape[1])
+        error = float(np.sum(np.square(errors))) / self.initial_rounds
+        clients = float(self.given.each.sum())
+        slack = margin(error, len(predicted), self.given.T, self.given.T0, clients)
         first = [at for at, round_ in enumerate(rounds) if round_ < bound][: len(predicted)]
         predicted[: len(first)] = [expected(at) for at in first]
         limit = self.given.totals.min() / self.given.T + 2 * slack

@@ -122,8 +122,6 @@ def training(model: str) -> Simulation:
 def shares(threads: int) -> dict[str, Any]:
     """The planner and its context as shares of a training round, all three by turns."""
     stay_on(threads)
-    from scipy.sparse import csr_array
-
     from bgtplanner.paper.usage import UsageContext
     from bgtplanner.planning.bgt import BGTPlanner
     from bgtplanner.privacy.budget import Budget
@@ -133,10 +131,7 @@ def shares(threads: int) -> dict[str, Any]:
         each.step()
         each.step()
     client, item = pairs(SOME, ITEMS, PAIRS)
-    rank = csr_array((np.arange(len(client)), (client, item)), shape=(SOME, ITEMS))
-    usage = csr_array((np.ones(rank.nnz), rank.indices, rank.indptr), shape=rank.shape)
     here, context = len(client) // 2, UsageContext()
-    context.of_matrix(usage)
     spent: dict[str, list[float]] = {name: [] for name in (*MODELS, "planner", "context")}
     for turn in range(TURNS):
         for model, each in simulations.items():
@@ -149,10 +144,9 @@ def shares(threads: int) -> dict[str, Any]:
         spent["planner"].append(sum(whole) / len(whole))
         asked = []
         for _ in range(ROUNDS_IN_A_TURN):
-            usage.data[:] = rank.data < here
             here = min(here + ARRIVING // 2, len(client))  # half of them arrive in 100 rounds
             with stopwatch() as seconds:
-                context.of_matrix(usage)
+                context.of_pairs(client[:here], item[:here], clients=SOME, items=ITEMS)
             asked.append(seconds[0])
         spent["context"].append(sum(asked) / len(asked))
     found: dict[str, Any] = {"threads": threads, "seconds": spent, "shares": {}}

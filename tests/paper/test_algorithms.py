@@ -54,39 +54,9 @@ def test_a_whole_game_is_that_of_the_planner(epsilons: Sequence[float]) -> None:
     assert sum(bool(plan.why.score) for plan in plans) > 20
 
 
-def test_the_variance_is_that_of_the_joint_distribution() -> None:
-    z, when = np.random.default_rng(0).normal(size=(6, 2)), np.arange(6.0)
-    among = algorithms.kernel(z[:5], when[:5], z[:5], when[:5], 1.0, 0.01)
-    near = algorithms.kernel(z[5:], when[5:], z[:5], when[:5], 1.0, 0.01)
-    whole = np.block([[among + algorithms.SIGMA**2 * np.eye(5), near.T], [near, np.eye(1)]])
-    expected = 1 / np.linalg.inv(whole)[-1, -1]
-    assert algorithms.posterior_variance(near, among) == pytest.approx([expected])
-
-
 def test_it_runs_on_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     main()
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["round", "level", "epsilon", "RMSE"]
     assert 60 < len(lines) <= 101
     assert sum(float(line.split()[2]) for line in lines[1:]) == pytest.approx(50.0, abs=1.0)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_prices_are_the_slopes_of_the_optimum(seed: int) -> None:
-    generator = np.random.default_rng([seed, 1])
-    rewards = generator.uniform(0, 1, (6, 4))
-    costs = np.sort(generator.uniform(0.0, 1.0, (2, 4)), axis=1)
-    costs[:, 0] = 0.0
-    allowance = generator.uniform(0.1, 0.6, 2)
-    found = algorithms.linear_programme(rewards, costs, allowance)
-    steps = 1e-7 * np.eye(2)
-    slopes = [
-        (
-            algorithms.linear_programme(rewards, costs, allowance + step)[0]
-            - algorithms.linear_programme(rewards, costs, allowance - step)[0]
-        )
-        / 2e-7
-        for step in steps
-    ]
-    np.testing.assert_allclose(found[1], slopes, atol=1e-6)
-    assert (found[1] >= 0).all()

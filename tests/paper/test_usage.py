@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.paper.usage import UsageContext
@@ -56,18 +55,6 @@ def test_values_are_those_of_numpy(shape: tuple[int, int], share: float) -> None
 def test_without_pairs_there_are_zeros(clients: int, items: int) -> None:
     context = UsageContext(4)
     assert context.of_pairs([], [], clients=clients, items=items).tolist() == [0.0] * 4
-    assert context.of_matrix(csr_array((clients, items))).tolist() == [0.0] * 4
-
-
-def test_a_matrix_of_all_pairs_whose_data_say_which_are_in_use() -> None:
-    dense = usage(150, 200, 0.05)
-    matrix, context = csr_array(dense), UsageContext()
-    for share in (0.1, 0.5, 0.9, 1.0):
-        matrix.data[:] = np.random.default_rng(1).random(matrix.nnz) < share
-        data = matrix.data.copy()
-        agree(context.of_matrix(matrix), matrix.toarray())
-        assert np.array_equal(matrix.data, data)  # the caller's matrix stays as it was
-        assert len(matrix.data) == len(data)
 
 
 @pytest.mark.parametrize("values", [0, 101, 2.0])

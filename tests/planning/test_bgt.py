@@ -96,7 +96,7 @@ def test_the_radius_comes_from_all_rounds_of_the_initial_stage() -> None:
     predicted = before.predict(asked, time=30).reshape(5, 5)
     costs = planner.charges[0] / planner.charges[0, -1]
     limit = planner.charges[0, 0] / planner.charges[0, -1]  # an even share, in the dearest level
-    best, _ = linear_programme(
+    best = linear_programme(
         predicted, costs[None], np.array([limit + 2 * margin / planner._unit[0]])
     )
     assert len(set(radii)) == 1  # not before the last of them was told

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.context import ReleasedContext
+from bgtplanner.planning.states import recall, remembered
 
 
 def known(context: ReleasedContext) -> dict[str, float]:
@@ -89,7 +89,7 @@ def test_everything_stays_finite_and_a_restored_one_goes_on_exactly(
     for given_ in before:
         context.released(*given_)
     restored = ReleasedContext()
-    restored.load_state_dict(json.loads(json.dumps(context.state_dict())))
+    recall(restored, remembered(context))
     assert known(restored) == known(context)
     for given_ in after:
         context.released(*given_)
@@ -113,8 +113,8 @@ def test_what_cannot_have_been_released_is_refused_and_changes_nothing(
 ) -> None:
     context = ReleasedContext()
     context.released([1.0, 2.0], 1.0, 0.5)
-    before = context.state_dict()
+    before = remembered(context)
     with pytest.raises(ConfigError) as info:
         context.released(*given_)
     assert str(info.value) == message
-    assert context.state_dict() == before
+    assert remembered(context) == before

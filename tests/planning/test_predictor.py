@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.predictor import Predictor, negative_likelihood
+from bgtplanner.planning.states import remembered
 
 Floats = NDArray[np.float64]
 
@@ -21,10 +22,10 @@ def test_what_it_is_given_stays_as_it_was() -> None:
     kept = rows.copy()
     for time in range(5):
         predictor.observe(rows[0], time=time, reward=1.0)
-        state = predictor.state_dict()
+        state = remembered(predictor)
         predictor.expect(rows[:, 0], rows[:, 1:], time=9)
         predictor.predict(rows, time=9)
-        assert predictor.state_dict() == state
+        assert remembered(predictor) == state
     assert rows.tolist() == kept.tolist()
 
 
@@ -120,7 +121,7 @@ def test_bad_observations_are_named_and_change_nothing(
 ) -> None:
     predictor = Predictor()
     predictor.observe([0.0, 0.0], time=0, reward=1.0)
-    before = predictor.state_dict()
+    before = remembered(predictor)
     with pytest.raises(ConfigError, match=f"^{name} = "):
         predictor.observe(inputs, **{"time": 1.0, "reward": 1.0, **rest})
-    assert predictor.state_dict() == before
+    assert remembered(predictor) == before

@@ -22,11 +22,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import linprog
 from scipy.spatial.distance import cdist
 
-Floats = NDArray[np.float64]
+from bgtplanner.planning.allocator import probabilities
+from bgtplanner.planning.arguments import Floats
+
 Record = Sequence[Any]
 """A round that was played, of the history H: its number, its level, its context, its reward."""
 See = Callable[[int], Floats]
@@ -72,12 +73,6 @@ def posterior_mean(near: Floats, among: Floats, rewards: Floats) -> Floats:
     return np.asarray(near @ np.linalg.solve(among + SIGMA**2 * np.eye(len(rewards)), rewards))
 
 
-def posterior_variance(near: Floats, among: Floats) -> Floats:
-    """Return the variance of appendix B, which Algorithms 1 to 3 never use."""
-    solved = np.linalg.solve(among + SIGMA**2 * np.eye(len(among)), near.T)
-    return np.asarray(1 - np.sum(near * solved.T, axis=1))
-
-
 def predicted(given: Given, history: Sequence[Record], context: Floats, t: float) -> Floats:
     """Alg. 1.20 and 3.6: the mean reward of every level in a context, with z = [a, x]."""
     levels = np.arange(float(given.costs.shape[1]))
@@ -93,20 +88,19 @@ def predicted(given: Given, history: Sequence[Record], context: Floats, t: float
 # ---- Constrainer
 
 
-def margin(given: Given, error: float) -> float:
+def margin(error: float, levels: int, rounds: int, tries: int, clients: float) -> float:
     """Eq. 9d: M(T0), from the squared error E(T0) of eq. 9e."""
-    noise = 4 * np.log(given.T * given.each.sum()) / given.T0
-    return float(np.sqrt(given.costs.shape[1] * error + noise))
+    return float(np.sqrt(levels * error + 4 * np.log(rounds * clients) / tries))
 
 
-def linear_programme(rewards: Floats, costs: Floats, limits: Floats) -> tuple[float, Floats]:
-    """Eqs. 9a and 9b: the best mixture of levels for each context whose mean cost is allowed.
+def linear_programme(rewards: Floats, costs: Floats, limits: Floats) -> float:
+    """Eqs. 9a and 9b: the best mean reward of a mixture of levels whose mean cost is allowed.
 
-    Returns its mean reward, and what one more unit of each limit would add. Rewards are predicted
-    ones, ``[contexts, levels]``; costs are of each level, ``[resources, levels]``.
+    There is a mixture for each context. Rewards are predicted ones, ``[contexts, levels]``; costs
+    are of each level, ``[resources, levels]``.
 
     Example:
-        >>> linear_programme(np.array([[0.0, 1.0]]), np.array([[0.0, 2.0]]), np.array([0.5]))[0]
+        >>> linear_programme(np.array([[0.0, 1.0]]), np.array([[0.0, 2.0]]), np.array([0.5]))
         0.25
     """
     contexts, levels = rewards.shape
@@ -115,9 +109,7 @@ def linear_programme(rewards: Floats, costs: Floats, limits: Floats) -> tuple[fl
         A_ub=np.tile(costs, contexts) / contexts, b_ub=limits,
         A_eq=np.kron(np.eye(contexts), np.ones(levels)), b_eq=np.ones(contexts), method="highs",
     )  # fmt: skip
-    if found.status != 0:  # even the cheapest levels cost too much
-        return 0.0, np.zeros(len(limits))
-    return float(-found.fun), np.maximum(-found.ineqlin.marginals, 0.0)
+    return float(-found.fun) if found.status == 0 else 0.0  # even the cheapest cost too much
 
 
 def radius(given: Given, optimum: float, slack: float) -> float:
@@ -157,14 +149,6 @@ def gamma(levels: int, rounds: int, clients: int) -> float:
     return float(2 * np.sqrt(levels * rounds / ((clients + 2) * np.log(max(rounds, 2)))))
 
 
-def probabilities(beta: Floats, gamma: float) -> Floats:
-    """Eqs. 12 and 13: the further a level is behind the best, the less likely it is."""
-    p = 1 / (len(beta) + gamma * (beta.max() - beta))
-    best = int(beta.argmax())
-    p[best] = 1 - np.delete(p, best).sum()
-    return np.asarray(p)
-
-
 # ---- Algorithms
 
 
@@ -172,13 +156,14 @@ def look_back(given: Given, history: Sequence[Record]) -> tuple[float, float]:
     """Alg. 1.20 to 1.22: the estimated optimum, and M(T0), after the initial stage."""
     begins = given.costs.shape[1] * given.T0
     trials = [one for one in history if begins <= one[0] < begins + given.T0]  # eq. 9c
+    spread = given.costs.shape[1], given.T, given.T0, float(given.each.sum())
     if not trials:
-        return 0.0, margin(given, 0.0)
+        return 0.0, margin(0.0, *spread)
     means = np.stack([predicted(given, history, x, t) for t, _, x, _ in trials])
     errors = [row[level] - r for row, (_, level, _, r) in zip(means, trials, strict=True)]
-    slack = margin(given, float(np.mean(np.square(errors))))
+    slack = margin(float(np.mean(np.square(errors))), *spread)
     limits = np.full(len(given.totals), given.totals.min() / given.T + 2 * slack)
-    return linear_programme(means, given.costs, limits)[0], slack
+    return linear_programme(means, given.costs, limits), slack
 
 
 def dpfr_round(
@@ -219,7 +204,7 @@ def bgtplanner(given: Given, draw: np.random.Generator, see: See, play: Play) ->
             break
         x = see(t)
         beta = scores(predicted(given, history, x, t), allowance, given.costs, multipliers)
-        chance = probabilities(beta, given.gamma)  # line 8
+        chance = probabilities(beta, given.gamma)  # line 8, by eqs. 12 and 13
         level = int(draw.choice(len(chance), p=chance))  # line 9
         cost = given.costs[:, level]
         history.append((t, level, x, play(t, level)))

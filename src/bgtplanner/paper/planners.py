@@ -23,7 +23,7 @@ import numpy as np
 
 from bgtplanner.paper import algorithms
 from bgtplanner.paper.algorithms import Given, Record
-from bgtplanner.planning.allocator import LevelPolicy
+from bgtplanner.planning.allocator import LevelPolicy, probabilities
 from bgtplanner.planning.arguments import Floats, number, whole
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.constrainer import Constrainer
@@ -66,11 +66,10 @@ class AsPrinted(LevelPolicy):
             self._dearest - self._even, self._steps(levels)
         )
         lasts = self.expected(self.rounds)
-        shares = np.stack([self.share_of(row) for row in self.charges.T], axis=1)
         totals = lasts * self._even  # what adds up under the accountant
         each = np.bincount(self.budgets.class_of_client, minlength=len(totals))
         self.given = Given(
-            totals, np.maximum(each, 1e-300), totals[:, None] * shares, lasts,
+            totals, np.maximum(each, 1e-300), totals[:, None] * self.share_of(self.charges), lasts,
             whole("initial_rounds", self.initial_rounds, 1, 10**9),
             usual if self.gamma is None else number("gamma", self.gamma, 0.0),
             number("length_scale", self.length_scale, 1e-6, 1e6),
@@ -101,12 +100,9 @@ class AsPrinted(LevelPolicy):
         costs, multipliers = self.given.costs, self.multipliers[: len(self.given.totals)]
         mean = self._predicted(context)
         beta = algorithms.scores(mean, self._allowance, costs, multipliers, self._sign)
-        chance = algorithms.probabilities(beta, self.given.gamma)
-        return self.choice(
-            int(self._generator.choice(levels, p=chance)), "drawn by score",
-            charges=self.charges.max(axis=0), predicted=mean,
-            price=self._sign * multipliers @ costs, score=beta, probability=chance,
-        )  # fmt: skip
+        chance = probabilities(beta, self.given.gamma)
+        price = self._sign * multipliers @ costs
+        return self.drawn(chance, predicted=mean, price=price, score=beta)
 
     def learn(self, plan: Plan, reward: float | None) -> None:
         """Record what the round brought, and update the multipliers by what it cost."""
@@ -225,19 +221,11 @@ class Repaired(BGTPlanner):
     def _set_radius(self) -> None:
         """Set the paper's radius, from all rounds of its initial stage."""
         allowance = 1 / (self.expected(self.rounds) * self._unit)
-        given = Given(
-            allowance,
-            np.array([float(len(self.budgets))]),
-            np.zeros((1, self._tried)),
-            self.rounds,
-            self.initial_rounds,
-            0.0,
-        )
-        margin = algorithms.margin(given, float(np.mean([error for _, error in self._trials])))
+        error, clients = float(np.mean([error for _, error in self._trials])), len(self.budgets)
+        margin = algorithms.margin(error, self._tried, self.rounds, self.initial_rounds, clients)
         predicted = self._predict(np.stack([seen for seen, _ in self._trials]))
         limits = allowance + 2 * margin / self._unit
-        best, _ = algorithms.linear_programme(predicted, self._costs, limits)
+        best = algorithms.linear_programme(predicted, self._costs, limits)
         radius = max(best + margin, 0.0) / float(allowance.min())
-        self.constrainer = Constrainer(
-            resources=len(allowance), radius=radius, step=self.constrainer.step
-        )
+        step = self.constrainer.step
+        self.constrainer = Constrainer(resources=len(allowance), radius=radius, step=step)

@@ -16,6 +16,7 @@ from jax import Array
 
 from bgtplanner.federation.rounds import Draw, ExtraRows
 from bgtplanner.models.interactions import Interactions, Upload
+from bgtplanner.paper.rows import known_pairs
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,8 @@ def pseudo_items(key: Array, interactions: Interactions, number: int) -> Array:
     under a random rotation, which needs no memory of size clients x items. Where a client has
     fewer unrated items than `number`, the missing ones are -1.
     """
-    known = jax.ops.segment_max(
-        interactions.present, interactions.pair, interactions.pair_item.shape[0]
-    )
-    per_client = jax.ops.segment_sum(
-        known, interactions.pair_client, interactions.n_clients
-    ).astype(jnp.int32)
-    unrated = interactions.n_items - per_client
+    known = known_pairs(interactions)
+    unrated = interactions.n_items - interactions.sum_pairs(known).astype(jnp.int32)
     take = jnp.minimum(unrated, number)[:, None]
     stratum = jnp.arange(number)
     pick_key, turn_key = jax.random.split(key)
@@ -113,9 +109,7 @@ def pseudo_rows(key: Array, rows: Array, interactions: Interactions, number: int
     rows, as in the authors' code. A row that is not finite is left out, so that it does not reach
     the server by way of the others.
     """
-    known = jax.ops.segment_max(
-        interactions.present, interactions.pair, interactions.pair_item.shape[0]
-    )[:, None]
+    known = known_pairs(interactions)[:, None]
     finite = jnp.isfinite(rows).all(1, keepdims=True)
     known, rows = known * finite, jnp.where(finite, rows, 0.0)
     width = rows.shape[1]

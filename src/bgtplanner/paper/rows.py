@@ -52,7 +52,7 @@ def noise_rows(
         if blocks
     ]
     dense = jnp.concatenate(parts, axis=1) if parts else upload.dense
-    return Upload(rows * _known(interactions)[:, None], dense)
+    return Upload(rows * known_pairs(interactions)[:, None], dense)
 
 
 def norm_of_average(noised: Upload, interactions: Interactions, blocks: tuple[int, ...]) -> Array:
@@ -60,9 +60,7 @@ def norm_of_average(noised: Upload, interactions: Interactions, blocks: tuple[in
     own = jax.ops.segment_sum(
         (noised.rows**2).sum(1), interactions.pair_client, interactions.n_clients
     )
-    number = jax.ops.segment_sum(
-        _known(interactions), interactions.pair_client, interactions.n_clients
-    )
+    number = interactions.sum_pairs(known_pairs(interactions))
     size = jnp.sqrt(own + (noised.dense**2).sum(1))
     return size / jnp.maximum(number + len(blocks), 1.0)
 
@@ -74,7 +72,7 @@ def _clipped(protection: Protection, block: Array, clip: Array) -> Array:
     return clipped
 
 
-def _known(interactions: Interactions) -> Array:
+def known_pairs(interactions: Interactions) -> Array:
     """Return 1 per pair of client and item whose rating has arrived, 0 otherwise."""
     return jax.ops.segment_max(
         interactions.present, interactions.pair, interactions.pair_item.shape[0]

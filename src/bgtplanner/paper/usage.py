@@ -51,13 +51,8 @@ class UsageContext(Context):
     ) -> NDArray[np.float64]:
         """Return the singular values of the pairs in use; repeated pairs count once."""
         rows, columns = np.asarray(client, dtype=np.int64), np.asarray(item, dtype=np.int64)
-        return self.of_matrix(csr_array((np.ones(len(rows)), (rows, columns)), (clients, items)))
-
-    def of_matrix(self, matrix: Any) -> NDArray[np.float64]:
-        """Return the singular values of a sparse matrix of clients by items, as zeros and ones."""
-        used = csr_array(matrix, copy=True)
+        used = csr_array((np.ones(len(rows)), (rows, columns)), (clients, items))
         used.sum_duplicates()
-        used.eliminate_zeros()
         used.data = np.ones(used.nnz)
         small = min(used.shape)
         if not used.nnz:

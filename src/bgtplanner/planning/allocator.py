@@ -75,10 +75,11 @@ class LevelPolicy(LedgerPolicy):
         ConfigError.unless(fits, "context", len(context), expected)
         self._contexts[self.round] = context
 
-    def drawn(self, chance: Floats) -> int:
-        """Draw a level, each with its chance."""
-        place = int(np.searchsorted(np.cumsum(chance), self._generator.random()))
-        return min(place, len(chance) - 1)
+    def drawn(self, chance: Floats, **numbers: Floats) -> Choice:
+        """Draw a level, each with its chance, by the numbers behind it."""
+        level = int(self._generator.choice(len(chance), p=chance))
+        numbers |= {"charges": self.charges.max(axis=0), "probability": chance}
+        return self.choice(level, "drawn by score", **numbers)
 
     def choice(self, level: int, note: str, **numbers: Floats) -> Choice:
         """Return a level as a choice, with the numbers behind it."""

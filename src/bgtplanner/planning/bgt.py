@@ -96,7 +96,7 @@ class BGTPlanner(LevelPolicy):
         self._position, self._usual = self._positions()
         self._usual[:first] = 0.0  # a skipped round brings nothing
         self._tried = int((self.charges[0, first:] <= self._tries * self._even[0]).sum())
-        shares = np.stack([self.share_of(row) for row in self.charges.T], axis=1)
+        shares = self.share_of(self.charges)
         self._unit = shares.max(axis=1)  # costs are measured in units of the dearest level
         self._costs = shares / self._unit[:, None]
         # A round brings at most one unit of reward, so the budget is worth at most this.
@@ -149,10 +149,7 @@ class BGTPlanner(LevelPolicy):
         score = predicted / unit + prices @ allowance - price
         growing = 64.0 * len(score) * math.sqrt(self.round + 1.0)
         chance = probabilities(score, growing if self.gamma is None else self.gamma)
-        return self.choice(
-            self.drawn(chance), "drawn by score", charges=self.charges.max(axis=0),
-            predicted=predicted, price=price * unit, score=score * unit, probability=chance,
-        )  # fmt: skip
+        return self.drawn(chance, predicted=predicted, price=price * unit, score=score * unit)
 
     def _grid(self, low: Floats, high: Floats, levels: int) -> Floats:
         """Return the charges of the levels that are not free: they grow by a constant factor."""

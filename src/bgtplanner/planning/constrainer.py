@@ -18,13 +18,12 @@ from numpy.typing import ArrayLike
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.arguments import Floats, number
-from bgtplanner.planning.states import Remembers
 
 _MOST = 1e300  # bounds a step in logarithms, so that it stays finite
 _LOG_LEAST = float(np.log(1e-9))  # smallest share of the radius, so that it can rise again
 
 
-class Constrainer(Remembers):
+class Constrainer:
     """The price of budget, one per class of clients; their sum is at most the radius, Z.
 
     Example:

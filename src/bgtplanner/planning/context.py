@@ -6,18 +6,19 @@ Others can be added to :data:`bgtplanner.planning.registry.CONTEXTS`; the paper'
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.arguments import Floats, floats, number
-from bgtplanner.planning.states import Remembers
 
 
-class Context(Remembers):
+class Context:
     """What a policy is shown before each round of a federation; this one shows nothing."""
+
+    remembers: ClassVar[tuple[str, ...]] = ()  # the attributes that it goes on from
 
     def __init__(self, values: int = 5, *, seed: int = 0) -> None:
         self.values, self.seed = values, seed

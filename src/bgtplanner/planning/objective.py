@@ -13,8 +13,6 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.planning.arguments import Floats, floats
 
 Kind = Literal["served", "last"]
-OBJECTIVES: tuple[Kind, ...] = get_args(Kind)
-"""What can be planned for."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class Objective:
     traffic: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
-        ConfigError.unless(self.kind in OBJECTIVES, "objective", self.kind, "served or last")
+        ConfigError.unless(self.kind in get_args(Kind), "objective", self.kind, "served or last")
         if self.traffic is not None:
             given = floats("traffic", self.traffic, low=0.0)
             fits = given.ndim == 1 and bool(given.any()) and given.max() <= 1e12

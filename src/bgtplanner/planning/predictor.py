@@ -20,7 +20,6 @@ from scipy.spatial.distance import cdist
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.planning.arguments import Floats, floats, number
-from bgtplanner.planning.states import Remembers
 
 _JITTER = 1e-12
 _FIT_FROM = 16  # observations; with fewer, a length scale cannot be told from noise
@@ -33,7 +32,7 @@ _PULL = 0.5  # how far, in logarithms, fitted scales typically lie from where th
 _FARTHEST = 1e6  # length scales: larger distances make no difference
 
 
-class Predictor(Remembers):
+class Predictor:
     """Gaussian process regression that learns one observation at a time.
 
     Args:

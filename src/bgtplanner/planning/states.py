@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -19,20 +19,6 @@ from bgtplanner.errors import ConfigError
 
 STATE_VERSION = 4
 """Version of what a policy's ``state_dict`` returns; any other version is refused."""
-
-
-class Remembers:
-    """An object with a state: the attributes that have to be kept to continue from here."""
-
-    remembers: ClassVar[tuple[str, ...]] = ()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state, as plain data."""
-        return remembered(self)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from what :meth:`state_dict` returned."""
-        recall(self, state)
 
 
 def remembered(thing: Any) -> dict[str, Any]:
