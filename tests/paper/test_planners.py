@@ -15,7 +15,6 @@ import pytest
 from numpy.typing import NDArray
 
 from bgtplanner.paper.algorithms import dual_step, first_multipliers
-from bgtplanner.paper.algorithms import gamma as gamma_of_paper
 from bgtplanner.paper.planners import AsPrinted
 from bgtplanner.planning.plan import Plan
 from bgtplanner.privacy.budget import Budgets
@@ -192,10 +191,3 @@ def test_it_ends_with_all_of_the_budget_spent_and_no_more() -> None:
     assert sum(wished) > 10.0
     assert sum(paid) == pytest.approx(10.0, abs=1e-9)
     assert sum(paid) <= 10.0
-
-
-@pytest.mark.parametrize(("clients", "gamma"), [(874, 0.70), (943, 0.68), (605, 0.85)])
-def test_the_gamma_of_the_paper(clients: int, gamma: float) -> None:
-    # FilmTrust, ML-100K and ML-1M, with five levels and a hundred rounds.
-    assert round(gamma_of_paper(5, 100, clients), 2) == gamma
-    assert np.isfinite(gamma_of_paper(1, 1, 1))

@@ -40,6 +40,7 @@ def test_fewest_rounds_that_leave_no_choice_are_refused(constants: str) -> None:
 
 def test_gamma_follows_the_number_of_levels() -> None:
     budgets = Budgets.same(Budget(10.0, 1e-5), 3)
+    assert 0 < AsPrinted(budgets, rounds=1).given.gamma < 10
     for levels in (3, 9):
         printed = AsPrinted(budgets, rounds=20, levels=levels)
         for skip in (False, True):

@@ -34,7 +34,10 @@ def agree(found: Floats, dense: Floats, tolerance: float = 1e-6) -> None:
 
 
 def of_dense(context: UsageContext, dense: Floats) -> Floats:
+    """Its values for a matrix, whose pairs come repeated and in any order."""
     client, item = np.nonzero(dense)
+    order = np.random.default_rng(0).permutation(np.tile(np.arange(len(client)), 2))
+    client, item = client[order].astype(np.int16), item[order].astype(np.uint64)
     return context.of_pairs(client, item, clients=dense.shape[0], items=dense.shape[1])
 
 
@@ -61,13 +64,3 @@ def test_without_pairs_there_are_zeros(clients: int, items: int) -> None:
 def test_a_number_of_values_that_cannot_be(values: Any) -> None:
     with pytest.raises(ConfigError, match=r"^values = .*expected 1 to 100, whole$"):
         UsageContext(values)
-
-
-def test_repeated_pairs_count_once_in_any_order() -> None:
-    dense = usage(120, 150, 0.05)
-    client, item = np.nonzero(dense)
-    order = np.random.default_rng(0).permutation(np.tile(np.arange(len(client)), 3))
-    found = UsageContext().of_pairs(
-        client[order].astype(np.int16), item[order].astype(np.uint64), clients=120, items=150
-    )
-    agree(found, dense)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.policy import LedgerPolicy
 
 Floats = NDArray[np.float64]
@@ -56,3 +57,9 @@ class Made:
         total = self.learned + np.asarray(precision, dtype=np.float64)
         gains = {"ratings": self.most * total / (total + self.half)}
         return gains if self.lists is None else gains | {"lists": total / (total + self.lists)}
+
+
+class ByForecast(BGTPlanner):
+    """Always with the same forecast, whatever was paid."""
+
+    forecast = Made(half=0.01, steps=3)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.plan import Plan
 from bgtplanner.planning.schedules import Uniform
 from bgtplanner.privacy.budget import Budget, Budgets
-from bgtplanner.testing import PolicyContract
 
 Floats = NDArray[np.float64]
 BUDGET = Budget(10.0, 1e-5)
@@ -224,17 +222,3 @@ def test_or_what_leaves_less_noise_than_even_charges_if_the_last_round_counts(
     assert charges[-1] / charges[0] == pytest.approx(grows if rounds > 1 else 1.0, rel=0.02)
     assert policy.share_left() == pytest.approx(0.0, abs=1e-4)
     assert policy.ledger.epsilon_spent().max() <= BUDGET.epsilon * (1 + 1e-9)
-
-
-# ---- the contract
-
-
-class ByForecast(BGTPlanner):
-    """Always with the same forecast, whatever was paid."""
-
-    forecast = Made(half=0.01, steps=3)
-
-
-class TestByForecastWhereSomeAreAsked(PolicyContract):
-    policy = ByForecast
-    options: ClassVar[Mapping[str, Any]] = {"participation": 0.3, "growth": 5.0}

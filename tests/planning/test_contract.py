@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from benchmarks.paper.as_coded import AsCoded
+from forecasts import ByForecast
 
 from bgtplanner.paper.planners import AsPrinted, Repaired
 from bgtplanner.planning import schedules
@@ -15,6 +16,7 @@ SOME = {"weights": np.array([1, 0, 2, 3, 1e-12, 1, 1, 1, 1, 1, 1, 5])}
 CASES = {
     "BGTPlanner": (BGTPlanner, {}),
     "BGTPlannerWithoutSkipping": (BGTPlanner, {"skip": False, "levels": 3, "gamma": 2.0}),
+    "ByForecastWhereSomeAreAsked": (ByForecast, {"participation": 0.3, "growth": 5.0}),
     "Repaired": (Repaired, SHORT),
     "AsPrinted": (AsPrinted, SHORT),
     "AsCoded": (AsCoded, SHORT),

@@ -5,17 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.planning import schedules
-from bgtplanner.planning.registry import CONSTANTS, CONTEXTS, POLICIES
-
-
-class Mine(schedules.Uniform):
-    """One of your own."""
-
-
-def test_one_of_your_own_by_its_path() -> None:
-    assert POLICIES["bgtplanner.planning.schedules:Hong"] is schedules.Hong
-    assert POLICIES[f"{__name__}:Mine"].__name__ == "Mine"
+from bgtplanner.planning.registry import CONSTANTS, CONTEXTS
 
 
 def test_the_paper_adds_its_own() -> None:

@@ -93,20 +93,6 @@ def test_late_saves_for_the_last_rounds(
     assert policy.share_left() == pytest.approx(0, abs=1e-4)
 
 
-# ---- hong, two-phase
-
-
-@pytest.mark.parametrize(
-    ("accountant", "power"),
-    [("gaussian/gdp", 1 / 2), ("laplace/basic", 1 / 3), ("laplace/filter", 1 / 2)],
-)
-def test_hong_grows_by_a_constant_factor(accountant: str, power: float) -> None:
-    policy = Hong(BUDGET, 3, rounds=20, decay=0.8, accounting=accountant)
-    charges = np.array(charges_of(policy))
-    assert len(charges) == 20
-    np.testing.assert_allclose(charges[1:] / charges[:-1], 0.8**-power, rtol=1e-6)
-
-
 # ---- random
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmarks.paper.as_coded import AsCoded
-from forecasts import Made
+from forecasts import ByForecast
 
 from bgtplanner.errors import BGTPlannerError
 from bgtplanner.paper.planners import AsPrinted, Repaired
@@ -18,12 +18,6 @@ from bgtplanner.planning.schedules import Adap, Fixed, Optimal, Random, Unlimite
 from bgtplanner.privacy.budget import Budgets
 
 BUDGETS = Budgets.per_client([1.0, 10.0, 10.0], 1e-5)
-
-
-class ByForecast(BGTPlanner):
-    """Always with the same forecast."""
-
-    forecast = Made(half=0.01, steps=3)
 
 
 POLICIES: dict[str, tuple[Any, dict[str, Any]]] = {
