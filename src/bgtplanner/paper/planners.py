@@ -67,9 +67,10 @@ class AsPrinted(LevelPolicy):
         )
         lasts = self.expected(self.rounds)
         totals = lasts * self._even  # what adds up under the accountant
+        shares = np.stack([self.share_of(row) for row in self.charges.T], axis=1)
         each = np.bincount(self.budgets.class_of_client, minlength=len(totals))
         self.given = Given(
-            totals, np.maximum(each, 1e-300), totals[:, None] * self.share_of(self.charges), lasts,
+            totals, np.maximum(each, 1e-300), totals[:, None] * shares, lasts,
             whole("initial_rounds", self.initial_rounds, 1, 10**9),
             usual if self.gamma is None else number("gamma", self.gamma, 0.0),
             number("length_scale", self.length_scale, 1e-6, 1e6),

@@ -96,7 +96,7 @@ class BGTPlanner(LevelPolicy):
         self._position, self._usual = self._positions()
         self._usual[:first] = 0.0  # a skipped round brings nothing
         self._tried = int((self.charges[0, first:] <= self._tries * self._even[0]).sum())
-        shares = self.share_of(self.charges)
+        shares = np.stack([self.share_of(row) for row in self.charges.T], axis=1)
         self._unit = shares.max(axis=1)  # costs are measured in units of the dearest level
         self._costs = shares / self._unit[:, None]
         # A round brings at most one unit of reward, so the budget is worth at most this.

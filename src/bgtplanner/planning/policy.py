@@ -253,9 +253,9 @@ class LedgerPolicy(Policy):
         return np.array([self.accountant.even_charge(one, lasts) for one in self.budgets.classes])
 
     def share_of(self, charges: Floats) -> Floats:
-        """Return the share of its whole budget that each charge costs, ``[classes, levels]``."""
+        """Return the share of its whole budget that a charge costs each class."""
         adds = self.accountant.sum_ticks(np.maximum(charges, TICK))[self._binding]
-        return np.where(charges > 0, adds / self._limits[self._binding][:, None], 0.0)
+        return np.where(charges > 0, adds / self._limits[self._binding], 0.0)
 
     def share_left(self) -> Floats:
         """Return the share of its budget that the mean client within reach has left, per class."""

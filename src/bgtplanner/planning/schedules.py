@@ -344,12 +344,13 @@ class Unlimited(Policy):
 
     def __init__(
         self, budget: Any = None, clients: int | None = None, *, rounds: int,
-        clip: float = float("inf"), ledger: Any = None, **_: Any,
+        clip: float | None = None, ledger: Any = None, **_: Any,
     ) -> None:  # fmt: skip
-        ConfigError.unless(bool(clip > 0), "clip", clip, "a positive number")
+        ConfigError.unless(clip is None or clip > 0, "clip", clip, "a positive number")
         known = clients or len(ledger or (budget if isinstance(budget, Budgets) else [0]))
         self.clients = whole("clients", known, 1, 10**9)
-        self.rounds, self.clip = whole("rounds", rounds, 1, 10**9), float(clip)
+        self.rounds = whole("rounds", rounds, 1, 10**9)
+        self.clip = np.inf if clip is None else float(clip)
         self.round, self.pending = 0, {}
 
     def plan(self, context: Floats, clients: Mask | None = None) -> Plan | None:
@@ -374,7 +375,6 @@ class Unlimited(Policy):
     def from_state(cls, state: Mapping[str, Any], *, ledger: Any = None) -> Self:
         """Restore the policy from its state."""
         clip = unsealed(state)["clip"]
-        clip = float("inf") if clip is None else clip
         policy = cls(None, state["clients"], rounds=state["rounds"], clip=clip)
         recall(policy, state)
         return policy

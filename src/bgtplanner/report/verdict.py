@@ -102,15 +102,12 @@ def verdict(summary: Summary) -> list[str]:
         ]
     served, lists, error = is_served(summary), _lists(summary), _error(summary)
     begun = f"Over {summary['rounds_run']} rounds of learning" if served else "Learning"
-    begun = (
-        f"{begun} together, {summary['clients']:,} clients {'were served' if served else 'get'}"
-    )
+    begun += f" together, {summary['clients']:,} clients {'were served' if served else 'get'}"
     said = [f"{begun} {lists}."] if lists else []
-    if lists and error:
-        said.append(f"Predicted ratings have {error}.")
-    elif error:
-        said = [f"{begun} predicted ratings with {error}."]
-    elif not lists:
+    if error:
+        how = "Predicted ratings have" if lists else f"{begun} predicted ratings with"
+        said.append(f"{how} {error}.")
+    if not said:
         over = "as served over" if served else "after"
         label, value = METRICS[ERROR].label, summary[planned_key(summary)]
         said = [f"{label} {value:.4f} {over} {summary['rounds_run']} rounds."]
