@@ -27,21 +27,18 @@ def test_they_are_probabilities_and_follow_the_scores(values: list[float], gamma
     assert (np.diff(others[order]) >= -1e-12).all()
 
 
-def test_the_formula() -> None:
-    chance = probabilities([0.3, 1.0, 0.8], gamma=5.0)
-    assert chance[0] == pytest.approx(1 / (3 + 5 * 0.7))
-    assert chance[2] == pytest.approx(1 / (3 + 5 * 0.2))
-    assert chance[1] == pytest.approx(1 - chance[0] - chance[2])
-
-
-@pytest.mark.parametrize("gamma", [0.0, 1.0, 1e300])
-def test_ties_share_evenly(gamma: float) -> None:
-    np.testing.assert_allclose(probabilities([2.0] * 4, gamma), 0.25)
-
-
-def test_a_huge_gamma_takes_the_best() -> None:
-    np.testing.assert_allclose(probabilities([0.0, 1.0, 0.5], 1e308), [0.0, 1.0, 0.0], atol=1e-12)
-    assert probabilities([-1e308, 1e308], 1e308).tolist() == [0.0, 1.0]
+@pytest.mark.parametrize(
+    ("values", "gamma", "expected"),
+    [
+        ([0.3, 1.0, 0.8], 5.0, [1 / 6.5, 1 - 1 / 6.5 - 1 / 4, 1 / 4]),
+        ([2.0] * 4, 0.0, [0.25] * 4),
+        ([2.0] * 4, 1e300, [0.25] * 4),
+        ([0.0, 1.0, 0.5], 1e308, [0.0, 1.0, 0.0]),
+        ([-1e308, 1e308], 1e308, [0.0, 1.0]),
+    ],
+)
+def test_the_formula(values: list[float], gamma: float, expected: list[float]) -> None:
+    np.testing.assert_allclose(probabilities(values, gamma), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize(

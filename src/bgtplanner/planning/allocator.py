@@ -76,7 +76,7 @@ class LevelPolicy(LedgerPolicy):
         self._contexts[self.round] = context
 
     def drawn(self, chance: Floats, **numbers: Floats) -> Choice:
-        """Draw a level, each with its chance, by the numbers behind it."""
+        """Draw a level, each with its chance; return it with the numbers behind it."""
         level = int(self._generator.choice(len(chance), p=chance))
         numbers |= {"charges": self.charges.max(axis=0), "probability": chance}
         return self.choice(level, "drawn by score", **numbers)
