@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from bgtplanner.data.catalogue import Catalogue, ItemsFormat, read_items
+from bgtplanner.data.catalogue import Catalogue, read_items
 from bgtplanner.errors import ConfigError, DataError
 
 FRAME: dict[str, list[Any]] = {
@@ -131,7 +131,7 @@ def test_a_table_without_a_header(
 
 def test_a_column_of_labels_that_is_named_has_a_header(tmp_path: Path) -> None:
     (tmp_path / "items.csv").write_text("code,kind\n7,War\n8,War\n")
-    named = read_items(tmp_path / "items.csv", ItemsFormat(item="code"))
+    named = read_items(tmp_path / "items.csv", item="code")
     assert named.labels.tolist() == ["7", "8"]
 
 
@@ -187,12 +187,14 @@ def test_any_bytes_are_read_or_refused(tmp_path: Path, content: bytes) -> None:
 class TestNames:
     """A list of names, one on each line, whatever signs are in them."""
 
-    only = ItemsFormat(columns=("item",))
-
     def test_names(self, tmp_path: Path) -> None:
         path = tmp_path / "items.txt"
         path.write_text('Alien, the film\n Brazil \r\n"Ça|\n', encoding="utf-8")
-        assert read_items(path, self.only).labels.tolist() == ["Alien, the film", "Brazil", '"Ça|']
+        assert read_items(path, columns=("item",)).labels.tolist() == [
+            "Alien, the film",
+            "Brazil",
+            '"Ça|',
+        ]
 
     @pytest.mark.parametrize(
         ("content", "problem"),
@@ -203,4 +205,4 @@ class TestNames:
         path = tmp_path / "items.txt"
         path.write_bytes(content)
         with pytest.raises(DataError, match=rf"items\.txt{problem}"):
-            read_items(path, self.only)
+            read_items(path, columns=("item",))

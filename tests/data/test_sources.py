@@ -12,7 +12,7 @@ import pytest
 from pyarrow import csv as arrow_csv
 from pyarrow import parquet
 
-from bgtplanner.data.catalogue import ItemsFormat, read_items
+from bgtplanner.data.catalogue import read_items
 from bgtplanner.data.datasets import DATASETS, data_folders, find_files, load_ratings
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import ConfigError, DataError
@@ -184,11 +184,11 @@ class TestCatalogues:
         assert len(rest) == 2
         for items in ("none", "auto"):
             with pytest.raises(ConfigError, match="is about a table of items"):
-                load_ratings("demo", items=items, items_format=ItemsFormat(item="x"))
+                load_ratings("demo", items=items, items_column="x")
         with pytest.raises(ConfigError, match="--items"):
             load_ratings("demo", items=" ")
         with pytest.raises(ConfigError, match="'x': expected one of item, title"):
-            load_ratings("demo", items=table, items_format=ItemsFormat(item="x"))
+            load_ratings("demo", items=table, items_column="x")
 
 
 class TestCsv:

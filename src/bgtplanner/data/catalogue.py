@@ -12,7 +12,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -51,19 +51,6 @@ _LOOKED_AT = 1000  # rows, in search of a header
 _YEAR_IN_DATE = re.compile(r"(?:^|\D)((?:1[5-9]|20)\d\d)(?:\D|$)")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ItemsFormat:
-    """How a table of items is read; None means: detect it.
-
-    Attributes:
-        columns: Names of the columns of a table that has no header.
-        item: Column of the item's label, by name.
-    """
-
-    columns: tuple[str, ...] | None = None
-    item: str | None = None
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Catalogue:
     """Items by label.
@@ -98,23 +85,21 @@ class Catalogue:
         return f"Catalogue({len(self):,} items, {len(self.names)} features{titles})"
 
     @classmethod
-    def from_frame(
-        cls, frame: Any, items_format: ItemsFormat | None = None, *, where: str = "the catalogue"
-    ) -> Catalogue:
+    def from_frame(cls, frame: Any, item: str | None = None) -> Catalogue:
         """A catalogue from a table: a mapping of columns, or a frame of pandas, Polars or Arrow.
 
-        What the format does not say is detected; errors call the table as `where` says.
+        The column `item` has the labels; by default it is detected, as all the others are.
 
         Raises:
             DataError: If there is no column of labels, or a label is missing or named twice.
-            ConfigError: If the format names a column that is not there.
+            ConfigError: If there is no such column.
 
         Example:
             >>> films = {"item": [7, 8, 9], "genre": ["Drama|War", "War", "Drama"]}
             >>> Catalogue.from_frame(films).names
             ('genre: Drama', 'genre: War')
         """
-        return _catalogue(files.OpenTable.from_frame(frame), items_format or ItemsFormat(), where)
+        return _catalogue(files.OpenTable.from_frame(frame), item, None)
 
     def take(self, order: NDArray[np.int64]) -> Catalogue:
         """Return the same items in another order."""
@@ -248,43 +233,47 @@ def _separated(texts: Sequence[str]) -> list[list[str]]:
     return best
 
 
-def read_items(path: Path | str, items_format: ItemsFormat | None = None) -> Catalogue:
+def read_items(
+    path: Path | str, item: str | None = None, columns: tuple[str, ...] | None = None
+) -> Catalogue:
     """Read a table of items: CSV text with any usual delimiter, plain or gzipped, or Parquet.
 
-    What the format does not say is detected. If it names one column, every line is a label,
-    whatever signs are in it.
+    The column `item` has the labels. A table without a header has these `columns`; if there is
+    only one, every line is a label, whatever signs are in it. What is not given is detected.
 
     Raises:
         DataError: If it cannot be read as items; names the file.
-        ConfigError: If the format names a column that is not there.
+        ConfigError: If there is no such column.
     """
-    wanted = items_format or ItemsFormat()
-    least = len(wanted.columns or ("item", "title"))
+    least = len(columns or ("item", "title"))
     whole_lines = "::" if least == 1 else None  # between cells; quotes do not count beside it
-    among = files.DELIMITERS_OF_ITEMS
+    among = files.DELIMITERS[:-1]  # all but the blank
     table = files.open_table(Path(path), whole_lines, columns=least, among=among, older=True)
-    return _catalogue(table, wanted, str(path))
+    return _catalogue(table, item, columns)
 
 
-def _catalogue(table: files.OpenTable, wanted: ItemsFormat, where: str) -> Catalogue:
+def _catalogue(table: files.OpenTable, item: str | None, given: Sequence[str] | None) -> Catalogue:
     """Return the catalogue in an open table."""
-    names, header = _header(table, wanted)
+    names, header = _header(table, item, given)
+    expected = f"one of {', '.join(names[:20])}"
+    ConfigError.unless(item is None or item in names, "items: item", item, expected)
+    own = files.usual_place(names, _IDS) or 0 if item is None else names.index(item)
     cells = table.columns(range(len(names)), header=header)
-    columns = {name: column.to_pylist() for name, column in zip(names, cells, strict=True)}
-    item = _named(columns, wanted.item, _IDS) or next(iter(columns), None)
-    if item is None or not columns[item]:
-        raise DataError(f"{where} has no items; expected a row for each")
-    refuse = partial(table.refuse, names.index(item), header)
-    labels = labels_of(cells[names.index(item)], refuse)
+    if not cells or not len(cells[own]):
+        problem = "the catalogue has no items; expected a row for each"
+        raise DataError(problem, path=table.path)
+    refuse = partial(table.refuse, own, header)
+    labels = labels_of(cells[own], refuse)
     repeated = np.ones(len(labels), dtype=bool)
     repeated[np.unique(labels.index, return_index=True)[1]] = False
     refuse(repeated, "is a label that occurred before; expected each item once")
-    title = _named(columns, None, _TITLES)
-    titles = None if title is None else [as_label(cell) for cell in columns[title]]
-    rest = {name: of for name, of in columns.items() if name not in (item, title)}
-    if titles is not None and files.usual_place(names, _DATES) is None:
+    titled, titles = files.usual_place(names, _TITLES), None
+    rest = {names[at]: of.to_pylist() for at, of in enumerate(cells) if at not in (own, titled)}
+    if titled is not None:
+        titles = [as_label(cell) for cell in cells[titled].to_pylist()]
         years = [_YEAR_IN_TITLE.search(text) for text in titles]
-        if sum(year is not None for year in years) > len(years) / 2:
+        dated = files.usual_place(names, _DATES) is not None
+        if not dated and sum(year is not None for year in years) > len(years) / 2:
             rest["year"] = [year and year[1] for year in years]
     made = {name: _features(name, of) for name, of in rest.items()}
     left_out = [f"{name}: {part.left_out}" for name, part in made.items() if part.left_out]
@@ -300,13 +289,15 @@ def _catalogue(table: files.OpenTable, wanted: ItemsFormat, where: str) -> Catal
     )  # fmt: skip
 
 
-def _header(table: files.OpenTable, wanted: ItemsFormat) -> tuple[Sequence[str], bool]:
+def _header(
+    table: files.OpenTable, item: str | None, names: Sequence[str] | None
+) -> tuple[Sequence[str], bool]:
     """Return the names of the columns, and whether they stand in the first row.
 
     Without names the label comes first, and then the title, if that is text.
     """
-    first, names, problem = table.first, wanted.columns, ""
-    named = wanted.item is not None or files.usual_place(first, (*_IDS, *_TITLES)) is not None
+    first, problem = table.first, ""
+    named = item is not None or files.usual_place(first, (*_IDS, *_TITLES)) is not None
     if names is None and table.delimiter and not named and _is_a_row(first, table):
         names = ("item", *["title"] * (len(first) > 1 and not files.is_number(first[1])))
         names += tuple(f"column {at + 1}" for at in range(len(names), len(first)))
@@ -330,27 +321,12 @@ def _is_a_row(first: Sequence[str], table: files.OpenTable) -> bool:
     )
 
 
-def _named(columns: Mapping[str, Any], given: str | None, usual: Sequence[str]) -> Any:
-    """Return the name of the column that is given, or else called as such columns are."""
-    names = list(columns)
-    if given is not None:
-        ConfigError.unless(given in names, "items: item", given, f"one of {', '.join(names[:20])}")
-        return given
-    place = files.usual_place(names, usual)
-    return None if place is None else names[place]
-
-
 def as_label(cell: Any) -> str:
     """Return a cell as text: empty if it is missing; whole numbers have no point."""
-    if isinstance(cell, str):  # most of them
-        return cell.strip()
-    if files.is_missing(cell) or (isinstance(cell, float) and not np.isfinite(cell)):
+    if cell is None or (isinstance(cell, float) and not math.isfinite(cell)):
         return ""
-    if isinstance(cell, bool | np.bool_):
-        return str(int(cell))
-    if isinstance(cell, float | np.floating) and float(cell).is_integer():
-        return str(int(cell))
-    return str(cell).strip()
+    whole = isinstance(cell, bool) or (isinstance(cell, float) and cell.is_integer())
+    return str(int(cell) if whole else cell).strip()
 
 
 def plain_name(name: str) -> str | None:

@@ -22,7 +22,7 @@ import numpy as np
 
 from bgtplanner.arguments import as_path, as_whole, refuse_unless
 from bgtplanner.caches import user_cache, with_home
-from bgtplanner.data.catalogue import Catalogue, ItemsFormat, read_items
+from bgtplanner.data.catalogue import Catalogue, read_items
 from bgtplanner.data.files import Column
 from bgtplanner.data.ratings import COUNT_CAP, Feedback, Ratings, Scale, as_scale
 from bgtplanner.data.split import deal_users, merge_users
@@ -46,7 +46,7 @@ class Dataset:
         url: The official address of a zip file that holds them, wherever in it they are.
         sha256: SHA-256 of that zip file or of the files in it, by name.
         catalogue: File of all items, with titles and features, if there is one.
-        items_format: How that file is read.
+        items_columns: The names of its columns, if it has none itself.
         scale: As for :meth:`Ratings.from_table`, and so is `feedback`.
         split_within: Whether ratings are held out user by user or over all at once.
         pseudo_items: Number of items that a client adds to hide which it rated, as in the paper.
@@ -64,7 +64,7 @@ class Dataset:
     url: str | None = None
     sha256: Mapping[str, str] = field(default_factory=dict)
     catalogue: str | None = None
-    items_format: ItemsFormat = field(default_factory=ItemsFormat)
+    items_columns: tuple[str, ...] | None = None
     scale: Scale | None = (0.0, 5.0)
     feedback: Feedback = "auto"
     split_within: Literal["user", "all"] = "user"
@@ -84,10 +84,8 @@ _TIMED = TableFormat(delimiter="\t", header=False, rating=2, time=3, bounds=(1, 
 _MOVIELENS_100K = Dataset(
     name="ml-100k", description="MovieLens 100K: 943 users, one client per user",
     folder="ml-100k", files=("u.data",), table=_TIMED, catalogue="u.item",
-    items_format=ItemsFormat(
-        columns=("item", "title", "year", "video release", "address",
-                 *(f"genre: {genre}" for genre in _GENRES)),
-    ),
+    items_columns=("item", "title", "year", "video release", "address",
+                   *(f"genre: {genre}" for genre in _GENRES)),
     url="https://files.grouplens.org/datasets/movielens/ml-100k.zip",
     sha256={
         "ml-100k.zip": "50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
@@ -103,7 +101,7 @@ _MOVIELENS_1M = replace(
     _MOVIELENS_100K, name="ml-1m",
     description="MovieLens 1M: 6,040 users dealt to 605 clients, as in the paper",
     folder="ml-1m", files=("ratings.dat",), table=replace(_TIMED, delimiter="::"),
-    catalogue="movies.dat", items_format=ItemsFormat(columns=("item", "title", "genre")),
+    catalogue="movies.dat", items_columns=("item", "title", "genre"),
     url="https://files.grouplens.org/datasets/movielens/ml-1m.zip",
     sha256={"ml-1m.zip": "a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20"},
     pseudo_items=400, clients=605,
@@ -129,24 +127,19 @@ _STEAM = Dataset(
     terms="Derived from steam-200k (Kaggle, tamber/steam-video-games); its terms were not "
     "verified: for experiments only.",
 )  # fmt: skip
-_DEMO = Dataset(
-    name="demo", description="the default: 300 made-up people with tastes, always the same",
-    make=lambda seed: demo_ratings(),  # noqa: ARG005 - always the same
-)  # fmt: skip
-_SYNTHETIC = Dataset(
-    name="synthetic", description="synthetic ratings of 1,000 clients, by seed",
-    make=functools.partial(synthetic_ratings, catalogue=True),
-)  # fmt: skip
-_ALL, _USERS, _MERGED = (
-    "FilmTrust: all 1,508 users who rated", "MovieLens 1M: 6,040 users, one client per user",
-    "MovieLens 1M: 605 clients, each with ten users merged into one",
-)  # fmt: skip
 _SETS = (
-    _DEMO, _SYNTHETIC, _FILMTRUST, _STEAM,
-    replace(_FILMTRUST, name="filmtrust-full", description=_ALL, files=("ratings.txt",)),
+    Dataset(name="demo", make=lambda seed: demo_ratings(),  # noqa: ARG005 - always the same
+            description="the default: 300 made-up people with tastes, always the same"),
+    Dataset(name="synthetic", make=functools.partial(synthetic_ratings, catalogue=True),
+            description="synthetic ratings of 1,000 clients, by seed"),
+    _FILMTRUST, _STEAM,
+    replace(_FILMTRUST, name="filmtrust-full", files=("ratings.txt",),
+            description="FilmTrust: all 1,508 users who rated"),
     _MOVIELENS_100K, _MOVIELENS_1M,
-    replace(_MOVIELENS_1M, name="ml-1m-users", description=_USERS, clients=None),
-    replace(_MOVIELENS_1M, name="ml-1m-merged", description=_MERGED, merged=True),
+    replace(_MOVIELENS_1M, name="ml-1m-users", clients=None,
+            description="MovieLens 1M: 6,040 users, one client per user"),
+    replace(_MOVIELENS_1M, name="ml-1m-merged", merged=True,
+            description="MovieLens 1M: 605 clients, each with ten users merged into one"),
 )  # fmt: skip
 DATASETS: Registry[Dataset] = Registry(
     "dataset", {one.name: one for one in _SETS}, expected="a Dataset",
@@ -186,7 +179,7 @@ def dataset_info(name: str) -> Dataset:
 def load_ratings(
     name: str, *, data_dir: Path | str | None = None, seed: int = 0, weight: Column = None,
     scale: Scale | str | None = None, feedback: Feedback = "auto", count_cap: float = COUNT_CAP,
-    items: Catalogue | Path | str = "auto", items_format: ItemsFormat | None = None,
+    items: Catalogue | Path | str = "auto", items_column: str | None = None,
     unknown_items: Literal["error", "leave-out"] = "error",
     shape: Mapping[str, Any] | None = None, **table: Any,
 ) -> Ratings:  # fmt: skip
@@ -204,7 +197,7 @@ def load_ratings(
         count_cap: The largest count that counts; public.
         items: The public catalogue: ``auto`` takes the set's own file if it is there, ``none``
             takes the items that occur in the ratings; or a table of items, or a catalogue.
-        items_format: How such a table is read; what is not said is detected.
+        items_column: The column of the items' labels in such a table, by name.
         unknown_items: As for :meth:`Ratings.with_catalogue`.
         shape: Size and shape of ``synthetic``, as for `synthetic_ratings`.
         table: How a table of your own is read: any attribute of `TableFormat`, such as
@@ -218,78 +211,34 @@ def load_ratings(
         >>> load_ratings("demo")
         Ratings(demo: 15000 ratings, 300 users, 300 items, 300 clients)
     """
-    info, seed = dataset_info(name), as_whole("seed", seed, 0)
+    info, seed, path = dataset_info(name), as_whole("seed", seed, 0), path_of(name)
     if weight is not None:
         ConfigError.unless(table.get("rating") is None, "weight", weight, "no rating column also")
         table, feedback = table | {"rating": weight}, "clicks"
     given = {key: of for key, of in (table | {"scale": scale}).items() if of is not None}
-    path, expected = path_of(name), "nothing, as it is only for a table of your own; leave it out"
+    expected = "nothing, as it is only for a table of your own; leave it out"
     for option, value in given.items():
         ConfigError.unless(path is not None, option, value, expected)
     asked = as_scale(given.pop("scale")) if "scale" in given else info.scale
     if path is not None and asked not in (None, "max"):
         given["bounds"] = None if asked == "minmax" else asked
     info = replace(info, table=replace(info.table, **given), scale=asked)
-    known_as = info.feedback if feedback == "auto" else feedback
-    how: dict[str, Any] = {"count_cap": count_cap, "feedback": known_as}
-    folder = None
+    own: Catalogue | Path | None
     if info.make is not None:
         ratings = info.make(seed=seed, **(shape or {}))
-    elif path is not None:
-        ratings = _read(info, [with_home(path)], how)
+        own = ratings.catalogue
     else:
         files = find_files(name, data_dir)
-        ratings, folder = _read(info, files, how), files[0].parent
-    ratings = _with_items(ratings, info, items, folder, items_format, unknown_items)
+        ratings = _read(info, files, info.feedback if feedback == "auto" else feedback, count_cap)
+        own = None if info.catalogue is None else files[0].with_name(info.catalogue)
+    ratings = _with_items(ratings, info, items, own, items_column, unknown_items)
     if info.clients is None:
         return ratings
     dealt = deal_users(ratings, info.clients, seed=seed)
     return merge_users(dealt) if info.merged else dealt
 
 
-def _with_items(
-    ratings: Ratings, info: Dataset, items: Catalogue | Path | str, folder: Path | None,
-    items_format: ItemsFormat | None, unknown: Literal["error", "leave-out"],
-) -> Ratings:  # fmt: skip
-    """Return the ratings of a set, whose own files are in `folder`, with the catalogue asked for.
-
-    A table whose name is that of the set's own catalogue is read as that is.
-    """
-    if items == "auto":
-        own = None if folder is None or info.catalogue is None else folder / info.catalogue
-        source = ratings.catalogue if own is None else own
-    elif isinstance(items, str):
-        ConfigError.unless(bool(items.strip()) and "\0" not in items, "--items", items, "a path")
-        source = None if items == "none" else with_home(items)
-    else:
-        source = items
-    if items_format is not None and not isinstance(source, Path):
-        about = "is about a table of items; give one with --items, or leave it out"
-        raise ConfigError(f"data.items_column (items_format) {about}")
-    if source is None:
-        return replace(ratings, catalogue=None)
-    where = ""
-    if isinstance(source, Path):
-        path = existing_file(source)
-        if path is None and items == "auto":
-            note = (
-                f"No catalogue: {source} is not there. The items are those that occur in the "
-                "ratings, without titles and features. Run 'bgtplanner data fetch "
-                f"{info.name}', or give a table with --items."
-            )
-            return replace(ratings, notes=(*ratings.notes, note))
-        named = source.name.removesuffix(".gz") == info.catalogue
-        known = info.items_format if named else ItemsFormat()
-        given = {key: of for key, of in vars(items_format or ItemsFormat()).items() if of}
-        where, source = f" from {source.name}", read_items(path or source, replace(known, **given))
-    if source is not ratings.catalogue:
-        ratings = ratings.with_catalogue(source, unknown=unknown)
-    titles = "" if source.titles is None else ", titles"
-    note = f"Catalogue{where}: {ratings.n_items:,} items, {len(source.names):,} features{titles}."
-    return replace(ratings, notes=(*ratings.notes, note))
-
-
-def _read(info: Dataset, paths: Sequence[Path], how: Mapping[str, Any]) -> Ratings:
+def _read(info: Dataset, paths: Sequence[Path], feedback: Feedback, cap: float) -> Ratings:
     """Return the ratings in a set's files."""
     table, users = read_table(paths[0], info.table), None
     for network in paths[1:]:  # keep its users, with or without ratings, and no others
@@ -298,10 +247,50 @@ def _read(info: Dataset, paths: Sequence[Path], how: Mapping[str, Any]) -> Ratin
         table = table.take(np.isin(table.user.rows(), users))
     try:
         return Ratings.from_table(
-            table, users=users, scale=info.scale, usual="max", name=info.name, **how
-        )
+            table, users=users, scale=info.scale, usual="max", name=info.name,
+            feedback=feedback, count_cap=cap,
+        )  # fmt: skip
     except DataError as error:
         raise DataError(str(error), path=paths[0]) from error
+
+
+def _with_items(
+    ratings: Ratings, info: Dataset, items: Catalogue | Path | str, own: Catalogue | Path | None,
+    items_column: str | None, unknown: Literal["error", "leave-out"],
+) -> Ratings:  # fmt: skip
+    """Return the ratings of a set with the catalogue asked for, if there is one.
+
+    A table whose name is that of the set's own catalogue is read as that is.
+    """
+    auto = items == "auto"
+    source = own if auto else items
+    if isinstance(source, str):
+        fits = bool(source.strip()) and "\0" not in source
+        ConfigError.unless(fits, "--items", source, "a path")
+        source = None if source == "none" else with_home(source)
+    if items_column is not None and not isinstance(source, Path):
+        about = "is about a table of items; give one with --items, or leave it out"
+        raise ConfigError(f"data.items_column (items_column) {about}")
+    if source is None:
+        return replace(ratings, catalogue=None)
+    where = ""
+    if isinstance(source, Path):
+        path = existing_file(source)
+        if path is None and auto:
+            note = (
+                f"No catalogue: {source} is not there. The items are those that occur in the "
+                "ratings, without titles and features. Run 'bgtplanner data fetch "
+                f"{info.name}', or give a table with --items."
+            )
+            return replace(ratings, notes=(*ratings.notes, note))
+        named = source.name.removesuffix(".gz") == info.catalogue
+        columns = info.items_columns if named else None
+        where, source = f" from {source.name}", read_items(path or source, items_column, columns)
+    if source is not ratings.catalogue:
+        ratings = ratings.with_catalogue(source, unknown=unknown)
+    titles = "" if source.titles is None else ", titles"
+    note = f"Catalogue{where}: {ratings.n_items:,} items, {len(source.names):,} features{titles}."
+    return replace(ratings, notes=(*ratings.notes, note))
 
 
 def data_folders(data_dir: Path | str | None = None) -> list[Path]:
@@ -315,14 +304,14 @@ def data_folders(data_dir: Path | str | None = None) -> list[Path]:
 
 
 def find_files(name: str, data_dir: Path | str | None = None) -> list[Path]:
-    """Return the files of a real data set, from the first folder that has all of them.
+    """Return a table, or the files of a set, from the first folder that has all of them.
 
     Raises:
         DataError: If no folder has them; says which file to put where.
     """
-    info = dataset_info(name)
+    info, path = dataset_info(name), path_of(name)
     if info.folder is None:
-        return []
+        return [] if path is None else [with_home(path)]
     folders = [folder / info.folder for folder in data_folders(data_dir)]
     for folder in folders:
         found = [path for file in info.files if (path := existing_file(folder / file))]
@@ -354,43 +343,22 @@ def fetch_dataset(name: str, data_dir: Path | str | None = None) -> Path:
         ConfigError: If the name is not that of a real data set.
         DownloadError: If it cannot be downloaded; says what to do by hand.
     """
+    import requests
+
     info = dataset_info(name)
     if info.folder is None or info.url is None:
         raise ConfigError(f"dataset={name!r}: there is nothing to fetch; use it as it is")
     folder = (data_folders()[0] if data_dir is None else with_home(data_dir)) / info.folder
     wanted = [*info.files, *([info.catalogue] if info.catalogue else [])]
+    problem = ""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        missing = [file for file in wanted if not existing_file(folder / file)]
-        if missing:
+        if missing := [file for file in wanted if not existing_file(folder / file)]:
             with tempfile.TemporaryDirectory(dir=folder, prefix=".fetched-") as beside:
-                found = _fetched(info.url, info, missing, Path(beside))
-                for file, path in zip(missing, found, strict=True):
-                    path.replace(folder / file)
-    except (DownloadError, OSError) as error:
+                for path in _fetched(info.url, info.sha256, missing, Path(beside)):
+                    path.replace(folder / path.name)
+    except DownloadError as error:
         problem = str(error)
-        if not isinstance(error, DownloadError):
-            problem = f"cannot write in {folder}: {error.strerror or type(error).__name__}"
-        files = " and ".join(wanted)
-        raise DownloadError(
-            f"{problem}. By hand: get {info.url}, extract {files} and put them into {folder}"
-        ) from error
-    return folder
-
-
-def _fetched(url: str, info: Dataset, files: list[str], folder: Path) -> list[Path]:
-    """Download an archive into a folder, and return where these files of it are, verified."""
-    import pooch
-    import requests
-
-    pooch.get_logger().setLevel(logging.WARNING)
-    name = url.rpartition("/")[2]
-    how = pooch.HTTPDownloader(timeout=_TIMEOUT)
-    unpacked, problem = list[Path](), ""
-    try:
-        known, unzip = info.sha256.get(name), pooch.Unzip()
-        found = pooch.retrieve(url, known, name, folder, processor=unzip, downloader=how)
-        unpacked = [Path(of) for of in found]
     except requests.HTTPError as error:
         problem = f"the server answers {getattr(error.response, 'status_code', 'with an error')}"
     except requests.RequestException as error:
@@ -398,16 +366,30 @@ def _fetched(url: str, info: Dataset, files: list[str], folder: Path) -> list[Pa
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError):
         # A RuntimeError stands for an encrypted archive.
         problem = "not a valid zip file; the download was deleted"
+    except OSError as error:
+        problem = f"cannot write in {folder}: {error.strerror or type(error).__name__}"
     except ValueError:  # Pooch's word for another checksum
         problem = "wrong checksum; the download was deleted"
     if problem:  # raised here, where no connection is kept open by it
-        raise DownloadError(f"{url}: {problem}")
+        by_hand = f"get {info.url}, extract {' and '.join(wanted)} and put them into {folder}"
+        raise DownloadError(f"{info.url}: {problem}. By hand: {by_hand}")
+    return folder
+
+
+def _fetched(url: str, sha256: Mapping[str, str], files: list[str], folder: Path) -> list[Path]:
+    """Download an archive into a folder, and return where these files of it are, verified."""
+    import pooch
+
+    pooch.get_logger().setLevel(logging.WARNING)
+    name, how = url.rpartition("/")[2], pooch.HTTPDownloader(timeout=_TIMEOUT)
+    known, unzip = sha256.get(name), pooch.Unzip()
+    unpacked = pooch.retrieve(url, known, name, folder, processor=unzip, downloader=how)
     wanted = list[Path]()
     for file in files:
-        named = [path for path in unpacked if path.name == file]
+        named = [path for path in map(Path, unpacked) if path.name == file]
         if len(named) != 1:
             raise DownloadError(f"the archive has {len(named)} files {file}; expected one")
-        if info.sha256.get(file) not in (None, pooch.file_hash(str(named[0]))):
+        if sha256.get(file) not in (None, pooch.file_hash(str(named[0]))):
             raise DownloadError(f"{file}: wrong checksum; the download was deleted")
         wanted += named
     return wanted

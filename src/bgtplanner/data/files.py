@@ -27,11 +27,8 @@ from bgtplanner.arguments import in_words
 from bgtplanner.errors import ConfigError, DataError
 from bgtplanner.text import read_bytes
 
-DELIMITERS = ("\t", "::", ";", ",", "|", " ")
-"""What may stand between two cells, in the order in which it is tried."""
-
-DELIMITERS_OF_ITEMS = ("\t", "::", "|", ";", ",")
-"""The same for tables of items: titles have blanks and commas."""
+DELIMITERS = ("\t", "::", "|", ";", ",", " ")
+"""What may stand between two cells, in the order in which it is tried; titles have blanks."""
 
 _MOST_BYTES = 1 << 36  # of a file, which is read as a whole
 _BLOCK_BYTES = 1 << 24  # a longer row has an open quote, or this is not a text table
@@ -149,7 +146,9 @@ def _as_arrow(name: str, column: Any) -> Any:
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         if getattr(column, "ndim", 1) != 1 or any(isinstance(cell, _NO_CELLS) for cell in column):
             raise DataError(f"{name}: expected one number or text in every row") from None
-        found = pa.array([None if is_missing(cell) else str(cell) for cell in column])
+        gone = ("NoneType", "NAType", "NaTType")  # what is missing in lists and frames, as is NaN
+        texts = [None if type(of).__name__ in gone or of != of else str(of) for of in column]
+        found = pa.array(texts)
     return found.dictionary_decode() if pa.types.is_dictionary(found.type) else found
 
 
@@ -425,9 +424,3 @@ def columns_of_frame(frame: Any) -> dict[str, Any]:
         sizes = ", ".join(f"{name} has {len(column)}" for name, column in columns.items())
         raise DataError(f"the columns are not of the same length: {sizes}")
     return columns
-
-
-def is_missing(cell: Any) -> bool:
-    """Return whether a cell is None, a NaN, or the missing value of a library of frames."""
-    missing = cell is None or type(cell).__name__ in ("NAType", "NaTType")
-    return missing or (isinstance(cell, float | np.floating) and bool(np.isnan(cell)))

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgtplanner.data.files import columns_of_frame
+from bgtplanner.data.ratings import last_of_each
 from bgtplanner.errors import DataError
 
 
@@ -63,10 +64,8 @@ def read_histories(
     known, which = np.unique(item, return_inverse=True)
     places = [place.get(str(of), -1) for of in known.tolist()]
     index = np.array(places, dtype=np.int64)[which]
-    pair = np.where(index < 0, -1, person * len(place) + index)
-    rows = np.argsort(pair, kind="stable")
-    last = np.append(np.diff(pair[rows]) > 0, True)[: len(rows)]
-    rows = rows[last & (index[rows] >= 0)]
+    rows = last_of_each(np.where(index < 0, -1, person * len(place) + index))
+    rows = rows[index[rows] >= 0]
     starts = np.searchsorted(person[rows], np.arange(len(labels) + 1))
     return labels, Histories(starts, index[rows], value[rows])
 

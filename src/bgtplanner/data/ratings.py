@@ -70,8 +70,13 @@ def scaled_values(
         ConfigError.unless(fits, "scale", scale, "nothing, or 0 and 1, as there are no values")
         return np.ones(length), clicks | {"notes": (f"There is no rating column: {click}",)}
     if cap is not None:
+        ConfigError.unless(0 < cap < np.inf, "count_cap", cap, "a number above 0")
+        if raw.min(initial=0.0) < 0:
+            row = int((raw < 0).argmax()) + 1
+            raise DataError(f"a count is below 0, first in row {row}; expected 0 or more")
         how = f"weighted by log(1 + count), up to a count of {cap:g}"
-        return _weights(raw, cap), clicks | {"notes": (f"Each row counts as clicks: {how}.",)}
+        known = clicks | {"notes": (f"Each row counts as clicks: {how}.",)}
+        return np.log1p(np.minimum(raw, cap)) / np.log1p(cap), known
     if asked is None:
         _ask_for_a_scale(raw)
     alike = length > 1 and bool((raw == raw[0]).all())
@@ -93,16 +98,6 @@ def scaled_values(
     known = {"low": low, "high": high, "notes": (note,) if alike else ()}
     public = frozenset({"scale"} if isinstance(asked, tuple) else ())
     return (raw - low) / ((high - low) or 1.0), known | {"public": public}
-
-
-def _weights(counts: NDArray[np.float64], cap: float) -> NDArray[np.float64]:
-    """Return the weights of clicks by their counts, from 0 to 1."""
-    ConfigError.unless(0 < cap < np.inf, "count_cap", cap, "a number above 0")
-    if counts.min(initial=0.0) < 0:
-        row = int((counts < 0).argmax()) + 1
-        raise DataError(f"a count is below 0, first in row {row}; expected 0 or more")
-    found: NDArray[np.float64] = np.log1p(np.minimum(counts, cap)) / np.log1p(cap)
-    return found
 
 
 def _ask_for_a_scale(raw: NDArray[np.float64]) -> None:
@@ -279,9 +274,8 @@ class Ratings:
         """
         maybe = {"value": value, "time": time, "client": client}
         given = {name: column for name, column in maybe.items() if column is not None}
-        rating, when, by = (name if name in given else "none" for name in maybe)
-        wanted = TableFormat(user="user", item="item", rating=rating, time=when, client=by)
-        return cls.from_table(read_table({"user": user, "item": item} | given, wanted), **options)
+        names: Any = {name: name if name in given else None for name in maybe}
+        return cls.from_frame({"user": user, "item": item} | given, **names, **options)
 
     @classmethod
     def from_frame(
@@ -304,11 +298,9 @@ class Ratings:
             Ratings(ratings: 2 ratings, 2 users, 1 items, 2 clients)
         """
         asked = {"user": user, "item": item, "rating": value, "time": time, "client": client}
-        given: dict[str, Any] = {
-            role: "none" if name is None else name for role, name in asked.items() if name != role
-        }
-        given["test"] = "none" if test is None else test
-        wanted = TableFormat(**given, decimal_comma=decimal_comma)
+        given = {role: name for role, name in (asked | {"test": test}).items() if name != role}
+        known: Any = {role: "none" if name is None else name for role, name in given.items()}
+        wanted = TableFormat(**known, decimal_comma=decimal_comma)
         return cls.from_table(read_table(frame, wanted), **options)
 
     @classmethod
@@ -350,7 +342,7 @@ class Ratings:
         marks = None if table.test is None else 2 * pair + table.test
         if marks is not None and len(np.unique(marks)) > len(np.unique(pair)):
             raise DataError("a rating is marked for training in one row and as a test in another")
-        rows = _without_duplicates(pair, table.time)
+        rows = last_of_each(pair, table.time)
         if repeated := len(pair) - len(rows):
             problem = f"{repeated:,} of {len(pair):,} rows repeat a user and an item"
             known["notes"] += (f"{problem}: the last counts.",)
@@ -365,10 +357,10 @@ class Ratings:
         )  # fmt: skip
 
 
-def _without_duplicates(
-    pair: NDArray[np.int64], time: NDArray[np.float64] | None
+def last_of_each(
+    pair: NDArray[np.int64], time: NDArray[np.float64] | None = None
 ) -> NDArray[np.int64]:
-    """Return the last row of every user-item pair, in the order of the pairs."""
+    """Return the last row of every pair of a user and an item, in the order of the pairs."""
     order = np.argsort(pair, kind="stable") if time is None else np.lexsort((time, pair))
     return np.asarray(order[np.flatnonzero(np.diff(pair[order], append=-1))])
 

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from bgtplanner.arguments import refuse_unless
-from bgtplanner.data.catalogue import ItemsFormat
 from bgtplanner.data.datasets import dataset_info, load_ratings
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split, deal_users, split_ratings
@@ -71,12 +70,11 @@ def policy_named(policy: type[Policy] | str) -> str:
 def ratings_of(config: Config) -> Ratings:
     """Load the ratings that a config names, with their catalogue."""
     data, seed = config.data, config.run.seed
-    same = "data_dir delimiter header scale feedback count_cap items unknown_items"
+    same = "data_dir delimiter header scale feedback count_cap items items_column unknown_items"
     how: dict[str, Any] = {name: getattr(data, name) for name in same.split()}
     for name in ("user", "item", "rating", "weight", "time", "client", "test"):
         how[name] = getattr(data, f"{name}_column")
     how["decimal_comma"] = data.decimal_comma or None
-    how["items_format"] = ItemsFormat(item=data.items_column) if data.items_column else None
     if data.dataset == "synthetic":
         how["shape"] = config.synthetic.model_dump()
     ratings = load_ratings(data.dataset, seed=seed, **how)

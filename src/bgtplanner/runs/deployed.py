@@ -23,7 +23,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 import bgtplanner
-from bgtplanner.data.catalogue import ItemsFormat, read_items
+from bgtplanner.data.catalogue import read_items
 from bgtplanner.data.ratings import as_scale
 from bgtplanner.errors import BGTPlannerError, ConfigError, DataError, MessageError, RunFolderError
 from bgtplanner.federation.aggregation.neighbourhood import degree_and_threshold
@@ -307,8 +307,10 @@ def catalogue_of(config: Config, home: Path) -> SentCatalogue:
         problem = "such as 1:5, because the largest rating that occurs is not public"
         raise ConfigError(f"data.scale = {scale!r}: expected LOW:HIGH, {problem}")
     path = home / items
-    names_only = ItemsFormat(columns=("item",)) if path.suffix == ".txt" else None
+    columns = ("item",) if path.suffix == ".txt" else None
     try:
-        return SentCatalogue.read(SentCatalogue.of(read_items(path, names_only), *ends).record())
+        return SentCatalogue.read(
+            SentCatalogue.of(read_items(path, columns=columns), *ends).record()
+        )
     except MessageError as error:
         raise DataError(f"cannot be sent to clients: {error}", path=path) from error
