@@ -103,10 +103,11 @@ class Catalogue:
 
     def take(self, order: NDArray[np.int64]) -> Catalogue:
         """Return the same items in another order."""
-        titles = None if self.titles is None else self.titles[order]
-        return replace(
-            self, labels=self.labels[order], titles=titles, features=self.features[order]
+        titles, features = (
+            None if self.titles is None else self.titles[order],
+            self.features[order],
         )
+        return replace(self, labels=self.labels[order], titles=titles, features=features)
 
     def followed_by(self, newer: Catalogue) -> Catalogue:
         """Return these items, and after them those that only a newer catalogue has.
@@ -247,7 +248,7 @@ def read_items(
     """
     least = len(columns or ("item", "title"))
     whole_lines = "::" if least == 1 else None  # between cells; quotes do not count beside it
-    among = files.DELIMITERS[:-1]  # all but the blank
+    among = ("\t", "::", "|", ";", ",")  # titles have blanks and commas
     table = files.open_table(Path(path), whole_lines, columns=least, among=among, older=True)
     return _catalogue(table, item, columns)
 
@@ -260,8 +261,7 @@ def _catalogue(table: files.OpenTable, item: str | None, given: Sequence[str] | 
     own = files.usual_place(names, _IDS) or 0 if item is None else names.index(item)
     cells = table.columns(range(len(names)), header=header)
     if not cells or not len(cells[own]):
-        problem = "the catalogue has no items; expected a row for each"
-        raise DataError(problem, path=table.path)
+        raise DataError(f"{table.path or 'the catalogue'} has no items; expected a row for each")
     refuse = partial(table.refuse, own, header)
     labels = labels_of(cells[own], refuse)
     repeated = np.ones(len(labels), dtype=bool)

@@ -27,13 +27,14 @@ from bgtplanner.arguments import in_words
 from bgtplanner.errors import ConfigError, DataError
 from bgtplanner.text import read_bytes
 
-DELIMITERS = ("\t", "::", "|", ";", ",", " ")
-"""What may stand between two cells, in the order in which it is tried; titles have blanks."""
+DELIMITERS = ("\t", "::", ";", ",", "|", " ")
+"""What may stand between two cells, in the order in which it is tried."""
 
 _MOST_BYTES = 1 << 36  # of a file, which is read as a whole
 _BLOCK_BYTES = 1 << 24  # a longer row has an open quote, or this is not a text table
 _SNIFFED_BYTES = 1 << 16
 _SNIFFED_ROWS = 20
+_DELIMITER = r'::|[^\x80-\U0010ffffA-Za-z0-9"\n\r.+\-\0]'  # that can be given
 _SPELLED_OUT = {"tab": "\t", r"\t": "\t", "comma": ",", "semicolon": ";", "space": " "}
 _NO_CELLS = (list, tuple, dict, set, frozenset, np.ndarray, complex)
 _UNIT = "\x1f"  # stands between two cells for Arrow, where "::" does in the file
@@ -78,32 +79,25 @@ class OpenTable:
 
         if not self.delimiter:
             return [_as_arrow(self.first[at], self.frame[self.first[at]]) for at in wanted]
-        names, quoted = [str(column) for column in range(len(self.first))], self.delimiter != _UNIT
+        names = [str(column) for column in range(len(self.first))]
         chosen = {names[at]: pa.dictionary(pa.int32(), pa.string()) for at in wanted}
-        above = self.line if header else 0  # blank lines count
+        how = arrow.ReadOptions(column_names=names, block_size=_BLOCK_BYTES)
+        how.skip_rows_after_names = self.line if header else 0  # blank lines count
+        quotes = {"quote_char": False} if self.delimiter == _UNIT else {"newlines_in_values": True}
+        cells = arrow.ParseOptions(delimiter=self.delimiter, **quotes)
+        kinds = arrow.ConvertOptions(column_types=chosen, include_columns=list(chosen))
+        kinds.check_utf8 = False  # it has been checked
         try:
-            table = arrow.read_csv(
-                pa.BufferReader(self.text),
-                arrow.ReadOptions(
-                    column_names=names, block_size=_BLOCK_BYTES, skip_rows_after_names=above
-                ),
-                arrow.ParseOptions(
-                    delimiter=self.delimiter, newlines_in_values=quoted,
-                    quote_char='"' if quoted else False,
-                ),
-                arrow.ConvertOptions(  # UTF-8 has been checked
-                    include_columns=list(chosen), column_types=chosen, check_utf8=False
-                ),
-            ).unify_dictionaries()  # fmt: skip
+            table = arrow.read_csv(pa.BufferReader(self.text), how, cells, kinds)
         except pa.ArrowInvalid:
             line, width = self.line, len(self.first)
-            for line, cells in self.rows():  # noqa: B007 - the last is named
-                if len(cells) != width:
-                    problem = f"expected {width} columns, found {len(cells)}"
+            problem = "a row after this one cannot be read; is a quote never closed?"
+            for line, row in self.rows():  # noqa: B007 - the last is named
+                if len(row) != width:
+                    problem = f"expected {width} columns, found {len(row)}"
                     break
-            else:
-                problem = "a row after this one cannot be read; is a quote never closed?"
             raise DataError(problem, path=self.path, line=line) from None
+        table = table.unify_dictionaries()
         return [table[names[at]].combine_chunks() for at in wanted]
 
     def rows(self) -> Iterator[tuple[int, tuple[str, ...]]]:
@@ -166,21 +160,22 @@ def open_table(
         DataError: If it is empty or cannot be read as a table; names the line.
         ConfigError: If the delimiter is impossible.
     """
-    given = None if delimiter is None else _checked(delimiter)
+    given = None if delimiter is None else _SPELLED_OUT.get(delimiter, delimiter)
+    fits = given is None or re.fullmatch(_DELIMITER, given) is not None
+    ConfigError.unless(fits, "delimiter", delimiter, "one ASCII character, '::' or 'tab'")
     content = _bytes_of(path)
     if content.startswith(b"PAR1"):
         return _parquet(content, path)
     content = _checked_text(content, path, older)
     sample = content[:_SNIFFED_BYTES]
     sample = sample[: sample.rfind(b"\n") + 1] if len(content) > len(sample) else sample
-    text = sample.decode(errors="replace")
-    if not text.strip():
+    if not sample.decode().strip():
         raise DataError("is empty; expected a table with a row for each entry", path=path)
-    found = given or max(among, key=lambda one: _fitness(text, one, columns))
-    plain = _plain(content, found)
-    found = _UNIT if found == "::" else found
-    line, first = next(_rows(plain, found))
-    return OpenTable(first, path=path, text=plain, delimiter=found, line=line)
+    text, found = _plain(
+        content, given or max(among, key=lambda one: _fitness(sample, one, columns))
+    )
+    line, first = next(_rows(text, found))
+    return OpenTable(first, path=path, text=text, delimiter=found, line=line)
 
 
 def _bytes_of(path: Path) -> bytes:
@@ -231,31 +226,22 @@ def _checked_text(content: bytes, path: Path, older: bool) -> bytes:
     return content
 
 
-def _checked(given: str) -> str:
-    """Return a delimiter that was given, as one character or by its name."""
-    delimiter = _SPELLED_OUT.get(given, given)
-    fits = re.fullmatch(r'::|[^\x80-\U0010ffffA-Za-z0-9"\n\r.+\-\0]', delimiter) is not None
-    ConfigError.unless(fits, "delimiter", given, "one ASCII character, '::' or 'tab'")
-    return delimiter
-
-
-def _fitness(sample: str, delimiter: str, columns: int) -> tuple[int, float]:
+def _fitness(sample: bytes, delimiter: str, columns: int) -> tuple[int, float]:
     """Return how well a delimiter splits the first rows: into enough columns, and as many each."""
-    plain = _plain(sample.encode(), delimiter)
-    rows = _rows(plain, _UNIT if delimiter == "::" else delimiter)
-    widths = [len(row) for _, row in itertools.islice(rows, _SNIFFED_ROWS)]
-    if not widths:
-        return 0, 0.0
-    return min(widths[0], columns), sum(one == widths[0] for one in widths) / len(widths)
+    rows = itertools.islice(_rows(*_plain(sample, delimiter)), _SNIFFED_ROWS)
+    widths = [len(row) for _, row in rows] or [0]
+    return min(widths[0], columns), widths.count(widths[0]) / len(widths)
 
 
-def _plain(content: bytes, delimiter: str) -> bytes:
-    """Return text as Arrow can read it with this delimiter: one byte between two cells."""
+def _plain(content: bytes, delimiter: str) -> tuple[bytes, str]:
+    """Return text as Arrow can read it, with one byte between two cells, and which one that is."""
     if delimiter == " ":
-        return re.sub(rb"(?m)^ +| +$", b"", re.sub(rb" +", b" ", content))
+        return re.sub(rb"(?m)^ +| +$", b"", re.sub(rb" +", b" ", content)), delimiter
     if b" \n" in content:
         content = re.sub(rb"(?m)^ +$", b"", content)
-    return content.replace(b"::", _UNIT.encode()) if delimiter == "::" else content
+    if delimiter == "::":
+        return content.replace(b"::", _UNIT.encode()), _UNIT
+    return content, delimiter
 
 
 def _rows(content: bytes, delimiter: str) -> Iterator[tuple[int, tuple[str, ...]]]:
@@ -330,24 +316,24 @@ def find_columns(
     Raises:
         ConfigError: If columns are not there, or have to be named; names all of them at once.
     """
-    by_name = any(isinstance(of, str) and of != "none" for of in given.values())
+    texts = {role: of for role, of in given.items() if isinstance(of, str) and of != "none"}
     if header is None:
-        header = by_name or _has_header(first, given, where)
-    elif by_name and not header:
+        header = bool(texts) or _has_header(first, given, where)
+    elif texts and not header:
         raise ConfigError("columns are given by name, but data.header says there is no header")
     names = "no names" if any(map(is_number, first)) else ", ".join(map(repr, first[:20]))
     usual = {role: usual_place(first, _USUAL_NAMES[role]) if header else None for role in ROLES}
     known = any(usual[role] is not None for role in _NEEDED)
     spare = len(first) - sum(at is not None for at in usual.values())  # columns of no known use
     optional = len(first) == 2 or (known and spare <= 0)  # nothing is left for the rating
-    place, missing, absent = dict[str, int](), list[str](), list[str]()
+    if absent := [f"{role}={of!r}" for role, of in texts.items() if of not in first]:
+        problem = f"no such column; the header has {names}: choose one of these"
+        raise ConfigError(f"{where}: {', '.join(absent)}: {problem}")
+    place, missing = dict[str, int](), list[str]()
     for position, role in enumerate(ROLES):
         wanted, at = given[role], usual[role]
-        if wanted == "none":
-            continue
         if isinstance(wanted, str):
-            at = first.index(wanted) if wanted in first else None
-            absent += [f"{role}={wanted!r}"] * (at is None)
+            at = first.index(wanted) if role in texts else None
         elif wanted is not None:
             ConfigError.unless(wanted >= 0, role, wanted, "a position of 0 or more")
             at = wanted
@@ -356,18 +342,13 @@ def find_columns(
             at = position
         if at is not None:
             place[role] = at
-    if absent:
-        problem = f"no such column; the header has {names}: choose one of these"
-        raise ConfigError(f"{where}: {', '.join(absent)}: {problem}")
     if missing:
         asked = " ".join(f"which column is the {role}?" for role in missing)
         python = ", ".join(f"{role}=..." for role in missing)
         flags = " ".join(f"--set data.{role}_column=..." for role in missing)
         none = "; for clicks without ratings: none" * ("rating" in missing)
-        raise ConfigError(
-            f"{where}: {asked} The header has {names}; name them with {python}, or {flags} on "
-            f"the command line{none}"
-        )
+        how = f"name them with {python}, or {flags} on the command line{none}"
+        raise ConfigError(f"{where}: {asked} The header has {names}; {how}")
     for role, at in place.items():
         if at >= len(first):
             problem = f"has {len(first)} columns; the {role} was expected in column {at + 1}"

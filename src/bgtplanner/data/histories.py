@@ -81,6 +81,5 @@ def _scaled(ratings: Any, scale: tuple[float, float] | None) -> NDArray[np.float
     except (TypeError, ValueError, OverflowError) as error:
         raise DataError("history: expected a number for each item") from error
     if not ((found >= -1e-9) & (found <= 1 + 1e-9)).all():
-        problem = f"a rating lies outside the model's scale, {low:g} to {high:g}"
-        raise DataError(f"history: {problem}")
+        raise DataError(f"history: a rating lies outside the model's scale, {low:g} to {high:g}")
     return np.asarray(found)

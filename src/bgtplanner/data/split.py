@@ -35,17 +35,13 @@ def deal_users(ratings: Ratings, clients: int, *, seed: int) -> Ratings:
 
 
 def merge_users(ratings: Ratings) -> Ratings:
-    """Merge all users of a client into one user, who may then have rated an item several times.
+    """Merge all users of a client into one, who may then have rated an item several times.
 
     The authors' code has one user per client for the 605 clients of MovieLens 1M.
     """
-    clients = ratings.n_clients
-    return replace(
-        ratings,
-        user=ratings.client.astype(np.int32),
-        client_of_user=np.arange(clients, dtype=np.int32),
-        user_labels=np.arange(clients),
-    )
+    one = np.arange(ratings.n_clients, dtype=np.int32)
+    user_labels = one.astype(np.int64)
+    return replace(ratings, user=ratings.client, client_of_user=one, user_labels=user_labels)
 
 
 class Pairs(NamedTuple):

@@ -23,7 +23,6 @@ from bgtplanner.data.files import Column
 from bgtplanner.errors import DataError
 from bgtplanner.text import LONGEST_LABEL, MOST_LABELS
 
-_IDS = ("user", "item", "client")
 _YEAR_1980, _YEAR_2100 = 315_532_800, 4_102_444_800  # in seconds
 _WHOLE = "^(0|[1-9][0-9]{0,17})$"  # a number that is written as it is read
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -38,18 +37,16 @@ class TableFormat:
     Attributes:
         delimiter: One character, or ``::``; also ``tab``, ``comma``, ``semicolon``, ``space``.
         header: Whether the first row holds names; by default, if its rating is not a number.
-        user: Column of the user, by name or position from 0. By default it is found by its usual
-            names, else it is the first column; `item` likewise, else the second.
-        rating: Column of the rating; likewise, else the third. ``"none"``: rows are clicks, plays
-            or purchases without one, as they are by default if no column is left for it.
+        user, item, rating: Columns by name or position from 0; by default found by their usual
+            names, else the first three. With the rating ``"none"``, rows are clicks, plays or
+            purchases, as they are by default if no column is left for it.
         time: Column of the time, in numbers or ISO dates, or ``"none"``; by default found by its
             usual names only, as is that of the `client`.
         test: Column that marks test ratings: 1 or 0, true or false, test or train; never detected.
         bounds: Smallest and largest allowed rating.
         decimal_comma: Whether numbers are written as ``3,5``.
-        unnamed_times: Whether the fourth column of a table without names is taken for the time if
-            all of it could be: seconds or milliseconds since 1970. This looks at the data, so it
-            is for whoever owns all of them, and not for one client.
+        unnamed_times: Whether the fourth column of a table without names is the time if it can be:
+            seconds or milliseconds since 1970. That looks at all data, so no client asks for it.
     """
 
     delimiter: str | None = None
@@ -153,21 +150,14 @@ def read_table(source: Any, table_format: TableFormat | None = None) -> Table:
         del cells["time"]
     if table.path is not None and not len(cells["user"]):
         raise DataError("there are names of columns and no ratings", path=table.path)
+    read = {
+        "user": labels_of, "item": labels_of, "client": labels_of, "test": _marks,
+        "rating": partial(_numbers, comma=wanted.decimal_comma, bounds=wanted.bounds),
+        "time": partial(_numbers, comma=wanted.decimal_comma, dates=True),
+    }  # fmt: skip
     found: dict[str, Any] = dict.fromkeys(files.ROLES)
-    for role in list(cells):
-        column = cells.pop(role)  # they are large
-        refuse = partial(table.refuse, place[role], header)
-        if role in _IDS:
-            found[role] = labels_of(column, refuse)
-        elif role == "test":
-            found[role] = _marks(column, refuse)
-        else:
-            found[role] = _numbers(column, refuse, role == "time", wanted.decimal_comma)
-        if role == "rating" and wanted.bounds is not None:
-            low, high = wanted.bounds
-            expected = f"from {low:g} to {high:g}" if np.isfinite(high) else f"at least {low:g}"
-            outside = ~((found[role] >= low) & (found[role] <= high))
-            refuse(outside, f"is out of range: expected a rating {expected}")
+    for role in list(cells):  # which are large
+        found[role] = read[role](cells.pop(role), partial(table.refuse, place[role], header))
     named = [table.first[place["rating"]]] if header and "rating" in place else []
     return Table(**found, counts=files.usual_place(named, files.COUNT_NAMES) is not None)
 
@@ -212,7 +202,10 @@ def _marks(column: Any, refuse: _Refuse) -> NDArray[np.bool_]:
     return np.array(marks, dtype=bool)[rows]
 
 
-def _numbers(column: Any, refuse: _Refuse, dates: bool, comma: bool) -> NDArray[np.float64]:
+def _numbers(
+    column: Any, refuse: _Refuse, comma: bool, dates: bool = False,
+    bounds: tuple[float, float] | None = None,
+) -> NDArray[np.float64]:  # fmt: skip
     """Return numbers, exactly as ``float`` reads them; times may be dates, in seconds."""
     import pyarrow as pa
     from pyarrow import compute
@@ -230,6 +223,11 @@ def _numbers(column: Any, refuse: _Refuse, dates: bool, comma: bool) -> NDArray[
     what = "not a number; expected one such as 3.5 (3,5 needs data.decimal_comma=true)"
     refuse(np.isnan(numbers), f"is {'neither a number nor a date' if dates else what}", rows)
     refuse(np.isinf(numbers), "is not finite", rows)
+    if bounds is not None:
+        low, high = bounds
+        expected = f"from {low:g} to {high:g}" if np.isfinite(high) else f"at least {low:g}"
+        outside = ~((numbers >= low) & (numbers <= high))
+        refuse(outside, f"is out of range: expected a rating {expected}", rows)
     return numbers[rows]
 
 
