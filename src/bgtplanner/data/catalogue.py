@@ -2,8 +2,7 @@
 
 A catalogue costs no privacy: nothing in it comes from a rating. Features are numbers from 0 to 1,
 most of them 0: categories that an item has or has not, and numbers in five classes of equal size;
-only given embeddings go from -1 to 1. A user's leanings towards them are learned on the client,
-from its own ratings alone.
+only given embeddings go from -1 to 1.
 """
 
 from __future__ import annotations
@@ -112,8 +111,8 @@ class Catalogue:
     def followed_by(self, newer: Catalogue) -> Catalogue:
         """Return these items, and after them those that only a newer catalogue has.
 
-        Features go by their names; those that the newer catalogue calls otherwise, such as classes
-        of a number, are found from those of the items in both.
+        Features that the newer one calls otherwise, such as classes of a number, are found from
+        those of the items in both.
         """
         place = {label: at for at, label in enumerate(self.labels.tolist())}
         labels = newer.labels.tolist()

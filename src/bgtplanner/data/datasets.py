@@ -1,8 +1,7 @@
 """The data sets that are known by name: where their files are, and how they become ratings.
 
-A data set is one entry of `DATASETS`. Real sets are not part of the package. They are looked for
-in the given folder, then in ``$BGTPLANNER_DATA``, then in the user's cache, as
-``<folder>/<set>/<original file name>``.
+Real sets are not part of the package. They are looked for in the given folder, then in
+``$BGTPLANNER_DATA``, then in the user's cache, as ``<folder>/<set>/<original file name>``.
 """
 
 from __future__ import annotations
@@ -40,13 +39,11 @@ class Dataset:
         name: Its name for `load_ratings` and ``--dataset``.
         description: One line for lists.
         make: Generates the ratings from a `seed` and a shape, if nothing is read.
-        folder: Folder under the data folder, or None if nothing is read from there.
-        files: The ratings and, if only the users of a network are kept, its pairs of users.
-        table: How the files are read.
+        folder: Folder under the data folder, if `files` are read: the ratings and, if only the
+            users of a network are kept, its pairs of users. They are read as a `table`.
         url: The official address of a zip file that holds them, wherever in it they are.
         sha256: SHA-256 of that zip file or of the files in it, by name.
-        catalogue: File of all items, with titles and features, if there is one.
-        items_columns: The names of its columns, if it has none itself.
+        catalogue: File of all items, if there is one; its columns are the `items_columns`.
         scale: As for :meth:`Ratings.from_table`, and so is `feedback`.
         split_within: Whether ratings are held out user by user or over all at once.
         pseudo_items: Number of items that a client adds to hide which it rated, as in the paper.
@@ -189,19 +186,17 @@ def load_ratings(
         name: One of `DATASETS`, or the path of a table, maybe with ``csv:`` before it.
         data_dir: Folder to look in first for real data.
         seed: Seed of ``synthetic``, and of dealing the users of ``ml-1m`` to clients.
-        weight: Column of counts in a table, such as plays or hours, in the place of ratings: rows
-            are clicks, and `feedback` is ``clicks``.
-        scale: How the values of a table become [0, 1], as for :meth:`Ratings.from_table`, where
-            `feedback` and `count_cap` are explained, too; by default ``max``.
-        feedback: By default what is known of a named set, or what a column's name says.
-        count_cap: The largest count that counts; public.
+        weight: Column of counts, such as plays or hours, in the place of ratings.
+        scale: How the values of a table become [0, 1]; by default ``max``. Further arguments are
+            those of :meth:`Ratings.from_table`: `feedback` is by default what is known of a named
+            set, or what a column's name says, and `count_cap` is the largest count that counts.
         items: The public catalogue: ``auto`` takes the set's own file if it is there, ``none``
             takes the items that occur in the ratings; or a table of items, or a catalogue.
         items_column: The column of the items' labels in such a table, by name.
         unknown_items: As for :meth:`Ratings.with_catalogue`.
         shape: Size and shape of ``synthetic``, as for `synthetic_ratings`.
         table: How a table of your own is read: any attribute of `TableFormat`, such as
-            ``user="who"`` or ``delimiter="tab"``. None stands for: detect it.
+            ``user="who"`` or ``delimiter="tab"``; by default it is detected.
 
     Raises:
         ConfigError: If the name or an option cannot be used.
@@ -258,10 +253,7 @@ def _with_items(
     ratings: Ratings, info: Dataset, items: Catalogue | Path | str, own: Catalogue | Path | None,
     items_column: str | None, unknown: Literal["error", "leave-out"],
 ) -> Ratings:  # fmt: skip
-    """Return the ratings of a set with the catalogue asked for, if there is one.
-
-    A table whose name is that of the set's own catalogue is read as that is.
-    """
+    """Return ratings with the catalogue asked for; the set's own file is known by its name."""
     auto = items == "auto"
     source = own if auto else items
     if isinstance(source, str):

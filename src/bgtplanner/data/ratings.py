@@ -26,12 +26,10 @@ Scale = Literal["max", "minmax"] | tuple[float, float]
 to 0 and the largest to 1, and explicit bounds ``(low, high)`` are mapped to 0 and 1."""
 
 Feedback = Literal["auto", "ratings", "clicks"]
-"""What values are: ratings, or counts of clicks, plays or hours, which are weights; ``auto``: what
-the name of their column says."""
+"""What values are: ratings, or counts of clicks, plays or hours; ``auto``: as the column says."""
 
 COUNT_CAP = 100.0
-"""The count from which more of it says nothing more. It is a constant and never read off the data,
-since every weight would then say something about the person with the most."""
+"""The largest count that counts; read off the data, it would reveal who has the most."""
 
 _FEWEST_JUDGED = 20  # values, below which nothing is said about how they are distributed
 _FAR = 10.0  # the largest of ratings is at most this, or this times their median
@@ -54,10 +52,10 @@ def as_scale(given: Any) -> Scale:
 def scaled_values(
     raw: NDArray[np.float64] | None, length: int, scale: Any, usual: Scale, cap: float | None
 ) -> tuple[NDArray[np.float64], dict[str, Any]]:
-    """Return values on the scale of 0 to 1, and what is known about the scale.
+    """Return values on the scale of 0 to 1, by default the `usual` one, and what is known of it.
 
     With a `cap` they are counts, which become weights. If there are no values, or all are the
-    same and above 0, they are clicks. Without a `scale` it is as is `usual`.
+    same and above 0, they are clicks.
 
     Raises:
         DataError: If a value is outside the scale, or the scale has to be asked for.
@@ -131,11 +129,11 @@ class Ratings:
         n_items: Number of items, including items without a rating.
         user_labels, item_labels: Label of each user and item in the source.
         name: Name of this set in reports.
-        public: What was given and not read off the ratings: ``scale``, ``catalogue``. Whatever was
-            read off them reveals something about people, and no budget pays for that.
+        public: What was given, ``scale`` or ``catalogue``. What was read off the ratings instead
+            reveals something about people, and no budget pays for that.
         catalogue: Titles and features of the items, in their order, if there are any.
-        implicit: Whether these are clicks, plays or purchases, and no ratings. Their values are
-            weights: 1, or the logarithm of a count as a share of that of the largest that counts.
+        implicit: Whether these are clicks, plays or purchases. Their values are weights: 1, or the
+            logarithm of a count as a share of that of the largest that counts.
         notes: What whoever starts a run should be told about how these were loaded.
         test: Which of them are marked as test ratings, if a column says so.
 
@@ -211,9 +209,8 @@ class Ratings:
     ) -> Self:
         """The same ratings with the items of a public catalogue: all of them, rated or not.
 
-        An item that no one has rated yet can then be recommended as well, and the list of items no
-        longer reveals which ones were rated. Ratings of items that the catalogue lacks are an
-        error, or they are left out, and :attr:`notes` has their number.
+        The list of items then no longer reveals which ones were rated. Ratings of items that the
+        catalogue lacks are an error, or they are left out, and :attr:`notes` has their number.
 
         Raises:
             DataError: If the catalogue lacks rated items, or has none of them.
@@ -264,10 +261,10 @@ class Ratings:
     ) -> Self:  # fmt: skip
         """Build ratings from columns of equal length, with any labels for users and items.
 
-        Users, items and clients are labels, numbers or text; without `client`, every user is a
-        client. Without `value` they are clicks, which have the value 1, as have values above 0
-        that are all the same, without bounds. Of several ratings of an item by a user, the latest
-        counts if there are times, else the last. Further options are those of :meth:`from_table`.
+        Without `client`, every user is a client. Without `value`, or without bounds if all values
+        are the same and above 0, these are clicks with the value 1. Of several ratings of an item
+        by a user, the latest counts if there are times, else the last. Further options are those
+        of :meth:`from_table`.
 
         Raises:
             DataError: If a column or a value cannot be used; names the column and the row.
@@ -285,10 +282,9 @@ class Ratings:
     ) -> Self:  # fmt: skip
         """Build ratings from anything with named columns: pandas, Polars, Arrow, a dict of lists.
 
-        A column of another name is found as in a table that is read from a file: by its usual
-        names, else by its place. ``value=None`` is for clicks without values; without times,
-        ``time=None``. With `decimal_comma`, numbers in columns of text are written as ``3,5``.
-        `test` marks test ratings. Further options are those of :meth:`from_table`.
+        Columns of other names are found as in a file, by usual names, else by their places; None
+        stands for no such column. With `decimal_comma`, numbers in columns of text are written as
+        ``3,5``. `test` marks test ratings. Further options are those of :meth:`from_table`.
 
         Raises:
             ConfigError: If a column is not there, or has to be named; names all that are missing.
@@ -316,7 +312,7 @@ class Ratings:
             users: Labels of all users, if some have no rating.
             items: Labels of all items, if some have no rating; the public catalogue.
             scale: How raw values become [0, 1]; bounds, as two numbers or ``LOW:HIGH``, are
-                public. By default as is `usual`, unless the values look like counts or one of
+                public. By default it is `usual`, unless the values look like counts or one of
                 them like a mistake: then it is asked for.
             feedback: ``clicks``: values are counts, such as plays or hours, and weigh the clicks
                 by ``log(1 + count)``; ``auto``: what the name of their column says.

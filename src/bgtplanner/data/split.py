@@ -20,10 +20,9 @@ Arrival = Literal["random", "time"]
 
 
 def deal_users(ratings: Ratings, clients: int, *, seed: int) -> Ratings:
-    """Deal the users at random to `clients` clients of (almost) equal size.
+    """Deal users at random to clients of about equal size, each protected with all its users.
 
-    This is how the paper turns the 6,040 users of MovieLens 1M into 605 clients. Privacy then
-    protects a client with all its users.
+    This is how the paper turns the 6,040 users of MovieLens 1M into 605 clients.
     """
     expected = f"1 to {ratings.n_users} (the users)"
     ConfigError.unless(1 <= clients <= max(ratings.n_users, 1), "clients", clients, expected)
@@ -57,10 +56,8 @@ class Split:
     """Training and test ratings, and when each training rating becomes known to its client.
 
     Attributes:
-        train: Training ratings, sorted by client.
-        test: Held-out ratings, sorted by client.
-        arrival: First round (from 0) in which each training rating can be used. Shapes never
-            change while ratings arrive; the mask ``arrival <= round`` does.
+        train, test: Training ratings and those held out, sorted by client.
+        arrival: First round (from 0) in which each training rating can be used.
         in_order: Whether they arrive in the order of their times, so that it can be measured how
             well each is predicted before it arrives.
     """
@@ -109,8 +106,7 @@ def split_ratings(
         initial_share: Share of each client's training ratings that is there from the start
             (rounded up); the rest arrives evenly over the rounds. 1 turns arrival off.
         arrival: ``"random"``: in an order drawn for each client. ``"time"``: in the order of their
-            times; `initial_share` of all ratings is there from the start, and the same number of
-            the others arrives in every round. A client has nothing before its first rating.
+            times; then the shares are those of all ratings, and not of each client's.
 
     Raises:
         DataError: If there are no ratings, or no times where the order of time is asked for.

@@ -1,9 +1,8 @@
 """Synthetic ratings of any size, drawn from a known model, that look like MovieLens.
 
 A rating is ``3.65 + user bias + item bias + user factors . item factors + noise``, rounded to one
-of 1..5. Few items get most of the ratings and few users give most of them. The spreads are chosen
-so that on a held-out fifth the errors of a constant, the user mean, user and item biases, and a
-factorization have the proportions of MovieLens 100K: there is about as much to learn.
+of 1..5. Few items get most of the ratings and few users give most of them. The spreads are such
+that the errors of simple predictors have the proportions of those on MovieLens 100K.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ def synthetic_ratings(
     users_per_client: int = 1, noise: float = 0.87, choosy: float = 0.0, reluctance: float = 0.0,
     genre_share: float = 0.5, seed: int = 0, name: str = "synthetic", catalogue: bool = False,
 ) -> Ratings:  # fmt: skip
-    """Draw ratings of `clients` clients that are a function of the arguments alone.
+    """Draw ratings that are a function of the arguments alone.
 
     Memory grows with the number of ratings, time with the users times the items.
 
     Args:
-        clients: Number of clients, each with `users_per_client`.
+        clients: Number of clients.
         items: Number of items; the rare ones may get no rating.
         ratings_per_client: Mean number of ratings per client; clients differ widely.
         dim: Length of the hidden user and item factors; 0 leaves biases only.
@@ -64,8 +63,7 @@ def synthetic_ratings(
         genre_share: Share of the variance of a hidden factor that genres can tell.
         seed: The same arguments and seed give the same ratings.
         name: Name of the set in reports.
-        catalogue: Whether the items have titles and genres, which tell something about the
-            hidden factors. The ratings are the same, to the bit.
+        catalogue: Whether items have titles and genres, which tell something about the factors.
 
     Example:
         >>> synthetic_ratings(clients=50, items=30, ratings_per_client=10)
@@ -139,10 +137,10 @@ def _titles(marks: NDArray[np.bool_], generator: np.random.Generator) -> list[st
 def demo_ratings() -> Ratings:
     """Return the default data set: always the same 15,000 ratings, a minute on a laptop.
 
-    People have four tastes, of which genres tell a good half. Of what comes along, by popularity,
-    they take one item in fifty if it suits them as an average one does, every other one if it
-    suits them by 1.6 standard deviations more. As on MovieLens, what can be learned without
-    privacy makes lists that are about twice as good as the popular one.
+    People have four tastes, of which genres tell a good half. They take one item in fifty that
+    suits them as an average one does, and every other one that suits them by 1.6 standard
+    deviations more. As on MovieLens, lists learned without privacy are about twice as good as
+    the popular one.
     """
     shape = {"clients": 300, "items": 300, "ratings_per_client": 50, "seed": 20_250_101}
     world = {"choosy": 2.5, "reluctance": 4.0, "genre_share": 0.6}
@@ -181,8 +179,8 @@ def _draw_items(
     """Return distinct items for each user, ``counts[user]`` of them, sorted by user and item.
 
     Items come along by popularity, and are taken with a chance whose log-odds are the product of
-    the user's `odds` and the item's factors, less the reluctance. All items race: those that
-    arrive first are taken, which is the same as drawing without replacement.
+    the user's `odds` and the item's factors, less the reluctance. The first to arrive are taken,
+    which is the same as drawing without replacement.
     """
     items, found = len(popularity), list[NDArray[np.int32]]()
     height = max(1, _RACED // items)
