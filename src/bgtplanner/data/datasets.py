@@ -187,9 +187,9 @@ def load_ratings(
         data_dir: Folder to look in first for real data.
         seed: Seed of ``synthetic``, and of dealing the users of ``ml-1m`` to clients.
         weight: Column of counts, such as plays or hours, in the place of ratings.
-        scale: How the values of a table become [0, 1]; by default ``max``. Further arguments are
-            those of :meth:`Ratings.from_table`: `feedback` is by default what is known of a named
-            set, or what a column's name says, and `count_cap` is the largest count that counts.
+        scale: How the values of a table become [0, 1]; by default ``max``.
+        feedback: As for :meth:`Ratings.from_table`; by default also what is known of a named set.
+        count_cap: The largest count that counts.
         items: The public catalogue: ``auto`` takes the set's own file if it is there, ``none``
             takes the items that occur in the ratings; or a table of items, or a catalogue.
         items_column: The column of the items' labels in such a table, by name.
