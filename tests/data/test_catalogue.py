@@ -48,23 +48,16 @@ def test_columns_become_features() -> None:
 
 
 def test_lists_and_embeddings() -> None:
-    made = Catalogue.from_frame(
-        pa.table(
-            {
-                "item": ["a", "b", "c"],
-                "tags": [["x", "y"], ["x"], []],
-                "embedding": [[1.0, -2.0], [0.5, 0.0], [0.0, 4.0]],
-            }
-        )
-    )
+    embedding, tags = [[1.0, -2.0], [0.5, 0.0], [0.0, 4.0]], [["x", "y"], ["x"], []]
+    frame = {"item": ["a", "b", "c"], "tags": tags, "embedding": embedding}
+    made = Catalogue.from_frame(pa.table(frame))
     assert made.names == ("tags: x", "embedding: 0", "embedding: 1")
     assert made.features.tolist() == [[1, 0.25, -0.5], [1, 0.125, 0], [0, 0, 1]]
 
 
 def test_cells_of_many_kinds() -> None:
-    made = Catalogue.from_frame(
-        {"item": [1.0, 2.0, 3.0], "new": [True, False, None], "tags": [["a"], None, ["a", ""]]}
-    )
+    tags = [["a"], None, ["a", ""]]
+    made = Catalogue.from_frame({"item": [1.0, 2, 3], "new": [True, False, None], "tags": tags})
     assert made.labels.tolist() == ["1", "2", "3"]
     assert made.names == ("new", "tags: a")
     assert made.features.tolist() == [[1, 1], [0, 0], [0, 1]]

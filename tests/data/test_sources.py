@@ -225,33 +225,24 @@ class TestCsv:
                 load_ratings("demo", **{option: value})
 
 
-class TestRealData:
-    """The counts that the sets' own notes give."""
-
-    @staticmethod
-    def counts(ratings: Ratings) -> list[int]:
-        raw = ratings.to_raw(ratings.value)
-        return np.unique(np.round(raw, 3), return_counts=True)[1].tolist()
-
-    def test_filmtrust(self, real_files: Callable[..., Path]) -> None:
-        folder = real_files("filmtrust/ratings.txt", "filmtrust/trust.txt")
-        ratings = load_ratings("filmtrust", data_dir=folder)
-        assert (ratings.n_users, len(ratings), ratings.n_items) == (874, 18_662, 1_957)
-        assert len(np.unique(ratings.user)) == 740
-        assert self.counts(ratings) == [557, 687, 862, 1692, 2192, 4113, 3851, 4708]
-
-    def test_ml_100k(self, real_files: Callable[..., Path]) -> None:
-        ratings = load_ratings("ml-100k", data_dir=real_files("ml-100k/u.data"))
-        assert (ratings.n_users, len(ratings), ratings.n_items) == (943, 100_000, 1_682)
-        assert self.counts(ratings) == [6110, 11370, 27145, 34174, 21201]
-
-    def test_ml_1m(self, real_files: Callable[..., Path]) -> None:
-        folder = real_files("ml-1m/ratings.dat")
-        ratings = load_ratings("ml-1m", data_dir=folder, items="none")
-        assert (ratings.n_users, len(ratings), ratings.n_items) == (6_040, 1_000_209, 3_706)
-        assert self.counts(ratings) == [56174, 107557, 261197, 348971, 226310]
-        sizes = np.bincount(ratings.client_of_user)
-        assert (len(sizes), sizes.min(), sizes.max()) == (605, 9, 10)
+@pytest.mark.parametrize(
+    ("name", "files", "sizes", "counts"),
+    [
+        ("filmtrust", ("filmtrust/ratings.txt", "filmtrust/trust.txt"), (874, 18_662, 1_957, 874),
+         [557, 687, 862, 1692, 2192, 4113, 3851, 4708]),
+        ("ml-100k", ("ml-100k/u.data",), (943, 100_000, 1_682, 943),
+         [6110, 11370, 27145, 34174, 21201]),
+        ("ml-1m", ("ml-1m/ratings.dat",), (6_040, 1_000_209, 3_706, 605),
+         [56174, 107557, 261197, 348971, 226310]),
+    ],
+)  # fmt: skip
+def test_the_real_sets_have_the_counts_of_their_own_notes(
+    real_files: Callable[..., Path], name: str, files: Any, sizes: Any, counts: list[int]
+) -> None:
+    found = load_ratings(name, data_dir=real_files(*files), items="none")
+    assert (found.n_users, len(found), found.n_items, found.n_clients) == sizes
+    raw = np.round(found.to_raw(found.value), 3)
+    assert np.unique(raw, return_counts=True)[1].tolist() == counts
 
 
 @pytest.mark.parametrize(

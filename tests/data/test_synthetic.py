@@ -45,11 +45,10 @@ def test_any_size(clients: int, items: int, users_per_client: int, data: st.Data
 
 def test_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who races together changes nothing."""
-    whole = synthetic_ratings(clients=40, items=200, ratings_per_client=20)
+    shape = {"clients": 40, "items": 200, "ratings_per_client": 20}
+    whole = synthetic_ratings(**shape)  # type: ignore[arg-type]
     monkeypatch.setattr(synthetic, "_RACED", 64)
-    assert np.array_equal(
-        synthetic_ratings(clients=40, items=200, ratings_per_client=20).item, whole.item
-    )
+    assert np.array_equal(synthetic_ratings(**shape).item, whole.item)  # type: ignore[arg-type]
 
 
 def test_the_demo() -> None:

@@ -55,18 +55,14 @@ PLAIN = "1,10,3\n2,20,4.5\n"
         PLAIN.replace(",", " "),
         PLAIN.replace(",", "|"),
         PLAIN.replace("\n", "\r\n"),
-        PLAIN.replace("\n", "\r\n").rstrip("\n"),
         PLAIN + "\n\n\r\n  \n",
-        "\n\n" + PLAIN,
-        "\ufeff" + PLAIN,
-        "\ufeffuserId,movieId,rating\r\n1,10,3\r\n2,20,4.5",
+        "\ufeff\n\n" + PLAIN,
         "who,what,stars given\n" + PLAIN,
         "user_id:token\titem_id:token\trating:float\n" + PLAIN.replace(",", "\t"),
         "rating,user,item\n3,1,10\n4.5,2,20\n",
         '"1","10","3"\n"2","20","4.5"\n',
         " 1 , 10 ,3\n2, 20,  4.5 \n",
         "1,10,+3\n2,20,45e-1\n",
-        "1,10,3.\n2,20,4.50000000000000000000\n",
     ],
 )
 def test_accepted(read: Any, content: str) -> None:
@@ -81,12 +77,10 @@ def test_accepted(read: Any, content: str) -> None:
     [
         ("1,10\n2,20\n", {}),
         ("user,item\n1,10\n2,20\n", {}),
-        ("userId\tmovieId\n1\t10\n2\t20\n", {}),
         ("who;what\n1;10\n2;20\n", {"header": True}),
         ("who;what\n1;10\n2;20\n", {"user": "who", "item": "what"}),
         ("time,item,user\n5,10,1\n6,20,2\n", {}),
         ("user,item,price\n1,10,9.5\n2,20,3\n", {"rating": "none"}),
-        ("1,10,9.5\n2,20,3\n", {"rating": "none"}),
         ("1,10,9.5\n2,20,3\n", {"rating": "none", "time": 2}),
     ],
 )
@@ -116,9 +110,7 @@ def test_gzip_is_known_by_content(read: Any) -> None:
 
 def test_time_and_client(read: Any) -> None:
     table = read("user,item,rating,timestamp,client\n1,2,3,100,b\n2,2,3,2001-09-09T01:46:41Z,a\n")
-    assert table.time is not None
     assert table.time.tolist() == [100, 1_000_000_001]
-    assert table.client is not None
     assert table.client.rows().tolist() == ["b", "a"]
     assert read("1,2,3,2000-01-02\n", time=3).time.tolist() == [946_771_200]
 
@@ -142,7 +134,7 @@ def test_columns_given(read: Any) -> None:
         (PLAIN, {"user": 1}, "used twice"),
         (PLAIN, {"user": "who", "header": False}, "no header"),
         ("a,b,c\n1,2,3\n", {"user": "x", "item": "y"}, "user='x', item='y': no such column; the"),
-        ("user,b,rating\n1,2,3\n", {}, "which column is the item"),
+        ("a,film,b\n1,2,3\n", {}, "column is the user? which column is the rating?"),
         ("user," + ",".join(f"i{n}" for n in range(99)) + "\n", {}, "'i18'; name them with"),
         (PLAIN, {"user": "who"}, "the header has no names"),
     ],
@@ -161,12 +153,9 @@ SECRET = re.compile(r"777|888|4\.125|abc")
 @pytest.mark.parametrize(
     ("content", "line", "problem"),
     [
-        (GOOD + "7773,8883\n", 3, "expected 3 columns, found 2"),
         (GOOD + "\n\n7773,8883,4.125,1\n", 5, "expected 3 columns, found 4"),
         (GOOD + "7773,8883,abc\n", 3, "column 3 is not a number"),
         (GOOD + "7773,8883,\n", 3, "column 3 is empty"),
-        (GOOD + "7773,8883,  \n", 3, "column 3 is empty"),
-        (GOOD + ",8883,4.125\n", 3, "column 1 is empty"),
         (GOOD + '7773,"",4.125\n', 3, "column 2 is empty"),
         (GOOD + "7773,8883,nan\n", 3, "column 3 is not a number"),
         (GOOD + "7773,8883,1e999\n", 3, "column 3 is not finite"),
@@ -176,10 +165,8 @@ SECRET = re.compile(r"777|888|4\.125|abc")
         (GOOD + "7773,8883,4.125\r7774,8884,4.125\n", 3, "carriage return"),
         (GOOD.encode() + b"7773,888\xff3,4.125\n", 3, "not UTF-8"),
         (GOOD.encode() + b"7773,888\x003,4.125\n", 3, "zero byte"),
-        (GOOD.encode("utf-16"), 1, "zero byte"),
         (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", 3, "zero byte"),
         ('"two\nlines",8881,4.125\n7772,8882,abc\n', 3, "column 3 is not a number"),
-        ("userId,movieId,rating\n7771,8881,abc\n", 2, "column 3 is not a number"),
         ("7771\n", 1, "at least 3 columns"),
         ("", None, "empty"),
         ("user,item,rating\n", None, "names of columns and no ratings"),
@@ -243,20 +230,6 @@ def test_near_tables_are_read_or_refused(read: Any, content: str) -> None:
         assert table.rating is None or np.isfinite(table.rating).all()
 
 
-def test_ids_that_turn_into_text_late(read: Any) -> None:
-    rows = [f'{n % 7},"i{n % 11}"' if n > 40 else f"{n % 7},{n}" for n in range(200)]
-    content = "\ufeffuser,item,rating\n" + "".join(
-        f"{row},{n}.5\r\n" for n, row in enumerate(rows)
-    )
-    table = read(content)
-    assert users(table) == [n % 7 for n in range(200)]
-    assert items(table) == [f"i{n % 11}" if n > 40 else str(n) for n in range(200)]
-    assert table.rating.tolist() == [n + 0.5 for n in range(200)]
-    for bad, problem in (("1,i1,x\n", "column 3 is not a number"), ("1,i1\n", "found 2")):
-        with pytest.raises(DataError, match=f"line 202: .*{problem}"):
-            read(content + bad)
-
-
 @pytest.mark.parametrize(
     ("cell", "number"),
     [("7", 7), (" .5", 0.5), ("5.\t", 5), ("1e-400", 0), ("1234567.1234567", 1234567.1234567),
@@ -302,20 +275,12 @@ class TestParquet:
 
     def test_kinds_of_columns(self, parquet: Any) -> None:
         start = datetime(2001, 9, 9, 1, 46, 40, 500_000, tzinfo=UTC)
-        for user in ([7, 8, 7], [7.0, 8.0, 7.0], ["7", "8", "7"]):
-            for rating in ([1, 2, 3], ["1", "2", "3"], pa.array(list("123"), pa.large_string())):
-                table = parquet(
-                    rating=rating,
-                    user=user,
-                    movieId=pa.array(["b", "a", "b"]).dictionary_encode(),
-                    time=[start, start, start],
-                )
-                assert (users(table), items(table)) == ([7, 8, 7], ["b", "a", "b"])
-                assert table.rating.tolist() == [1.0, 2.0, 3.0]
-                assert table.time is not None
-                assert table.time.tolist() == [1_000_000_000.5] * 3
+        movies = pa.array(["b", "a"]).dictionary_encode()
+        for rating in ([1, 2], ["1", "2"], pa.array(["1", "2"], pa.large_string())):
+            table = parquet(rating=rating, user=[7.0, 8.0], movieId=movies, time=[start, start])
+            assert (users(table), items(table)) == ([7, 8], ["b", "a"])
+            assert (table.rating.tolist(), table.time.tolist()) == ([1, 2], [1_000_000_000.5] * 2)
         table = parquet(user=[1], item=[2], rating=[3], date=[date(1970, 1, 2)], client=["x"])
-        assert table.time is not None
         assert (table.time.tolist(), table.client.rows().tolist()) == ([86_400.0], ["x"])
 
     @in_one_folder
