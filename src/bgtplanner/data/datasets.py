@@ -24,7 +24,7 @@ from bgtplanner.caches import user_cache, with_home
 from bgtplanner.data.catalogue import Catalogue, read_items
 from bgtplanner.data.files import Column
 from bgtplanner.data.ratings import COUNT_CAP, Feedback, Ratings, Scale, as_scale
-from bgtplanner.data.split import deal_users, merge_users
+from bgtplanner.data.split import deal_users
 from bgtplanner.data.synthetic import demo_ratings, synthetic_ratings
 from bgtplanner.data.tables import TableFormat, read_table
 from bgtplanner.errors import ConfigError, DataError, DownloadError
@@ -44,7 +44,7 @@ class Dataset:
         url: The official address of a zip file that holds them, wherever in it they are.
         sha256: SHA-256 of that zip file or of the files in it, by name.
         catalogue: File of all items, if there is one; its columns are the `items_columns`.
-        scale: As for :meth:`Ratings.from_table`, and so is `feedback`.
+        scale: As for :meth:`Ratings.from_table`.
         split_within: Whether ratings are held out user by user or over all at once.
         pseudo_items: Number of items that a client adds to hide which it rated, as in the paper.
         clients: Number of clients that users are dealt to, or None for one client per user.
@@ -63,7 +63,6 @@ class Dataset:
     catalogue: str | None = None
     items_columns: tuple[str, ...] | None = None
     scale: Scale | None = (0.0, 5.0)
-    feedback: Feedback = "auto"
     split_within: Literal["user", "all"] = "user"
     pseudo_items: int = 50
     clients: int | None = None
@@ -118,7 +117,7 @@ _FILMTRUST = Dataset(
     terms="Copyright 2013 Guibing Guo; cite the paper in research. No other licence stated.",
 )  # fmt: skip
 _STEAM = Dataset(
-    name="steam", folder="steam", files=("plays.csv",), feedback="clicks",
+    name="steam", folder="steam", files=("plays.csv",), scale=None,  # hours are counts
     description="hours that 9,418 people played 3,600 games; from a folder of your own",
     table=TableFormat(delimiter=",", header=True, user="user", item="game", rating="hours"),
     terms="Derived from steam-200k (Kaggle, tamber/steam-video-games); its terms were not "
@@ -188,7 +187,7 @@ def load_ratings(
         seed: Seed of ``synthetic``, and of dealing the users of ``ml-1m`` to clients.
         weight: Column of counts, such as plays or hours, in the place of ratings.
         scale: How the values of a table become [0, 1]; by default ``max``.
-        feedback: As for :meth:`Ratings.from_table`; by default also what is known of a named set.
+        feedback: As for :meth:`Ratings.from_table`.
         count_cap: The largest count that counts.
         items: The public catalogue: ``auto`` takes the set's own file if it is there, ``none``
             takes the items that occur in the ratings; or a table of items, or a catalogue.
@@ -211,8 +210,8 @@ def load_ratings(
         ConfigError.unless(table.get("rating") is None, "weight", weight, "no rating column also")
         table, feedback = table | {"rating": weight}, "clicks"
     given = {key: of for key, of in (table | {"scale": scale}).items() if of is not None}
-    expected = "nothing, as it is only for a table of your own; leave it out"
     for option, value in given.items():
+        expected = "nothing, as it is only for a table of your own; leave it out"
         ConfigError.unless(path is not None, option, value, expected)
     asked = as_scale(given.pop("scale")) if "scale" in given else info.scale
     if path is not None and asked not in (None, "max"):
@@ -224,13 +223,12 @@ def load_ratings(
         own = ratings.catalogue
     else:
         files = find_files(name, data_dir)
-        ratings = _read(info, files, info.feedback if feedback == "auto" else feedback, count_cap)
+        ratings = _read(info, files, feedback, count_cap)
         own = None if info.catalogue is None else files[0].with_name(info.catalogue)
     ratings = _with_items(ratings, info, items, own, items_column, unknown_items)
     if info.clients is None:
         return ratings
-    dealt = deal_users(ratings, info.clients, seed=seed)
-    return merge_users(dealt) if info.merged else dealt
+    return deal_users(ratings, info.clients, seed=seed, merged=info.merged)
 
 
 def _read(info: Dataset, paths: Sequence[Path], feedback: Feedback, cap: float) -> Ratings:
@@ -269,11 +267,9 @@ def _with_items(
     if isinstance(source, Path):
         path = existing_file(source)
         if path is None and auto:
-            note = (
-                f"No catalogue: {source} is not there. The items are those that occur in the "
-                "ratings, without titles and features. Run 'bgtplanner data fetch "
-                f"{info.name}', or give a table with --items."
-            )
+            items = "The items are those that occur in the ratings, without titles and features."
+            mend = f"Run 'bgtplanner data fetch {info.name}', or give a table with --items."
+            note = f"No catalogue: {source} is not there. {items} {mend}"
             return replace(ratings, notes=(*ratings.notes, note))
         named = source.name.removesuffix(".gz") == info.catalogue
         columns = info.items_columns if named else None
@@ -287,12 +283,12 @@ def _with_items(
 
 def data_folders(data_dir: Path | str | None = None) -> list[Path]:
     """Return the folders in which data sets are looked for, in order; a given one must exist."""
-    given = None if data_dir is None else with_home(as_path("data_dir", data_dir))
-    if given is not None and not given.is_dir():
-        raise ConfigError(f"--data-dir: {given} is not a folder; give one that exists")
-    from_environment = os.environ.get("BGTPLANNER_DATA")
-    folders = [given, with_home(from_environment) if from_environment else None, user_cache()]
-    return [folder for folder in folders if folder is not None]
+    folders = [] if data_dir is None else [with_home(as_path("data_dir", data_dir))]
+    if folders and not folders[0].is_dir():
+        raise ConfigError(f"--data-dir: {folders[0]} is not a folder; give one that exists")
+    if from_environment := os.environ.get("BGTPLANNER_DATA"):
+        folders.append(with_home(from_environment))
+    return [*folders, user_cache()]
 
 
 def find_files(name: str, data_dir: Path | str | None = None) -> list[Path]:
@@ -301,19 +297,18 @@ def find_files(name: str, data_dir: Path | str | None = None) -> list[Path]:
     Raises:
         DataError: If no folder has them; says which file to put where.
     """
-    info, path = dataset_info(name), path_of(name)
+    info, table = dataset_info(name), path_of(name)
     if info.folder is None:
-        return [] if path is None else [with_home(path)]
+        return [] if table is None else [with_home(table)]
     folders = [folder / info.folder for folder in data_folders(data_dir)]
     for folder in folders:
         found = [path for file in info.files if (path := existing_file(folder / file))]
         if len(found) == len(info.files):
             return found
-    wanted, looked = " and ".join(info.files), ", ".join(map(str, folders))
-    raise DataError(
-        f"the data set '{name}' is not here: put {wanted} into {folders[0]}, or run "
-        f"'bgtplanner data fetch {name}'. Looked in: {looked}"
-    )
+    by_hand = f"put {' and '.join(info.files)} into {folders[0]}"
+    how = f"{by_hand}, or run 'bgtplanner data fetch {name}'"
+    looked = ", ".join(map(str, folders))
+    raise DataError(f"the data set '{name}' is not here: {how}. Looked in: {looked}")
 
 
 def existing_file(path: Path) -> Path | None:

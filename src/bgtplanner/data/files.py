@@ -61,10 +61,10 @@ class OpenTable:
     line: int | None = None
 
     @classmethod
-    def from_frame(cls, frame: Any) -> Self:
+    def from_frame(cls, frame: Any, path: Path | None = None) -> Self:
         """Return a frame of pandas, Polars or Arrow, or a mapping of columns, as a table."""
         columns = columns_of_frame(frame)
-        return cls(tuple(columns), columns)
+        return cls(tuple(columns), columns, path)
 
     def columns(self, wanted: Sequence[int], *, header: bool) -> list[Any]:
         """Return the cells of some columns, by position, as Arrow arrays; text as a dictionary.
@@ -171,9 +171,8 @@ def open_table(
     sample = sample[: sample.rfind(b"\n") + 1] if len(content) > len(sample) else sample
     if not sample.decode().strip():
         raise DataError("is empty; expected a table with a row for each entry", path=path)
-    text, found = _plain(
-        content, given or max(among, key=lambda one: _fitness(sample, one, columns))
-    )
+    found = given or max(among, key=lambda one: _fitness(sample, one, columns))
+    text, found = _plain(content, found)
     line, first = next(_rows(text, found))
     return OpenTable(first, path=path, text=text, delimiter=found, line=line)
 
@@ -203,10 +202,9 @@ def _parquet(content: bytes, path: Path) -> OpenTable:
         table = parquet.read_table(pa.BufferReader(content))
     except (pa.ArrowException, OSError):
         raise DataError("cannot be read as Parquet; get the file again", path=path) from None
-    names = tuple(table.column_names)
-    if len(set(names)) < len(names):
+    if len(set(table.column_names)) < table.num_columns:
         raise DataError("has two columns of the same name", path=path)
-    return OpenTable(names, dict(zip(names, table.columns, strict=True)), path=path)
+    return OpenTable.from_frame(table, path)
 
 
 def _checked_text(content: bytes, path: Path, older: bool) -> bytes:

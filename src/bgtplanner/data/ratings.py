@@ -75,8 +75,13 @@ def scaled_values(
         how = f"weighted by log(1 + count), up to a count of {cap:g}"
         known = clicks | {"notes": (f"Each row counts as clicks: {how}.",)}
         return np.log1p(np.minimum(raw, cap)) / np.log1p(cap), known
-    if asked is None:
-        _ask_for_a_scale(raw)
+    far = asked is None and length >= _FEWEST_JUDGED and raw.max() > _FAR * max(1, np.median(raw))
+    if far:  # are they counts, or is one a mistake?
+        raise DataError(
+            f"the largest value is more than {_FAR:g} times as large as most: are these counts, "
+            "such as plays or hours? Say data.feedback=clicks (feedback='clicks' in Python); or "
+            "state the scale of ratings, such as data.scale=1:5, and mend what is outside"
+        )
     alike = length > 1 and bool((raw == raw[0]).all())
     low, high = asked if isinstance(asked, tuple) else (0.0, 1.0)
     if not isinstance(asked, tuple) and length:
@@ -96,16 +101,6 @@ def scaled_values(
     known = {"low": low, "high": high, "notes": (note,) if alike else ()}
     public = frozenset({"scale"} if isinstance(asked, tuple) else ())
     return (raw - low) / ((high - low) or 1.0), known | {"public": public}
-
-
-def _ask_for_a_scale(raw: NDArray[np.float64]) -> None:
-    """Refuse to guess the scale of values that look like counts, or have one far above."""
-    if len(raw) >= _FEWEST_JUDGED and raw.max() > _FAR * max(1.0, float(np.median(raw))):
-        raise DataError(
-            f"the largest value is more than {_FAR:g} times as large as most: are these counts, "
-            "such as plays or hours? Say data.feedback=clicks (feedback='clicks' in Python); or "
-            "state the scale of ratings, such as data.scale=1:5, and mend what is outside"
-        )
 
 
 IntArray = NDArray[np.int32]
@@ -166,10 +161,8 @@ class Ratings:
         return len(self.value)
 
     def __repr__(self) -> str:
-        return (
-            f"Ratings({self.name}: {len(self)} ratings, {self.n_users} users, "
-            f"{self.n_items} items, {self.n_clients} clients)"
-        )
+        people = f"{self.n_users} users, {self.n_items} items, {self.n_clients} clients"
+        return f"Ratings({self.name}: {len(self)} ratings, {people})"
 
     @property
     def n_users(self) -> int:
@@ -228,10 +221,9 @@ class Ratings:
         item = np.array(own, dtype=np.int64)[self.item]
         known, notes = item >= 0, self.notes
         if len(self) and not known.any():
-            raise DataError(
-                "the catalogue has none of the rated items; is it of these data, and are its "
-                "labels those of the ratings? Name their column with data.items_column"
-            )
+            asked = "is it of these data, and are its labels those of the ratings?"
+            mend = "Name their column with data.items_column"
+            raise DataError(f"the catalogue has none of the rated items; {asked} {mend}")
         if not known.all():
             lacking = len(np.unique(self.item[~known]))
             problem = f"{(~known).sum():,} of {len(self):,} ratings are of {lacking:,} items that"

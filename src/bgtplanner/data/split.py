@@ -19,10 +19,11 @@ Arrival = Literal["random", "time"]
 """In which order the training ratings arrive."""
 
 
-def deal_users(ratings: Ratings, clients: int, *, seed: int) -> Ratings:
+def deal_users(ratings: Ratings, clients: int, *, seed: int, merged: bool = False) -> Ratings:
     """Deal users at random to clients of about equal size, each protected with all its users.
 
-    This is how the paper turns the 6,040 users of MovieLens 1M into 605 clients.
+    This is how the paper turns the 6,040 users of MovieLens 1M into 605 clients. If `merged`, as
+    in the authors' code, they become one user, who may have rated an item several times.
     """
     expected = f"1 to {ratings.n_users} (the users)"
     ConfigError.unless(1 <= clients <= max(ratings.n_users, 1), "clients", clients, expected)
@@ -30,17 +31,11 @@ def deal_users(ratings: Ratings, clients: int, *, seed: int) -> Ratings:
     client_of_user = np.empty(ratings.n_users, dtype=np.int32)
     client_of_user[shuffled] = np.arange(ratings.n_users) % clients
     order = np.lexsort((ratings.item, ratings.user, client_of_user[ratings.user]))
-    return replace(ratings.take(order), client_of_user=client_of_user)
-
-
-def merge_users(ratings: Ratings) -> Ratings:
-    """Merge all users of a client into one, who may then have rated an item several times.
-
-    The authors' code has one user per client for the 605 clients of MovieLens 1M.
-    """
-    one = np.arange(ratings.n_clients, dtype=np.int32)
-    user_labels = one.astype(np.int64)
-    return replace(ratings, user=ratings.client, client_of_user=one, user_labels=user_labels)
+    dealt = replace(ratings.take(order), client_of_user=client_of_user)
+    if not merged:
+        return dealt
+    one, labels = np.arange(clients, dtype=np.int32), np.arange(clients)
+    return replace(dealt, user=dealt.client, client_of_user=one, user_labels=labels)
 
 
 class Pairs(NamedTuple):
@@ -121,11 +116,10 @@ def split_ratings(
         raise DataError(f"{ratings.name}: has no ratings to split")
     generator = np.random.default_rng([seed, 0x5917])
     draw = generator.random(len(ratings))
-    users, everybody = (ratings.user, ratings.n_users), (np.zeros_like(ratings.user), 1)
-    group, groups = everybody if within in ("all", "time") else users
+    group = np.zeros_like(ratings.user) if within in ("all", "time") else ratings.user
     timeless = within in ("user", "all", "marked")
     when = None if timeless else _times(ratings, f"data.split={within}")
-    rank, sizes = _rank_within(group, draw, groups, when)
+    rank, sizes = _rank_within(group, draw, when)
     kept = np.floor(train_share * sizes + 1e-9)
     if within == "leave-last":
         kept = np.maximum(sizes - leave_last, 1)
@@ -145,12 +139,10 @@ def split_ratings(
     # A random phase per client, so that the first late ratings do not all come at once.
     phase = np.zeros(1) if arrival == "time" else generator.random(train.n_clients)
     draw[~first_drawn] = generator.random(len(train) - int(drawn.sum()))
+    group, when = train.client, None
     if arrival == "time":
         group, when = np.zeros_like(train.user), _times(train, "data.arrival=time")
-        rank, sizes = _rank_within(group, draw, 1, when)
-    else:
-        group = train.client
-        rank, sizes = _rank_within(group, draw, train.n_clients)
+    rank, sizes = _rank_within(group, draw, when)
     initial = np.ceil(initial_share * sizes - 1e-9)
     step = (rank - initial[group] + phase[group]) * (rounds - 1)
     step /= np.maximum(sizes - initial, 1)[group]
@@ -163,19 +155,17 @@ def split_ratings(
 def _times(ratings: Ratings, asked: str) -> NDArray[np.float64]:
     """The times of ratings, which someone has asked to go by."""
     if ratings.time is None:
-        raise DataError(
-            f"{ratings.name}: has no times, which {asked} goes by; name their column with "
-            "data.time_column, or set data.split=user and data.arrival=random"
-        )
+        mend = "data.time_column, or set data.split=user and data.arrival=random"
+        problem = f"has no times, which {asked} goes by; name their column with {mend}"
+        raise DataError(f"{ratings.name}: {problem}")
     return ratings.time
 
 
 def _rank_within(
-    group: IntArray, draw: NDArray[np.float64], n_groups: int,
-    when: NDArray[np.float64] | None = None,
-) -> tuple[IntArray, NDArray[np.int64]]:  # fmt: skip
+    group: IntArray, draw: NDArray[np.float64], when: NDArray[np.float64] | None
+) -> tuple[IntArray, NDArray[np.int64]]:
     """Rank of each row in its group, by time if given and then by draw, and the groups' sizes."""
-    sizes = np.bincount(group, minlength=n_groups)
+    sizes = np.bincount(group)
     order = np.lexsort((draw, group) if when is None else (draw, when, group))
     rank = np.empty(len(group), dtype=np.int32)
     rank[order] = np.arange(len(group)) - np.repeat(np.cumsum(sizes) - sizes, sizes)

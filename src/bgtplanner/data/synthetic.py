@@ -46,24 +46,12 @@ def synthetic_ratings(
     users_per_client: int = 1, noise: float = 0.87, choosy: float = 0.0, reluctance: float = 0.0,
     genre_share: float = 0.5, seed: int = 0, name: str = "synthetic", catalogue: bool = False,
 ) -> Ratings:  # fmt: skip
-    """Draw ratings that are a function of the arguments alone.
+    """Draw ratings that are a function of the arguments alone: settings of ``synthetic`` and more.
 
-    Memory grows with the number of ratings, time with the users times the items.
-
-    Args:
-        clients: Number of clients.
-        items: Number of items; the rare ones may get no rating.
-        ratings_per_client: Mean number of ratings per client; clients differ widely.
-        dim: Length of the hidden user and item factors; 0 leaves biases only.
-        users_per_client: Number of users per client.
-        noise: Standard deviation, in stars, of the part that cannot be predicted.
-        choosy: How strongly users pick what they will like: the change of an item's log-odds per
-            standard deviation of its fit. With 0 they pick by popularity alone.
-        reluctance: Log-odds against an item that suits a choosy user as an average one does.
-        genre_share: Share of the variance of a hidden factor that genres can tell.
-        seed: The same arguments and seed give the same ratings.
-        name: Name of the set in reports.
-        catalogue: Whether items have titles and genres, which tell something about the factors.
+    Per standard deviation of its fit to a `choosy` user, an item's log-odds change by as much;
+    they are less by the `reluctance`. With a `catalogue`, items have titles and genres, which can
+    tell the `genre_share` of the variance of a hidden factor. The ratings are the same, to the
+    bit. Memory grows with the number of ratings, time with the users times the items.
 
     Example:
         >>> synthetic_ratings(clients=50, items=30, ratings_per_client=10)
@@ -75,7 +63,9 @@ def synthetic_ratings(
     generator = np.random.default_rng([seed, 0x5E7])
     users = clients * users_per_client
     counts = _activity(generator, users, items, clients * ratings_per_client)
-    popularity = _popularity(generator, items)
+    popularity = 1.0 / (np.arange(items) + 0.02 * items + 1.0)  # Zipf-like with a flat head
+    generator.shuffle(popularity)
+    popularity /= popularity.sum()
     user_bias = generator.normal(0, _USER_SPREAD, users)
     # Items that many people rated have higher ratings on average, as in every real set.
     liking = np.log(popularity) - np.log(popularity).mean()
@@ -163,13 +153,6 @@ def _activity(
     raised = np.argsort(-np.where(counts < items, exact - counts, -1.0), kind="stable")
     counts[raised[: total - int(counts.sum())]] += 1
     return counts
-
-
-def _popularity(generator: np.random.Generator, items: int) -> NDArray[np.float64]:
-    """Return how probable each item is: Zipf-like with a flat head, in random order."""
-    weight = 1.0 / (np.arange(items) + 0.02 * items + 1.0)
-    generator.shuffle(weight)
-    return np.asarray(weight / weight.sum())
 
 
 def _draw_items(

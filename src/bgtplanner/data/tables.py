@@ -150,7 +150,7 @@ def read_table(source: Any, table_format: TableFormat | None = None) -> Table:
         del cells["time"]
     if table.path is not None and not len(cells["user"]):
         raise DataError("there are names of columns and no ratings", path=table.path)
-    read = {
+    read: dict[str, Callable[..., Any]] = {
         "user": labels_of, "item": labels_of, "client": labels_of, "test": _marks,
         "rating": partial(_numbers, comma=wanted.decimal_comma, bounds=wanted.bounds),
         "time": partial(_numbers, comma=wanted.decimal_comma, dates=True),
