@@ -301,32 +301,59 @@ class TestDealUsers:
             deal_users(build([(user, 1, 3) for user in range(3)]), clients, seed=0)
 
 
-class TestSplitRatings:
-    @given(triples, seeds, st.integers(1, 20))
-    def test_within_user(self, rows: list[tuple[int, int, int]], seed: int, rounds: int) -> None:
-        ratings = build(rows)
-        split = split_ratings(ratings, seed=seed, rounds=rounds)
-        train = np.bincount(split.train.user, minlength=ratings.n_users)
-        every = np.bincount(ratings.user, minlength=ratings.n_users)
-        assert train.tolist() == [max(n * 4 // 5, min(n, 1)) for n in every.tolist()]
-        self.check_whole(ratings, split, rounds)
+timed = st.lists(
+    st.tuples(st.integers(0, 12), st.integers(0, 30), st.integers(0, 9)), min_size=1, max_size=150
+)
 
-    @given(triples, seeds, st.sampled_from([0.1, 0.6, 0.8, 1.0]))
-    def test_over_all(self, rows: list[tuple[int, int, int]], seed: int, share: float) -> None:
-        ratings = build(rows)
-        split = split_ratings(ratings, seed=seed, rounds=5, within="all", train_share=share)
-        drawn, alone = len(ratings) * round(share * 10) // 10, len(lonely(ratings))
-        assert drawn <= len(split.train) <= drawn + alone
-        assert not set(lonely(ratings).tolist()) & set(split.test.user.tolist())
+
+def with_times(rows: list[tuple[int, int, int]]) -> Ratings:
+    return build([(user, item, 3) for user, item, _ in rows], time=[row[2] for row in rows])
+
+
+def times(part: Ratings) -> NDArray[np.float64]:
+    assert part.time is not None
+    return part.time
+
+
+class TestSplitRatings:
+    @given(timed, seeds, st.integers(1, 20), st.integers(1, 4))
+    def test_user_by_user(
+        self, rows: list[tuple[int, int, int]], seed: int, rounds: int, last: int
+    ) -> None:
+        ratings = with_times(rows)
+        every = np.bincount(ratings.user).tolist()
+        fifth, some = [n - max(n * 4 // 5, 1) for n in every], [min(last, n - 1) for n in every]
+        held: dict[Any, list[int]] = {"user": fifth, "last": fifth, "leave-last": some}
+        for within, expected in held.items():
+            split = split_ratings(
+                ratings, seed=seed, rounds=rounds, within=within, leave_last=last
+            )
+            assert np.bincount(split.test.user, minlength=len(every)).tolist() == expected
+            for user in range(ratings.n_users if within != "user" else 0):
+                before, after = (times(p)[p.user == user] for p in (split.train, split.test))
+                assert before.max(initial=-1) <= after.min(initial=99)
+            self.check_whole(ratings, split, rounds)
+
+    @given(timed, seeds, st.sampled_from(["all", "time"]), st.sampled_from([0.1, 0.6, 0.8, 1.0]))
+    def test_over_all(
+        self, rows: list[tuple[int, int, int]], seed: int, within: Any, share: float
+    ) -> None:
+        ratings = with_times(rows)
+        split = split_ratings(ratings, seed=seed, rounds=5, within=within, train_share=share)
+        drawn, alone = len(ratings) * round(share * 10) // 10, lonely(ratings)
+        assert drawn <= len(split.train) <= drawn + len(alone)
+        assert not set(alone.tolist()) & set(split.test.user.tolist())
+        before = times(split.train)[~np.isin(split.train.user, alone)]
+        if within == "time":
+            assert before.max(initial=-1) <= times(split.test).min(initial=99)
         self.check_whole(ratings, split, 5)
 
     @staticmethod
     def check_whole(ratings: Ratings, split: Split, rounds: int) -> None:
         assert not pairs(split.train) & pairs(split.test)
         assert pairs(split.train) | pairs(split.test) == pairs(ratings)
-        assert split.train.n_users == split.test.n_users == ratings.n_users
-        assert split.train.n_items == split.test.n_items == ratings.n_items
         for part in (split.train, split.test):
+            assert (part.n_users, part.n_items) == (ratings.n_users, ratings.n_items)
             assert (np.diff(part.client) >= 0).all()
         assert split.arrival.shape == (len(split.train),)
         assert split.present(rounds - 1).all()
@@ -350,66 +377,17 @@ class TestSplitRatings:
         with pytest.raises(DataError, match="no ratings"):
             split_ratings(Ratings.from_arrays([], [], []), seed=0, rounds=3)
 
-
-timed = st.lists(
-    st.tuples(st.integers(0, 6), st.integers(0, 30), st.integers(0, 9)), min_size=5, max_size=80
-)
-
-
-class TestSplitByTime:
-    @staticmethod
-    def build(rows: list[tuple[int, int, int]]) -> Ratings:
-        return build([(user, item, 3) for user, item, _ in rows], time=[row[2] for row in rows])
-
-    @staticmethod
-    def times(part: Ratings) -> NDArray[np.float64]:
-        assert part.time is not None
-        return part.time
-
-    @given(timed, seeds, st.integers(1, 4))
-    def test_the_last_of_every_user(
-        self, rows: list[tuple[int, int, int]], seed: int, last: int
-    ) -> None:
-        ratings = self.build(rows)
-        every = np.bincount(ratings.user).tolist()
-        for within, held in (
-            ("last", [max(n - n * 4 // 5, 0) if n > 1 else 0 for n in every]),
-            ("leave-last", [min(last, n - 1) for n in every]),
-        ):
-            split = split_ratings(
-                ratings,
-                seed=seed,
-                rounds=3,
-                within=within,
-                leave_last=last,  # type: ignore[arg-type]
-            )
-            assert np.bincount(split.test.user, minlength=len(every)).tolist() == held
-            for user in range(ratings.n_users):
-                before, after = (self.times(p)[p.user == user] for p in (split.train, split.test))
-                assert before.max(initial=-1) <= after.min(initial=99)
-            TestSplitRatings.check_whole(ratings, split, 3)
-
-    @given(timed, seeds)
-    def test_from_one_moment_on(self, rows: list[tuple[int, int, int]], seed: int) -> None:
-        ratings = self.build(rows)
-        split = split_ratings(ratings, seed=seed, rounds=3, within="time", train_share=0.6)
-        drawn, alone = len(ratings) * 6 // 10, len(lonely(ratings))
-        assert drawn <= len(split.train) <= drawn + alone
-        before = self.times(split.train)[~np.isin(split.train.user, lonely(ratings))]
-        assert before.max(initial=-1) <= self.times(split.test).min(initial=99)
-        TestSplitRatings.check_whole(ratings, split, 3)
-
     @given(timed, seeds, st.integers(1, 9), st.sampled_from([0.1, 0.5, 1.0]))
     def test_arrival_in_order(
         self, rows: list[tuple[int, int, int]], seed: int, rounds: int, share: float
     ) -> None:
-        ratings = self.build(rows)
+        ratings = with_times(rows)
         split = split_ratings(
             ratings, seed=seed, rounds=rounds, initial_share=share, arrival="time", train_share=1
         )
         assert split.in_order
         order = np.argsort(split.arrival, kind="stable")
-        by_round = [self.times(split.train)[split.arrival == r] for r in range(rounds)]
+        by_round = [times(split.train)[split.arrival == r] for r in range(rounds)]
         for early, late in itertools.pairwise(part for part in by_round if len(part)):
             assert early.max() <= late.min()
         assert len(order) == len(ratings)

@@ -8,6 +8,7 @@ that the errors of simple predictors have the proportions of those on MovieLens 
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,7 +64,7 @@ def synthetic_ratings(
     generator = np.random.default_rng([seed, 0x5E7])
     users = clients * users_per_client
     counts = _activity(generator, users, items, clients * ratings_per_client)
-    popularity = 1.0 / (np.arange(items) + 0.02 * items + 1.0)  # Zipf-like with a flat head
+    popularity: NDArray[Any] = 1 / (np.arange(items) + 0.02 * items + 1)  # Zipf, with a flat head
     generator.shuffle(popularity)
     popularity /= popularity.sum()
     user_bias = generator.normal(0, _USER_SPREAD, users)
