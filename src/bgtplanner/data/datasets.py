@@ -158,11 +158,7 @@ def path_of(name: str) -> str | None:
 
 
 def dataset_info(name: str) -> Dataset:
-    """Return the entry of a data set, by its name, or that of a table, by its path.
-
-    Raises:
-        ConfigError: If there is no such set; suggests the nearest name.
-    """
+    """Return the entry of a data set, by its name, or that of a table, by its path."""
     expected = "the name of a data set, or the path of a table"
     refuse_unless(isinstance(name, str), "dataset", name, expected)
     if (path := path_of(name)) is None:
@@ -292,11 +288,7 @@ def data_folders(data_dir: Path | str | None = None) -> list[Path]:
 
 
 def find_files(name: str, data_dir: Path | str | None = None) -> list[Path]:
-    """Return a table, or the files of a set, from the first folder that has all of them.
-
-    Raises:
-        DataError: If no folder has them; says which file to put where.
-    """
+    """Return a table, or a set's files in the first folder that has all of them; or say where."""
     info, table = dataset_info(name), path_of(name)
     if info.folder is None:
         return [] if table is None else [with_home(table)]

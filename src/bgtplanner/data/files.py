@@ -46,11 +46,9 @@ class OpenTable:
 
     Attributes:
         first: The cells of the first row of text that is not blank, or the names of the columns.
-        frame: The columns by name.
-        path: The file.
-        text: The text of all rows as Arrow reads it.
-        delimiter: What stands between two cells of text; empty if this is a frame.
-        line: The line of the first row of text.
+        frame: The columns of a frame by name; there is no text then.
+        text: All rows as Arrow reads them, with a `delimiter` between two cells.
+        line: The line of the first row of text in the file, which is at `path`.
     """
 
     first: tuple[str, ...]
@@ -69,10 +67,7 @@ class OpenTable:
     def columns(self, wanted: Sequence[int], *, header: bool) -> list[Any]:
         """Return the cells of some columns, by position, as Arrow arrays; text as a dictionary.
 
-        A `header` in the first row of text is left out.
-
-        Raises:
-            DataError: If a row has another number of cells than the first; names the line.
+        A `header` in the first row of text is left out. All rows must be as wide as the first.
         """
         import pyarrow as pa
         from pyarrow import csv as arrow
@@ -153,12 +148,7 @@ def open_table(
     """Return a file as a table, after a look at its first rows; Parquet is known by its content.
 
     The delimiter of text is the one among those given that splits the rows best, into as many
-    `columns` as are enough. If `older`, text that is not UTF-8 is taken for Latin-1, as in older
-    catalogues.
-
-    Raises:
-        DataError: If it is empty or cannot be read as a table; names the line.
-        ConfigError: If the delimiter is impossible.
+    `columns` as are enough. If `older`, text that is not UTF-8 is taken for Latin-1.
     """
     given = None if delimiter is None else _SPELLED_OUT.get(delimiter, delimiter)
     fits = given is None or re.fullmatch(_DELIMITER, given) is not None
@@ -309,10 +299,8 @@ def find_columns(
 ) -> tuple[dict[str, int], bool]:
     """Return the position of every column in use, by role, and whether there is a header.
 
-    The first row holds names, if there is a `header`; whatever is given as None is detected.
-
-    Raises:
-        ConfigError: If columns are not there, or have to be named; names all of them at once.
+    Whatever is given as None is detected. Columns that are not there, or have to be named, are
+    asked for all at once.
     """
     texts = {role: of for role, of in given.items() if isinstance(of, str) and of != "none"}
     if header is None:
@@ -380,11 +368,7 @@ def is_number(cell: str) -> bool:
 
 
 def columns_of_frame(frame: Any) -> dict[str, Any]:
-    """Return the columns, by name, of a frame of pandas, Polars or Arrow, or of a mapping.
-
-    Raises:
-        DataError: If it has no columns with names, or they differ in length.
-    """
+    """Return the columns, by name and of one length, of a frame, an array or a mapping."""
     if hasattr(frame, "collect"):  # lazy ones of Polars, those of Spark
         raise DataError(f"frame = {in_words(frame)}: has no columns yet; collect it first")
     names = getattr(getattr(frame, "dtype", None), "names", None)  # a structured array of NumPy

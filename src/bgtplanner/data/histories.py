@@ -41,10 +41,7 @@ def read_histories(
 
     A mapping has what each person has rated: ratings by item, or only the items. A frame has the
     columns ``user``, ``item`` and, unless there is no `scale`, ``rating``. Of several ratings of
-    an item, the last counts.
-
-    Raises:
-        DataError: If a column is missing or a rating is outside the scale, without naming it.
+    an item, the last counts. Errors do not name a rating.
     """
     if isinstance(given, Mapping) and not {"user", "item"} <= set(given):
         labels = list(given)

@@ -55,10 +55,7 @@ def scaled_values(
     """Return values on the scale of 0 to 1, by default the `usual` one, and what is known of it.
 
     With a `cap` they are counts, which become weights. If there are no values, or all are the
-    same and above 0, they are clicks.
-
-    Raises:
-        DataError: If a value is outside the scale, or the scale has to be asked for.
+    same and above 0, they are clicks. Counts that nobody has called so are asked about.
     """
     asked = None if scale is None else as_scale(scale)
     click = "each row counts as a click (implicit feedback), with the value 1."
@@ -204,9 +201,6 @@ class Ratings:
 
         The list of items then no longer reveals which ones were rated. Ratings of items that the
         catalogue lacks are an error, or they are left out, and :attr:`notes` has their number.
-
-        Raises:
-            DataError: If the catalogue lacks rated items, or has none of them.
         """
         possible = ("error", "leave-out")
         ConfigError.unless(unknown in possible, "unknown", unknown, " or ".join(possible))

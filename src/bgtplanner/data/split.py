@@ -103,9 +103,6 @@ def split_ratings(
         arrival: ``"random"``: in an order drawn for each client. ``"time"``: in the order of their
             times; then the shares are those of all ratings, and not of each client's.
 
-    Raises:
-        DataError: If there are no ratings, or no times where the order of time is asked for.
-
     Example:
         >>> ratings = Ratings.from_arrays([1] * 10, range(10), range(10))
         >>> split = split_ratings(ratings, seed=0, rounds=5)
