@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bgtplanner.data.histories import Histories
+from bgtplanner.data.tables import Histories
 from bgtplanner.published.model import Model
 from bgtplanner.published.ranking import RANKERS
 from bgtplanner.serving.site import PAGE, write_page

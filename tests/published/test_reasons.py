@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bgtplanner.data.catalogue import plain_name
-from bgtplanner.data.histories import Histories
+from bgtplanner.data.tables import Histories
 from bgtplanner.published.ranking import Ranked
 from bgtplanner.published.reasons import Explanation, reasons_of
 

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from bgtplanner.arguments import in_words, refuse_unless
 from bgtplanner.data.catalogue import Catalogue, as_label
 from bgtplanner.data.files import Column
-from bgtplanner.data.tables import Labels, Table, TableFormat, read_table
+from bgtplanner.data.tables import Labels, Table, TableFormat, last_of_each, read_table
 from bgtplanner.errors import ConfigError, DataError, quoted
 
 Scale = Literal["max", "minmax"] | tuple[float, float]
@@ -337,14 +337,6 @@ class Ratings:
             client_of_user=client_of_user, n_items=len(item.names),
             user_labels=user.names, item_labels=item.names, name=name, **known,
         )  # fmt: skip
-
-
-def last_of_each(
-    pair: NDArray[np.int64], time: NDArray[np.float64] | None = None
-) -> NDArray[np.int64]:
-    """Return the last row of every pair of a user and an item, in the order of the pairs."""
-    order = np.argsort(pair, kind="stable") if time is None else np.lexsort((time, pair))
-    return np.asarray(order[np.flatnonzero(np.diff(pair[order], append=-1))])
 
 
 def _clients_of_users(client: Labels, user: Labels) -> IntArray:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgtplanner.data.catalogue import Catalogue, read_items, ridge
-from bgtplanner.data.histories import Histories, read_histories
+from bgtplanner.data.tables import Histories, read_histories
 from bgtplanner.errors import ConfigError, DataError, ModelFileError, NothingLearnedError
 from bgtplanner.published import file
 from bgtplanner.published.ranking import RANKERS, Ranker

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bgtplanner.data.histories import Histories
+from bgtplanner.data.tables import Histories
 from bgtplanner.published.reasons import Explanation
 from bgtplanner.registry import Registry
 

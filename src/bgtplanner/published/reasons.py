@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bgtplanner.data.catalogue import plain_name
 
 if TYPE_CHECKING:
-    from bgtplanner.data.histories import Histories
+    from bgtplanner.data.tables import Histories
     from bgtplanner.published.model import Model
     from bgtplanner.published.ranking import Ranked
 
