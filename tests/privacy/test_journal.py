@@ -92,7 +92,7 @@ def test_the_layout_of_the_file(tmp_path: Path) -> None:
     filled(path).close()
     connection = sqlite3.connect(path)
     assert connection.execute("PRAGMA application_id").fetchone() == (0x42475450,)
-    assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA,) == (2,)
+    assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA - 1,) == (2,)
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
     layout = {
         "rows": ["number INTEGER 1", "kind TEXT 0", "run TEXT 0", "round INTEGER 0",
@@ -195,13 +195,13 @@ def test_foreign_files_are_refused_and_left_as_they_are(tmp_path: Path, read_onl
     newer = tmp_path / "newer.sqlite"
     filled(newer).close()
     connection = sqlite3.connect(newer)
-    connection.execute("PRAGMA user_version = 3")
+    connection.execute("PRAGMA user_version = 4")
     connection.close()
     expected = {
         text: "damaged, or not a ledger: file is not a database",
         empty: "not a ledger (another program's file, or an emptied one)",
         foreign: "not a ledger (another program's file, or an emptied one)",
-        newer: "a ledger of schema 3; this version reads up to 2. Another version wrote it: "
+        newer: "a ledger of schema 4; this version reads up to 3. Another version wrote it: "
         "update bgtplanner to open it",
     }
     for path, message in expected.items():

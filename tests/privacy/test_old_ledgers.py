@@ -5,6 +5,7 @@
 write-ahead log. ``ledger-schema2.sqlite`` was written and closed by the first version that made
 classes pay, long enough to hold a snapshot. ``ledger-c051004.sqlite`` was written by commit
 c051004, which still kept sums per class: it has a row of every form that says who paid.
+``ledger-schema3.sqlite`` was written by the first version in which people join and leave.
 """
 
 from __future__ import annotations
@@ -197,6 +198,30 @@ def test_rows_of_every_form_say_the_same_as_when_they_were_written(tmp_path: Pat
             even = np.array([1 / 64, 0, 1 / 32])[ledger.budgets.class_of_client]
             again = ledger.reserve(even, run="even", round=7, fingerprint=ledger.fingerprint(b"7"))
             assert (again.replayed.sum(), ledger.head) == (267, head)
+
+
+def test_a_ledger_of_schema_3_knows_who_is_who(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    shutil.copy(ASSETS / "ledger-schema3.sqlite", path)
+    head = Head.parse("10:73ee4f7afeaf5aa3342efef146ac9748fc7f15b1636f432a11e36196287e136a")
+    before = path.read_bytes()
+    for read_only in (True, False):
+        with Ledger.open(path, head=head, read_only=read_only) as ledger:
+            assert (ledger.spent() / 2**38).tolist() == [[13.0, 13.0, 17.0, 5.0, 3.0, 5.0]]
+            assert (ledger.head, ledger.unsettled, ledger.verify(head)) == (head, 1, 11)
+            labels = ("ann", "bob", "kid", "eve", "zoe", "7", "max")
+            assert [ledger.place(one) for one in labels] == [0, 1, 1, 2, 3, 4, 5]
+            assert not ledger.gone.any()
+        assert path.read_bytes() == before
+    with Ledger.open(path) as ledger:
+        mark = ledger.fingerprint(b"first")
+        again = ledger.reserve(0.125, run="first", round=0, fingerprint=mark, clients=[0, 1, 2])
+        assert (again.replayed.sum(), ledger.head) == (3, head)
+        ledger.leave("kid")
+        assert ledger.join(["new", "ann"]).tolist() == [6, 0]
+    with Ledger.open(path, head=head, rebuild=True) as ledger:
+        assert (ledger.gone.sum(), ledger.verify()) == (1, 13)
+        assert (ledger.spent()[0, 6] / 2**38) == 1.0, "a loss was stated: who is new may be old"
 
 
 def test_every_schema_has_a_ledger_among_the_assets() -> None:

@@ -20,12 +20,14 @@ from bgtplanner.errors import BudgetExceeded, ConfigError, InputError, LedgerErr
 from bgtplanner.errors import LedgerTamperedError as Tampered
 from bgtplanner.privacy._rows import (
     Head,
+    Joining,
     Mask,
     Payment,
     Row,
     Ticks,
     named_values,
     pack,
+    places_left,
     settled_by,
     unpack,
 )
@@ -51,6 +53,7 @@ class Spending:
         limits = [accountant.limit_ticks(budget) for budget in budgets.classes]
         self.limits: Ticks = np.stack(limits, axis=1)[:, self.class_of]
         self.sums: Ticks = np.zeros_like(self.limits) if sums is None else sums
+        self.gone: Mask = np.zeros(len(budgets), dtype=bool)  # who has left, and cannot pay
 
     def spent(self) -> Ticks:
         """Return a copy of the sums."""
@@ -58,7 +61,14 @@ class Spending:
 
     def left(self) -> NDArray[np.float64]:
         """Return the largest charge that each client can still pay."""
-        return self.accountant.largest_fitting(self.sums, self.limits)
+        return np.where(self.gone, 0.0, self.accountant.largest_fitting(self.sums, self.limits))
+
+    def grown(self, budgets: Budgets) -> Spending:
+        """Return the same under these budgets, which may have places more at the end."""
+        later = len(budgets) - len(self.gone)
+        found = Spending(self.accountant, budgets, np.pad(self.sums, ((0, 0), (0, later))))
+        found.gone[: len(self.gone)] = self.gone
+        return found
 
     def add(self, payment: Payment) -> None:
         """Charge those who pay."""
@@ -156,8 +166,9 @@ class Made(NamedTuple):
 class Book:
     """The state that a ledger's rows lead to, beginning with the first one.
 
-    Rows refer to the classes of the first budgets; other budgets may be in force. Of each run and
-    round, the reservations that were made are kept, oldest first.
+    Rows refer to the classes of the first budgets, to which those who join are added; other
+    budgets may be in force. Of each run and round, the reservations that were made are kept,
+    oldest first. `place_of` has the places of those who joined, by the keyed hashes of labels.
     """
 
     def __init__(self, first: Row | None, key: bytes) -> None:
@@ -191,13 +202,16 @@ class Book:
         self.newest_round: dict[str, int] = {}
         self.unsettled: set[int] = set()
         self.forgiven: set[Head] = set()  # lost heads whose loss was stated
+        self.place_of: dict[bytes, int] = {}
+        self._sizes = [(0, len(self.budgets))]  # how many places there are from which row on
+        self._losses: list[Payment] = []
         self._hashes = [self.head.hash]
 
     def lower(self, budgets: Budgets, path: Path | str) -> None:
         """Put other budgets in force, of which none may be larger than it is now."""
         if len(budgets) != len(self.budgets):
             raise LedgerError(f"{path}: kept for {len(self.budgets)} clients, not {len(budgets)}")
-        lowered = Spending(self.accountant, budgets, self.spending.sums)
+        lowered = self.spending.grown(budgets)
         if (lowered.limits > self.spending.limits).any():
             smaller = "created with a smaller budget; a budget can be lowered, never raised"
             raise LedgerError(f"{path}: {smaller}")
@@ -211,13 +225,17 @@ class Book:
         asked, sums, limits = demand.asked, self.spending.sums, self.spending.limits
         earlier = self.made.get(demand[:2], [])
         repeats = [
-            (made, Payment.unpacked(made.payload, self.first_budgets))
+            (made, self._paid(made.number, made.payload))
             for made in earlier
             if demand.mark and made.fingerprint == demand.mark
         ]
         made, replayed = _made_before(repeats, demand)
         new = asked & ~replayed
-        pays = new & self.accountant.fits(sums, self.spending.adds(demand.ticks, asked), limits)
+        pays = (
+            new
+            & ~self.spending.gone
+            & self.accountant.fits(sums, self.spending.adds(demand.ticks, asked), limits)
+        )
         refused = new & ~pays
         if refused.any() and not (pays | replayed).any():
             least = float(from_ticks(np.broadcast_to(demand.ticks, asked.shape)[refused].min()))
@@ -245,10 +263,68 @@ class Book:
         """Return whether a row with this number and hash was read."""
         return head.number < len(self._hashes) and self._hashes[head.number] == head.hash
 
+    def joining(self, marks: list[list[bytes]]) -> tuple[Joining, NDArray[np.int32]]:
+        """Return what there is to be written so that clients are in the ledger, and their places.
+
+        Each client has the marks of one or more labels. One whose labels have two places, or which
+        shares its place with another, is refused: its charges would be those of others.
+        """
+        size, places, new, back = len(self.budgets), list[int](), 0, 0
+        taken, told = set[int](), dict[bytes, int]()
+        for of_client in marks:
+            known = {self.place_of[mark] for mark in of_client if mark in self.place_of}
+            if len(known) > 1 or known & taken or told.keys() & set(of_client):
+                raise LedgerError(
+                    "users have moved from one client to another since they joined this ledger: "
+                    "what they spent together cannot be told apart; give them their old clients"
+                )
+            place = known.pop() if known else size + new
+            returns = place < size and bool(self.spending.gone[place])
+            new, back = new + (place >= size), back + returns
+            places.append(place)
+            taken.add(place)
+            told |= {mark: place for mark in of_client if returns or mark not in self.place_of}
+        if new:
+            self._can_grow()
+        row = Joining(0, new, back, list(told), np.array([*told.values()], dtype=np.int32))
+        return row, np.array(places, dtype=np.int32)
+
+    def _join(self, row: Row) -> None:
+        """Add places to all budgets; one who is new may be one whose place was lost with rows."""
+        size, classes = len(self.budgets), len(self.first_budgets.classes)
+        joining = Joining.unpacked(row.payload, size, classes)
+        of_marks = dict(zip(joining.marks, joining.places.tolist(), strict=True))
+        if any(self.place_of.get(mark, place) != place for mark, place in of_marks.items()):
+            raise ValueError("a label has two places")
+        if joining.new:
+            self._can_grow()
+            index = np.append(self.budgets.class_of_client, [joining.kind] * joining.new)
+            self.budgets = self.first_budgets = Budgets(self.budgets.classes, index.astype("i4"))
+            self.spending = self.spending.grown(self.budgets)
+            newcomers = np.arange(len(index)) >= size
+            for loss in self._losses:
+                self.spending.add(loss._replace(who=newcomers))
+        self._sizes.append((row.number, len(self.budgets)))
+        self.place_of |= of_marks
+        self.spending.gone[joining.places] = False
+
+    def _can_grow(self) -> None:
+        """Refuse to add places where other budgets are in force, which say nothing of them."""
+        if self.budgets is not self.first_budgets:
+            raise LedgerError("people join this ledger while it is in use; open it again")
+
+    def _paid(self, number: int, payload: bytes) -> Payment:
+        """Return what a reserve row with this number says, for the places that there are now."""
+        size = next(size for begin, size in reversed(self._sizes) if begin <= number)
+        then = self.first_budgets
+        if size < len(then):
+            then = Budgets(then.classes, then.class_of_client[:size])
+        return Payment.unpacked(payload, then).among(len(self.first_budgets))
+
     def payment(self, row: Row) -> Payment:
-        """Return what a row charges; a loss, to every client."""
+        """Return what a row charges; a loss, to every client, whenever it joins."""
         if row.kind != "loss":
-            return Payment.unpacked(row.payload, self.first_budgets)
+            return self._paid(row.number, row.payload)
         ticks = named_values(row.payload)["ticks"]
         if type(ticks) is not int or not 0 < ticks <= CEILING:
             raise ValueError("a loss of no charge")
@@ -261,6 +337,10 @@ class Book:
             payment = self.payment(row)
             paid = from_ticks(np.broadcast_to(payment.ticks, payment.who.shape)[payment.who])
             entry["charge_most"] = float(paid.max())
+        if row.kind in ("join", "leave"):
+            names = {"join": {"joined": "new", "returned": "back"}, "leave": {"left": "places"}}
+            about = named_values(row.payload)
+            entry |= {name: about[of] for name, of in names[row.kind].items()}
         if row.kind == "reserve":
             entry |= {
                 "clients": len(paid),
@@ -282,8 +362,13 @@ class Book:
             self.unsettled.discard(settled_by(row))
         elif row.kind == "loss":
             lost = Head.parse(str(named_values(row.payload)["head"]))
-            self.spending.add(self.payment(row))
+            self._losses.append(self.payment(row))
+            self.spending.add(self._losses[-1])
             self.forgiven.add(lost)
+        elif row.kind == "join":
+            self._join(row)
+        elif row.kind == "leave":
+            self.spending.gone[places_left(row.payload, len(self.budgets))] = True
         else:
             raise ValueError(f"unknown kind {row.kind!r}")
 

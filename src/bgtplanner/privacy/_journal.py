@@ -24,9 +24,13 @@ from typing import Any, Self
 from bgtplanner.errors import LedgerError, LedgerTamperedError, StorageError
 from bgtplanner.privacy._rows import Head, Row, attempt_of, damaged, named_values, settled_by
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of the file's layout, kept in SQLite's ``user_version``. Files of version 1, which hold
-only the rows, in write-ahead mode, are migrated when they are opened for writing."""
+only the rows, in write-ahead mode, are migrated when they are opened for writing. A file is of
+version 3 from the first row on that says who joins or leaves, which earlier readers do not know;
+until then it stays one of version 2, to the bit."""
+
+_WITHOUT_MEMBERS = 2
 
 _APPLICATION = 0x42475450  # "BGTP", in SQLite's application_id: marks the file as a ledger
 _SELECT = "SELECT number, kind, run, round, payload, hash FROM rows"
@@ -130,14 +134,14 @@ class Journal:
                         f"{path}: a ledger of schema {schema}; this version reads up to {SCHEMA}. "
                         "Another version wrote it: update bgtplanner to open it"
                     )
-                if schema != SCHEMA and read_only:
+                if schema == 1 and read_only:
                     connection.execute(_NEWEST_IN_SCHEMA_1)
-                elif schema != SCHEMA or rebuild:
+                elif schema == 1 or rebuild:
                     _migrate(connection, path)
                 if not read_only:
                     connection.execute("PRAGMA journal_mode = TRUNCATE")
                     connection.execute("PRAGMA synchronous = FULL")
-                if schema == SCHEMA:
+                if schema > 1:
                     _refuse_cut(connection, path)
             return cls(connection, path)
         except BaseException:
@@ -230,6 +234,8 @@ def _note(connection: sqlite3.Connection, row: Row) -> None:
         connection.execute("INSERT INTO unsettled VALUES (?)", (row.number,))
     elif row.kind == "settle":
         connection.execute("DELETE FROM unsettled WHERE number = ?", (settled_by(row),))
+    elif row.kind in ("join", "leave"):
+        connection.execute(f"PRAGMA user_version = {SCHEMA}")
 
 
 # ---- how a file is created, migrated and opened
@@ -238,7 +244,7 @@ def _note(connection: sqlite3.Connection, row: Row) -> None:
 def _write_new(connection: sqlite3.Connection, key: bytes, rows: Iterable[Row]) -> None:
     connection.execute("PRAGMA synchronous = FULL")
     connection.executescript(
-        f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {SCHEMA};"
+        f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {_WITHOUT_MEMBERS};"
         f"BEGIN IMMEDIATE; {_ROWS} {_DERIVED}"
     )
     connection.execute("INSERT INTO secret VALUES (?)", (key,))
@@ -258,9 +264,9 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     for statement in filter(str.strip, _DERIVED.split(";")):
         connection.execute(f"DROP TABLE IF EXISTS {statement.split()[2]}")
         connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {_WITHOUT_MEMBERS}")
     for values in connection.execute(f"{_SELECT} ORDER BY number"):
         _note(connection, _row(values))
-    connection.execute(f"PRAGMA user_version = {SCHEMA}")
     connection.execute("COMMIT")
     connection.execute("PRAGMA locking_mode = NORMAL")  # releases the lock at the next read
 

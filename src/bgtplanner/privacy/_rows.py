@@ -29,6 +29,7 @@ from bgtplanner.privacy.budget import Budgets
 Mask = NDArray[np.bool_]
 Ticks = NDArray[np.int64]
 
+MARK = 16  # bytes of the keyed hash of a label
 _START = b"\0" * 32
 
 
@@ -55,7 +56,7 @@ class Head(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One event: its kind is ``open``, ``reserve``, ``settle`` or ``loss``.
+    """One event: its kind is ``open``, ``reserve``, ``settle``, ``loss``, ``join`` or ``leave``.
 
     The hash covers all other fields and the hash of the row before.
     """
@@ -208,3 +209,54 @@ class Payment(NamedTuple):
             listed = each
         _must(bool(who.any()))
         return cls(attempt, mark, who, listed)
+
+    def among(self, size: int) -> Payment:
+        """Return the same in a ledger that has more places by now, which did not pay."""
+        later = (0, size - len(self.who))
+        ticks = np.pad(self.ticks, later) if self.ticks.ndim else self.ticks
+        return self._replace(who=np.pad(self.who, later), ticks=ticks)
+
+
+class Joining(NamedTuple):
+    """Who joins a ledger, or comes back: what a join row says.
+
+    A label is there as its keyed hash alone. Several may have one place: those of a client's
+    users. The places from the ledger's size on are new.
+    """
+
+    kind: int  # the class of budgets of the places that are new
+    new: int  # how many are
+    back: int  # how many places had been left
+    marks: list[bytes]  # of labels
+    places: NDArray[np.int32]  # of each of them
+
+    def packed(self) -> bytes:
+        """Return the payload of a row."""
+        data = b"".join(self.marks) + self.places.astype("<i4").tobytes()
+        numbers = {"class": self.kind, "new": self.new, "back": self.back}
+        return pack(numbers | {"labels": len(self.marks)}, data)
+
+    @classmethod
+    @_as_written()
+    def unpacked(cls, payload: bytes, size: int, classes: int) -> Joining:
+        """Read the payload of a row, in a ledger of so many places and classes."""
+        about, data = unpack(payload)
+        numbers = kind, new, back, labels = [
+            about[of] for of in ("class", "new", "back", "labels")
+        ]
+        _must(all(type(of) is int and of >= 0 for of in numbers) and kind < classes)
+        _must(new + back <= labels and len(data) == labels * (MARK + 4))
+        marks = [data[MARK * at : MARK * (at + 1)] for at in range(labels)]
+        places = np.frombuffer(data[MARK * labels :], dtype="<i4").astype(np.int32)
+        _must(bool(((places >= 0) & (places < size + new)).all()))
+        _must(len(np.unique(places[places >= size])) == new)
+        return cls(kind, new, back, marks, places)
+
+
+@_as_written()
+def places_left(payload: bytes, size: int) -> NDArray[np.int32]:
+    """Return the places of those who leave: what a leave row says."""
+    _, data = unpack(payload)
+    places = np.frombuffer(data, dtype="<i4").astype(np.int32)
+    _must(bool(((places >= 0) & (places < size)).all()))
+    return places

@@ -10,6 +10,9 @@
   ledger whose first row names none is older, and its relation is ``replace-one``. A ledger is
   never used for another relation than its own.
 
+* People may join and leave. Each label has a place, which is found again by a keyed hash of the
+  label, in whatever order people come. Whoever leaves keeps the place and what was spent there.
+
 The ledger holds no rating, no item id and no gradient, only who paid how much in which round.
 """
 
@@ -21,7 +24,7 @@ import hmac
 import itertools
 import secrets
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -32,11 +35,13 @@ from numpy.typing import ArrayLike, NDArray
 from bgtplanner.errors import LedgerError, LedgerTamperedError, StaleRoundError
 from bgtplanner.privacy._book import Book, Demand, Reservation, Spending, first_row
 from bgtplanner.privacy._journal import Journal
-from bgtplanner.privacy._rows import Head, Payment, Row, Ticks, pack
+from bgtplanner.privacy._rows import MARK, Head, Payment, Row, Ticks, pack
 from bgtplanner.privacy.accountants import Accountant, accountant_named, to_ticks
 from bgtplanner.privacy.budget import Budgets
 from bgtplanner.privacy.mechanisms import Neighbours
 from bgtplanner.privacy.witness import Witness
+
+Places = NDArray[np.int32]
 
 __all__ = ["Head", "Ledger", "Reservation", "Spending", "Ticks"]
 
@@ -65,7 +70,7 @@ class Ledger:
         self._lock = threading.RLock()
         self._book = Book(next(journal.rows(), None), journal.key)
         self.accountant, self.neighbours = self._book.accountant, self._book.neighbours
-        self._catch_up()
+        self._catch_up(joining=True)
         if witness is not None and (seen := witness.newest()) is not None:
             self.check_head(seen)
 
@@ -242,6 +247,74 @@ class Ledger:
         self._journal.append(row)
         return row
 
+    def join(self, labels: Sequence[Any], client_of: ArrayLike | None = None) -> Places:
+        """Return everybody's place, which is a new one for those who were never here.
+
+        Whoever was here before, and has left or not, has the place and the spending of then. A
+        label that has changed is somebody new. `client_of` says which client each label belongs
+        to, if some have several; then it is the places of clients that are returned. New places
+        have the first class of budgets. Join before other budgets are put in force.
+        """
+        marks: list[list[bytes]] = [[self._mark_of(label)] for label in labels]
+        if client_of is not None:
+            index = np.asarray(client_of)
+            marks, alone = [[] for _ in range(int(index.max(initial=-1)) + 1)], marks
+            for place, mark in zip(index.tolist(), alone, strict=True):
+                marks[place] += mark
+        with self._lock:
+            row: Row | None = None
+            with self._journal.writing():
+                self._catch_up(joining=True)
+                joining, places = self._book.joining(marks)
+                if joining.marks:
+                    row = self._append("join", "", 0, joining.packed())
+            if row is not None:
+                self._book.read(row)
+        return places
+
+    def leave(self, *who: str | int) -> None:
+        """Note that some have left, by label or by place: nothing more is charged to them.
+
+        What they have spent stays, and so does the keyed hash of a label, by which they are known
+        if they come back. Leaving twice does no harm.
+        """
+        with self._lock:
+            row: Row | None = None
+            with self._journal.writing():
+                self._catch_up()
+                found = [self._place_of(one) for one in who]
+                leaving = np.array([at for at in found if not self.gone[at]], dtype="<i4")
+                if leaving.size:
+                    payload = pack({"places": len(leaving)}, leaving.tobytes())
+                    row = self._append("leave", "", 0, payload)
+            if row is not None:
+                self._book.read(row)
+
+    def place(self, label: Any) -> int | None:
+        """Return the place of a label; None if nobody called so has joined."""
+        return self._book.place_of.get(self._mark_of(label))
+
+    @property
+    def gone(self) -> NDArray[np.bool_]:
+        """Who has left, by place; the caller must not change it."""
+        return self._book.spending.gone
+
+    @property
+    def named(self) -> bool:
+        """Whether all places have labels, so that people can join and be found again."""
+        return len(set(self._book.place_of.values())) == len(self)
+
+    def _mark_of(self, label: Any) -> bytes:
+        """Return the keyed hash of a label."""
+        return self.fingerprint(b"label", str(label).encode())[:MARK]
+
+    def _place_of(self, who: str | int) -> int:
+        """Return the place of one who is here, by label or by place."""
+        place = who if isinstance(who, int | np.integer) else self.place(who)
+        if place is None or not 0 <= place < len(self):
+            raise LedgerError("leave: nobody in this ledger is called so, or has that place")
+        return int(place)
+
     def settle(self, reservation: Reservation) -> None:
         """Record that what was reserved has been released. Settling twice does no harm."""
         number, key = reservation.number, (reservation.run, reservation.round)
@@ -290,6 +363,7 @@ class Ledger:
             if self._book.newest_round.get(run, -1) < before:
                 return self._book.spending
             known = Spending(self.accountant, self.budgets)
+            known.gone = self.gone
             for row in self._journal.rows():
                 again = row.kind == "reserve" and row.run == run and row.round >= before
                 if row.kind in ("reserve", "loss") and not again:
@@ -312,6 +386,8 @@ class Ledger:
         result, sums = np.zeros(len(self)), self._book.spending.sums
         for number, budget in enumerate(self.budgets.classes):
             members = self.budgets.class_of_client == number
+            if not members.any():
+                continue
             distinct, back = np.unique(sums[:, members], axis=1, return_inverse=True)
             read = self.accountant.epsilon(distinct, budget.delta, other_than=other_than)
             result[members] = read[back]
@@ -371,11 +447,13 @@ class Ledger:
                 row = self._append("loss", "", 0, pack({"head": str(head), "ticks": ticks}))
             self._book.read(row)
 
-    def _catch_up(self) -> None:
+    def _catch_up(self, *, joining: bool = False) -> None:
         """Read and check the rows that other processes have written since."""
-        known, newest = self._book.head, self._journal.newest()
+        known, newest, size = self._book.head, self._journal.newest(), len(self)
         for row in self._journal.rows(known.number + 1):
             self._book.read(row)
+        if len(self) > size and not joining:  # whoever holds arrays of the size before must know
+            raise LedgerError("people have joined this ledger since it was opened; open it again")
         # The rows that were read before must still be there: the file may have been replaced.
         there = self._journal.head_at(known.number) == known
         if not there or newest is None or not self._book.has(newest):
