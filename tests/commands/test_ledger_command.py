@@ -38,6 +38,38 @@ def test_budget_json_has_the_figures(command_line: Call) -> None:
     assert "laplace" not in out
 
 
+def test_a_budget_is_divided_between_windows(command_line: Call) -> None:
+    asked = ("budget", "--epsilon", 10, "--per", "90d", "--for", "1y")
+    found = json.loads(command_line(*asked, "--json")[1])
+    gdp = accountant_named("gaussian/gdp")
+    charge = gdp.even_charge(Budget(10, 1e-5), 4)
+    after = [gdp.epsilon_of_rounds(charge, number, 1e-5) for number in (1, 2, 3, 4)]
+    assert found["windows"] == 4
+    assert found["rules"]["gaussian/gdp"] == pytest.approx(after, abs=1e-6)
+    out = command_line(*asked, "--mechanism", "laplace")[1]
+    assert out.split("\n")[2].split()[:2] == ["1", "2.5"]
+    for wrong in ("90", "d", "2y", "0d"):
+        code, _, err = command_line("budget", "--per", wrong, "--for", "1y")
+        assert (code, "--per" in err) == (2, True)
+
+
+def test_who_joined_and_left_is_shown(command_line: Call, tmp_path: Path) -> None:
+    nobody = Budgets((Budget(1.0, 1e-5),), np.zeros(0, dtype=np.int32))
+    with Ledger.create(tmp_path / "people.sqlite", nobody, "gaussian/gdp") as ledger:
+        ledger.join(["ann", "bob", "eve"])
+        ledger.leave("ann", "bob")
+        ledger.join(["bob"])
+    code, out, _ = command_line("ledger", "show", tmp_path / "people.sqlite")
+    assert (code, "3 joined, 2 left, 1 came back; 1 are away now" in out) == (0, True)
+    facts = json.loads(command_line("ledger", "show", tmp_path / "people.sqlite", "--json")[1])
+    assert facts["members"] == {"joined": 3, "left": 2, "returned": 1, "away": 1}
+    assert facts["classes"][0]["exhausted"] == 0
+    ann = json.loads(
+        command_line("ledger", "show", tmp_path / "people.sqlite", "--client", "ann", "--json")[1]
+    )
+    assert (ann["index"], ann["left"]) == (0, 0.0)
+
+
 def test_ledger_show(command_line: Call, book: Path) -> None:
     code, out, _ = command_line("ledger", "show", book)
     assert code == 0

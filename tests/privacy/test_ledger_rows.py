@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from bgtplanner.errors import BudgetExceeded, LedgerTamperedError
 from bgtplanner.privacy._book import Spending, first_row
 from bgtplanner.privacy._journal import Journal
-from bgtplanner.privacy._rows import Head, Payment, Row, pack, settled_by, unpack
+from bgtplanner.privacy._rows import Head, Payment, Row, pack, pack_members, settled_by, unpack
 from bgtplanner.privacy.accountants import CEILING, accountant_named
 from bgtplanner.privacy.budget import Budgets
 from bgtplanner.privacy.ledger import Ledger
@@ -177,6 +177,11 @@ payloads = st.one_of(
         ),
         st.integers(0, 3) | plain, plain, st.booleans(), st.binary(max_size=30),
     ),
+    st.builds(
+        lambda places, marks, said: pack_members({"left": said}, places, marks),
+        st.lists(st.integers(-1, 5), max_size=3), st.lists(st.binary(min_size=16, max_size=16)),
+        plain,
+    ),
 )  # fmt: skip
 
 
@@ -205,7 +210,10 @@ def test_any_payload_is_a_payment_or_refused(payload: bytes) -> None:
         assert (paid[0] > 0).all()
 
 
-@given(st.lists(st.tuples(st.sampled_from(["reserve", "settle", "loss", "open", "x"]), payloads),
+KINDS = ["reserve", "settle", "loss", "join", "leave", "open", "x"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(KINDS), payloads),
                 min_size=1, max_size=4))  # fmt: skip
 @settings(deadline=None, derandomize=True, max_examples=60)
 def test_a_forged_chain_of_any_rows_is_read_or_refused(forged: list[tuple[str, bytes]]) -> None:

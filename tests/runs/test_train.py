@@ -91,13 +91,17 @@ def test_a_second_training_is_charged_to_the_same_people(tmp_path: Path) -> None
     with pytest.raises(BudgetExceeded):
         train(**asked)
     table(tmp_path / "ratings.csv", people(59))
-    with pytest.raises(LedgerError):
+    with pytest.raises(BudgetExceeded):
         train(**asked)
-    table(tmp_path / "ratings.csv", people())
-    renamed = (tmp_path / "ratings.csv").read_text().replace("u1,", "u1000,")
-    (tmp_path / "ratings.csv").write_text(renamed)
+    text = table(tmp_path / "ratings.csv", people()).read_text()
+    (tmp_path / "ratings.csv").write_text(text.replace("\nu", "\nv"))
     with pytest.raises(LedgerError, match="other people"):
         train(**asked)
+    (tmp_path / "ratings.csv").write_text(text.replace("u1,", "u1000,"))
+    made = train(**asked)  # a renamed person counts as new
+    assert made.training["people"] == {
+        "before": 0, "joined": 61, "returned": 1, "left": 2, "take_part": 1, "without_budget": 59,
+    }  # fmt: skip
     made = train(**asked, ledger=None)
     assert "other trainings on the same ratings" in made.guarantee["not_accounted"]
 
@@ -197,7 +201,9 @@ def test_the_published_model_ranks_as_the_simulation_does(played: bool) -> None:
 CLIP, WHOLE = 0.1, people(40)
 
 
-def sums(rows: Any, learner: Any = None, chunk: int | None = None) -> tuple[Any, Any, int]:
+def sums(
+    rows: Any, learner: Any = None, chunk: int | None = None, clip: Any = CLIP
+) -> tuple[Any, Any, int]:
     """What users keep, the sum of bounded uploads, and how many of these were no numbers."""
     config = load_config(settings={"privacy.mechanism": "gaussian", "model.name": "tastes"})
     ratings = WHOLE.take(rows)
@@ -209,7 +215,7 @@ def sums(rows: Any, learner: Any = None, chunk: int | None = None) -> tuple[Any,
     if chunk is not None:
         engine._known = laid_out(ratings, block=4, chunk=chunk)
         assert engine._known.chunks > 3
-    return engine._sums(CLIP, 0.3)
+    return engine._sums(clip, 0.3)
 
 
 def test_sums_are_bounded_by_the_clip_and_exact() -> None:
@@ -223,6 +229,15 @@ def test_sums_are_bounded_by_the_clip_and_exact() -> None:
         assert 0.9 * CLIP < np.sqrt((moved**2).sum()) <= CLIP
         steps = moved * 2.0**26
         np.testing.assert_array_equal(steps, np.rint(steps))
+
+
+def test_who_has_paid_less_or_nothing_moves_the_sum_by_less_or_nothing() -> None:
+    without = sums(WHOLE.user != 7)[1]
+    for share, chunk in ((1 / 8, None), (1 / 8, 64), (0.0, 64)):
+        own = np.where(np.arange(40) == 7, CLIP * share, CLIP)
+        moved = sums(WHOLE.user >= 0, chunk=chunk, clip=own)[1] - without
+        length = np.sqrt((moved**2).sum())
+        assert 0.9 * CLIP * share < length + 1e-9 <= CLIP * share + 1e-4
 
 
 @dataclass(frozen=True)

@@ -37,19 +37,37 @@ def budget(
     *, epsilon: float = default("privacy.epsilon"), delta: float = default("privacy.delta"),
     rounds: int = default("federation.rounds"), mechanism: str | None = None,
     neighbours: str = default("privacy.neighbours"), noise_multiplier: float | None = None,
+    per: str | None = None, whole: str | None = None,
 ) -> Answer:  # fmt: skip
     """Show what a privacy budget buys: the noise of a round under every accountant.
 
     Example: `bgtplanner budget --epsilon 10 --delta 1e-5 --rounds 100`
 
+    Example: `bgtplanner budget --epsilon 10 --per 90d --for 1y`
+
     Options:
         mechanism: The mechanism, such as gaussian; all by default.
         noise_multiplier: Also show what this noise multiplier costs.
+        per (TIME): Divide the budget: train once in that time, such as 90d, 4w or 1m.
+        whole (TIME): For how long the budget is to last, such as 1y.
     """
-    from bgtplanner.commands.ledger import quotes_view
-    from bgtplanner.privacy.accountants import quotes
+    from bgtplanner.privacy.accountants import ACCOUNTANTS, quotes
     from bgtplanner.privacy.budget import Budget
 
+    if per is not None or whole is not None:
+        number = _days("--for", whole) // _days("--per", per)
+        ConfigError.unless(1 <= number <= 1000, "--per", per, "a part of --for, 1/1000 or more")
+        equal = quotes(Budget(epsilon, delta), number, mechanism=mechanism or "gaussian")
+        found = {
+            name: [
+                *(ACCOUNTANTS[name].epsilon_of_rounds(of["charge"], many, delta)
+                for many in range(1, number)), epsilon,
+            ]
+            for name, of in equal.items()
+            if of["sound"]
+        }  # fmt: skip
+        named = {"epsilon": epsilon, "delta": delta, "windows": number, "rules": found}
+        return Answer(named, windows_view(number, found))
     table = quotes(
         Budget(epsilon, delta), rounds, mechanism=mechanism, neighbours=neighbours,
         noise_multiplier=noise_multiplier,
@@ -62,12 +80,21 @@ def budget(
     return Answer(content, [title, *quotes_view(rounds, table)])
 
 
+def _days(name: str, text: str | None) -> int:
+    """Return a time in days: a number with d, w, m or y behind it."""
+    days = {"d": 1, "w": 7, "m": 30, "y": 365}
+    number, unit = (text or "")[:-1], (text or "")[-1:]
+    fits = number.isascii() and number.isdigit() and 0 < int(number) < 10**6 and unit in days
+    ConfigError.unless(fits, name, text, "a number of days, weeks, months or years, such as 90d")
+    return int(number) * days[unit]
+
+
 @ledger_app.command()
 @command()
 def show(ledger: Path, *, client: str | None = None) -> Answer:
     """Show what was spent and what is left, per class of clients or for one client.
 
-    The ledger itself does not know the labels of the data; the folder of its run does.
+    The ledger of a training knows people by their labels; that of a run does not, but its folder.
 
     Example: `bgtplanner ledger show runs/first --client 7`
 
@@ -80,8 +107,9 @@ def show(ledger: Path, *, client: str | None = None) -> Answer:
         if client is None:
             facts = ledger_facts(opened)
             return Answer(facts, ledger_view(facts, list(opened.history())))
-        labels = _labels(ledger)
+        labels, known = _labels(ledger), opened.place(client)
         found = [place for place, names in enumerate(labels or []) if client in names]
+        found = found if known is None else [known]
         if len(found) != 1:
             raise ConfigError(
                 f"--client {client}: not in the ratings; give the folder of a run, and a user "
@@ -307,6 +335,19 @@ def quotes_view(rounds: int, quotes: Mapping[str, Mapping[str, Any]]) -> list[st
     return [Table("", heads, rows), *notes]
 
 
+def windows_view(number: int, rules: Mapping[str, list[float]]) -> list[str | Table]:
+    """Return what is spent after each window of a budget, rounded down."""
+    rows = [
+        ("", [f"{at + 1:,}", *(f"{math.floor(1000 * of[at]) / 1000:g}" for of in rules.values())])
+        for at in range(number)
+    ]
+    return [
+        Table(f"epsilon after each of {number:,} equal windows", ["window", *rules], rows),
+        "Each alone amounts to as much as the first: charges add up, epsilons do not.",
+        "Give them one after another to train, as --epsilon; the last is --ledger-epsilon.",
+    ]
+
+
 def ledger_facts(ledger: Ledger) -> dict[str, Any]:
     """Return what a ledger says, class by class, as plain values."""
     spent, left, epsilon = ledger.spent(), ledger.left(), ledger.epsilon_spent()
@@ -326,12 +367,14 @@ def ledger_facts(ledger: Ledger) -> dict[str, Any]:
             "epsilon_spent_median": float(np.median(epsilon[members])),
             "epsilon_spent_most": float(epsilon[members].max()),
             "epsilon_spent_other_reading": None if unknown else float(other[members].max()),
-            "exhausted": int((left[members] <= 0).sum()),
+            "exhausted": int((left[members[~ledger.gone[members]]] <= 0).sum()),
         })  # fmt: skip
+    rows = [row for row in ledger.history() if row["kind"] in ("join", "leave")]
+    came = {of: sum(row.get(of, 0) for row in rows) for of in ("joined", "left", "returned")}
     return {
         "rule": accountant.name, "neighbours": ledger.neighbours, "sound": accountant.sound,
         "clients": len(ledger), "head": str(ledger.head), "unsettled": ledger.unsettled,
-        "classes": classes,
+        "members": came | {"away": int(ledger.gone.sum())} if rows else None, "classes": classes,
     }  # fmt: skip
 
 
@@ -341,6 +384,9 @@ def ledger_view(facts: Mapping[str, Any], history: list[dict[str, Any]]) -> list
     lines: list[str | Table] = [
         f"{facts['clients']:,} clients, accountant {facts['rule']}, head {facts['head'][:20]}…"
     ]
+    if facts["members"]:
+        said = "{joined:,} joined, {left:,} left, {returned:,} came back; {away:,} are away now"
+        lines.append(said.format(**facts["members"]))
     for of in facts["classes"]:
         means = both_readings(of["epsilon"], facts["neighbours"], of["epsilon_other_reading"])
         most, median = of["epsilon_spent_most"], of["epsilon_spent_median"]

@@ -33,6 +33,7 @@ _SHARED = {
 }
 _NAMES = {
     "as_json": ["--json"], "as_csv": ["--csv"], "assign": ["--set"], "everybody": ["--all"],
+    "continue_from": ["--continue"], "whole": ["--for"],
     "live": ["--live"], "open_page": ["--open"], "quiet": ["--quiet", "-q"],
     "trust_code": ["--trust-code"], "user": ["--client", "--user"], "verbose": ["--verbose", "-v"],
 }  # fmt: skip

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 )
 def train(
     *, settings: dict[str, Any], ratings: str, out: str, clicks: bool = False,
-    assume_public: str | None = None, ledger: str = "auto", overwrite: bool = False,
+    assume_public: str | None = None, ledger: str = "auto", ledger_epsilon: float | None = None,
+    continue_from: str | None = None, renamed: str | None = None, overwrite: bool = False,
     sign: str | None = None, seed: int | None = None, as_json: bool, quiet: bool = False,
 ) -> Answer:  # fmt: skip
     """Train on all ratings, nothing held out, and write a model that may be published.
@@ -45,6 +46,9 @@ def train(
         clicks: There are no ratings, only clicks.
         assume_public: What may be read off the ratings: catalogue, scale, or both.
         ledger (PATH): File that counts what is spent; auto: beside the ratings; or none.
+        ledger_epsilon: Epsilon of a new ledger, for all trainings to come; by default --epsilon.
+        continue_from (MODEL): Model to go on from; --epsilon counts it and this one together.
+        renamed (PATH): Table of the model's items with other labels now: old,new.
         overwrite: Replace the model file; what was spent stays spent.
         sign (PATH): File with an Ed25519 private key: `openssl rand -hex 32` makes one.
         seed: Repeatable noise: the model is then not private.
@@ -62,8 +66,21 @@ def train(
         made = trained(
             ratings, clicks=clicks, assume_public=assumed, out=out, overwrite=overwrite, seed=seed,
             ledger=None if ledger == "none" else ledger, settings=settings, progress=view, key=key,
+            ledger_epsilon=ledger_epsilon, continue_from=continue_from, renamed=renamed,
         )  # fmt: skip
-    return written(made, out, *signed, *([] if quiet else worth(made)))
+    return written(made, out, *signed, *([] if quiet else [*worth(made), *who_came(made)]))
+
+
+def who_came(model: Model) -> list[str]:
+    """Return who has joined and left the ledger, in lines of a terminal, if anybody has."""
+    if "people" not in model.training or model.training["trainings"] == 1:
+        return []
+    text = (
+        "Since the continued model, {joined:,} people joined the ledger, {left:,} left it, "
+        "and {returned:,} came back to what they had spent. {take_part:,} took part; "
+        "{without_budget:,} had no budget left. A person with a new label counts as new."
+    )
+    return textwrap.wrap(text.format(**model.training["people"]), 79)
 
 
 def worth(model: Model) -> list[str]:

@@ -11,7 +11,7 @@ everywhere: it sees nothing else.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -38,22 +38,34 @@ class CentralTraining(Simulation):
     """All clients on one trusted machine, with noise that no one can repeat.
 
     Its split holds nothing out, and all ratings are there from the start. A `noise` other than
-    the operating system's is for tests, and for models that are marked as not private.
+    the operating system's is for tests, and for models that are marked as not private. Clients
+    that are not `here` have a place in the ledger, and take no part.
     """
 
     noise: ExactNoise = SystemNoise()
+    here: NDArray[np.bool_] | None = None
+    everyone_joins: ClassVar[bool] = False
+
+    def present(self) -> NDArray[np.bool_]:
+        """Return which clients take part at all: all of them, unless it was said who does."""
+        return np.ones(self.n_clients, dtype=bool) if self.here is None else self.here
 
     def step(
         self, parameters: RoundParameters | None = None, plan: Plan | None = None
     ) -> RoundResult:
-        """Run a round that was paid for: fit, bound, sum, add noise, and let the server learn."""
+        """Run a round that was paid for: fit, bound, sum, add noise, and let the server learn.
+
+        Each upload is bounded by what its own client has paid; that of one that has not is zero.
+        """
         del plan
-        if parameters is None or not np.asarray(parameters.granted).all():
+        if parameters is None:
             raise ValueError("a training that is to be published is paid for by everyone in it")
-        clip, scale = float(parameters.clip.max()), float(parameters.scale.max()) * (1 + _ROOM)
+        bounds = np.asarray(parameters.clip, dtype=np.float64)[parameters.class_of_client]
+        bounds = bounds * np.asarray(parameters.granted)
+        clip, scale = float(bounds.max()), float(parameters.scale.max()) * (1 + _ROOM)
         kind = mechanism_named(self._mechanism)
         kind.check_sums(self.n_clients, clip, scale)
-        local, total, dropped = self._sums(clip, scale)
+        local, total, dropped = self._sums(bounds, scale)
         (noisy,) = kind.randomise(total[None], self.noise, scale=scale, bound=clip, charge=0.0)
         state = State(self.state.shared, local, self.state.memory)
         heard = jnp.asarray(noisy, jnp.float32)
@@ -80,14 +92,16 @@ class CentralTraining(Simulation):
             raise ValueError("only sums with additive noise are released")
         return protection.mechanism
 
-    def _sums(self, clip: float, scale: float) -> tuple[Any, Floats, int]:
+    def _sums(self, clip: Any, scale: float) -> tuple[Any, Floats, int]:
         """Return what clients keep, the sum of their bounded uploads, and how many were invalid.
 
+        The clip is one for all, or each client's own.
         It goes through the clients chunk by chunk, and keeps only sums. All are exact: whole
         steps of the grid, of which doubles hold as many as there can be.
         """
         known, kind, kept = self._known, mechanism_named(self._mechanism), []
         total, dropped = np.zeros(0), 0
+        bounds = np.append(np.broadcast_to(clip, self.n_clients), 0.0)  # the last: of no one
         for number in range(known.chunks):
             own, *upload, client, item = self._run(_of_chunk, self.state, known, np.int32(number))
             kept.append(own)
@@ -96,7 +110,10 @@ class CentralTraining(Simulation):
             size = np.bincount(client, kind.sizes(rows).sum(axis=1), len(dense) + 1)[: len(dense)]
             norm = kind.root(size + kind.sizes(dense).sum(axis=1))
             good = np.isfinite(norm)
-            factor = np.where(good, clip_factor(np.where(good, norm, 1.0), clip), 0.0)
+            whose = known.clients.members[number] if known.chunks > 1 else np.arange(len(good))
+            bound = bounds[np.asarray(whose)]
+            factor = clip_factor(np.where(good, norm, 1.0), np.maximum(bound, 1e-30))
+            factor = np.where(good & (bound > 0), factor, 0.0)
             rows = np.where(np.isfinite(rows), rows, 0.0) * np.append(factor, 0.0)[client][:, None]
             dense = np.where(good[:, None], dense, 0.0) * factor[:, None]
             rows, dense = kind.on_grid(rows, scale), kind.on_grid(dense, scale)

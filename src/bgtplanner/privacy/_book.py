@@ -20,14 +20,13 @@ from bgtplanner.errors import BudgetExceeded, ConfigError, InputError, LedgerErr
 from bgtplanner.errors import LedgerTamperedError as Tampered
 from bgtplanner.privacy._rows import (
     Head,
-    Joining,
     Mask,
     Payment,
     Row,
     Ticks,
+    members_of,
     named_values,
     pack,
-    places_left,
     settled_by,
     unpack,
 )
@@ -231,11 +230,8 @@ class Book:
         ]
         made, replayed = _made_before(repeats, demand)
         new = asked & ~replayed
-        pays = (
-            new
-            & ~self.spending.gone
-            & self.accountant.fits(sums, self.spending.adds(demand.ticks, asked), limits)
-        )
+        pays = self.accountant.fits(sums, self.spending.adds(demand.ticks, asked), limits)
+        pays = pays & new & ~self.spending.gone
         refused = new & ~pays
         if refused.any() and not (pays | replayed).any():
             least = float(from_ticks(np.broadcast_to(demand.ticks, asked.shape)[refused].min()))
@@ -254,6 +250,8 @@ class Book:
         head = _checked(row, self.head)
         try:
             self._take_in(row)
+        except LedgerError:
+            raise
         except (KeyError, ValueError) as error:
             raise Tampered(f"row {row.number} cannot be read: {error}") from error
         self.head = head
@@ -263,50 +261,48 @@ class Book:
         """Return whether a row with this number and hash was read."""
         return head.number < len(self._hashes) and self._hashes[head.number] == head.hash
 
-    def joining(self, marks: list[list[bytes]]) -> tuple[Joining, NDArray[np.int32]]:
-        """Return what there is to be written so that clients are in the ledger, and their places.
+    def places_for(self, clients: list[list[bytes]]) -> tuple[list[int], dict[bytes, int]]:
+        """Return the place of each client, by the marks of its labels, and what is to be written.
 
-        Each client has the marks of one or more labels. One whose labels have two places, or which
-        shares its place with another, is refused: its charges would be those of others.
+        One whose labels have two places, or which shares its place with another, is refused: what
+        it has spent could not be told from what others have.
         """
-        size, places, new, back = len(self.budgets), list[int](), 0, 0
-        taken, told = set[int](), dict[bytes, int]()
-        for of_client in marks:
-            known = {self.place_of[mark] for mark in of_client if mark in self.place_of}
-            if len(known) > 1 or known & taken or told.keys() & set(of_client):
+        places, told, size = list[int](), dict[bytes, int](), len(self.budgets)
+        taken, new = set[int](), size
+        for marks in clients:
+            known = {self.place_of[mark] for mark in marks if mark in self.place_of}
+            if len(known) > 1 or known & taken or told.keys() & set(marks):
                 raise LedgerError(
                     "users have moved from one client to another since they joined this ledger: "
                     "what they spent together cannot be told apart; give them their old clients"
                 )
-            place = known.pop() if known else size + new
-            returns = place < size and bool(self.spending.gone[place])
-            new, back = new + (place >= size), back + returns
+            place = known.pop() if known else new
+            new += place == new
             places.append(place)
             taken.add(place)
-            told |= {mark: place for mark in of_client if returns or mark not in self.place_of}
-        if new:
+            back = place < size and self.spending.gone[place]
+            told |= {mark: place for mark in marks if back or mark not in self.place_of}
+        if new > size:
             self._can_grow()
-        row = Joining(0, new, back, list(told), np.array([*told.values()], dtype=np.int32))
-        return row, np.array(places, dtype=np.int32)
+        return places, told
 
     def _join(self, row: Row) -> None:
         """Add places to all budgets; one who is new may be one whose place was lost with rows."""
-        size, classes = len(self.budgets), len(self.first_budgets.classes)
-        joining = Joining.unpacked(row.payload, size, classes)
-        of_marks = dict(zip(joining.marks, joining.places.tolist(), strict=True))
-        if any(self.place_of.get(mark, place) != place for mark, place in of_marks.items()):
+        size = len(self.budgets)
+        places, marks = members_of(row.payload, size)
+        told = dict(zip(marks, places, strict=True))
+        if any(self.place_of.get(mark, place) != place for mark, place in told.items()):
             raise ValueError("a label has two places")
-        if joining.new:
+        if (new := max(places) + 1 - size) > 0:
             self._can_grow()
-            index = np.append(self.budgets.class_of_client, [joining.kind] * joining.new)
-            self.budgets = self.first_budgets = Budgets(self.budgets.classes, index.astype("i4"))
+            index = np.pad(self.budgets.class_of_client, (0, new))  # all of the first class
+            self.budgets = self.first_budgets = Budgets(self.budgets.classes, index)
             self.spending = self.spending.grown(self.budgets)
-            newcomers = np.arange(len(index)) >= size
             for loss in self._losses:
-                self.spending.add(loss._replace(who=newcomers))
+                self.spending.add(loss._replace(who=np.arange(len(index)) >= size))
         self._sizes.append((row.number, len(self.budgets)))
-        self.place_of |= of_marks
-        self.spending.gone[joining.places] = False
+        self.place_of |= told
+        self.spending.gone[places] = False
 
     def _can_grow(self) -> None:
         """Refuse to add places where other budgets are in force, which say nothing of them."""
@@ -338,9 +334,7 @@ class Book:
             paid = from_ticks(np.broadcast_to(payment.ticks, payment.who.shape)[payment.who])
             entry["charge_most"] = float(paid.max())
         if row.kind in ("join", "leave"):
-            names = {"join": {"joined": "new", "returned": "back"}, "leave": {"left": "places"}}
-            about = named_values(row.payload)
-            entry |= {name: about[of] for name, of in names[row.kind].items()}
+            entry = named_values(row.payload) | entry
         if row.kind == "reserve":
             entry |= {
                 "clients": len(paid),
@@ -368,7 +362,10 @@ class Book:
         elif row.kind == "join":
             self._join(row)
         elif row.kind == "leave":
-            self.spending.gone[places_left(row.payload, len(self.budgets))] = True
+            places, _ = members_of(row.payload, len(self.budgets))
+            if max(places) >= len(self.budgets):
+                raise ValueError("somebody leaves who never joined")
+            self.spending.gone[places] = True
         else:
             raise ValueError(f"unknown kind {row.kind!r}")
 

@@ -217,46 +217,21 @@ class Payment(NamedTuple):
         return self._replace(who=np.pad(self.who, later), ticks=ticks)
 
 
-class Joining(NamedTuple):
-    """Who joins a ledger, or comes back: what a join row says.
-
-    A label is there as its keyed hash alone. Several may have one place: those of a client's
-    users. The places from the ledger's size on are new.
-    """
-
-    kind: int  # the class of budgets of the places that are new
-    new: int  # how many are
-    back: int  # how many places had been left
-    marks: list[bytes]  # of labels
-    places: NDArray[np.int32]  # of each of them
-
-    def packed(self) -> bytes:
-        """Return the payload of a row."""
-        data = b"".join(self.marks) + self.places.astype("<i4").tobytes()
-        numbers = {"class": self.kind, "new": self.new, "back": self.back}
-        return pack(numbers | {"labels": len(self.marks)}, data)
-
-    @classmethod
-    @_as_written()
-    def unpacked(cls, payload: bytes, size: int, classes: int) -> Joining:
-        """Read the payload of a row, in a ledger of so many places and classes."""
-        about, data = unpack(payload)
-        numbers = kind, new, back, labels = [
-            about[of] for of in ("class", "new", "back", "labels")
-        ]
-        _must(all(type(of) is int and of >= 0 for of in numbers) and kind < classes)
-        _must(new + back <= labels and len(data) == labels * (MARK + 4))
-        marks = [data[MARK * at : MARK * (at + 1)] for at in range(labels)]
-        places = np.frombuffer(data[MARK * labels :], dtype="<i4").astype(np.int32)
-        _must(bool(((places >= 0) & (places < size + new)).all()))
-        _must(len(np.unique(places[places >= size])) == new)
-        return cls(kind, new, back, marks, places)
+def pack_members(said: Mapping[str, int], places: list[int], marks: list[bytes]) -> bytes:
+    """Pack who joins or leaves: places and, of those who join, keyed hashes of their labels."""
+    about = {**said, "places": len(places)}
+    return pack(about, np.array(places, dtype="<i4").tobytes() + b"".join(marks))
 
 
 @_as_written()
-def places_left(payload: bytes, size: int) -> NDArray[np.int32]:
-    """Return the places of those who leave: what a leave row says."""
-    _, data = unpack(payload)
-    places = np.frombuffer(data, dtype="<i4").astype(np.int32)
-    _must(bool(((places >= 0) & (places < size)).all()))
-    return places
+def members_of(payload: bytes, size: int) -> tuple[list[int], list[bytes]]:
+    """Return what :func:`pack_members` was given; places beyond the size are new, in order."""
+    about, data = unpack(payload)
+    _must(all(type(of) is int for of in about.values()) and about["places"] > 0)
+    end = 4 * about["places"]
+    _must(len(data) in (end, end + MARK * about["places"]))
+    places: list[int] = np.frombuffer(data[:end], dtype="<i4").tolist()
+    marks = [data[at : at + MARK] for at in range(end, len(data), MARK)]
+    new = sorted({place for place in places if place >= size})
+    _must(min(places) >= 0 and new == list(range(size, size + len(new))))
+    return places, marks

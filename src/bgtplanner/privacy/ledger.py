@@ -24,7 +24,7 @@ import hmac
 import itertools
 import secrets
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -35,13 +35,11 @@ from numpy.typing import ArrayLike, NDArray
 from bgtplanner.errors import LedgerError, LedgerTamperedError, StaleRoundError
 from bgtplanner.privacy._book import Book, Demand, Reservation, Spending, first_row
 from bgtplanner.privacy._journal import Journal
-from bgtplanner.privacy._rows import MARK, Head, Payment, Row, Ticks, pack
+from bgtplanner.privacy._rows import MARK, Head, Payment, Row, Ticks, pack, pack_members
 from bgtplanner.privacy.accountants import Accountant, accountant_named, to_ticks
 from bgtplanner.privacy.budget import Budgets
 from bgtplanner.privacy.mechanisms import Neighbours
 from bgtplanner.privacy.witness import Witness
-
-Places = NDArray[np.int32]
 
 __all__ = ["Head", "Ledger", "Reservation", "Spending", "Ticks"]
 
@@ -70,7 +68,7 @@ class Ledger:
         self._lock = threading.RLock()
         self._book = Book(next(journal.rows(), None), journal.key)
         self.accountant, self.neighbours = self._book.accountant, self._book.neighbours
-        self._catch_up(joining=True)
+        self._catch_up()
         if witness is not None and (seen := witness.newest()) is not None:
             self.check_head(seen)
 
@@ -134,7 +132,7 @@ class Ledger:
                     "ledger"
                 )
             if budgets is not None:
-                ledger._book.lower(budgets, path)
+                ledger.lower(budgets)
             if head is not None:
                 ledger.check_head(head)
         except BaseException:
@@ -247,48 +245,58 @@ class Ledger:
         self._journal.append(row)
         return row
 
-    def join(self, labels: Sequence[Any], client_of: ArrayLike | None = None) -> Places:
-        """Return everybody's place, which is a new one for those who were never here.
+    def join(self, clients: Sequence[Any]) -> NDArray[np.int32]:
+        """Return the place of each client, which is a new one for those who were never here.
 
-        Whoever was here before, and has left or not, has the place and the spending of then. A
-        label that has changed is somebody new. `client_of` says which client each label belongs
-        to, if some have several; then it is the places of clients that are returned. New places
-        have the first class of budgets. Join before other budgets are put in force.
+        A client is named by its label, or by a tuple of those of its users. Whoever was here
+        before has the place and the spending of then; a label that has changed is somebody new.
+        New places have the first class of budgets: join before others are put in force.
         """
-        marks: list[list[bytes]] = [[self._mark_of(label)] for label in labels]
-        if client_of is not None:
-            index = np.asarray(client_of)
-            marks, alone = [[] for _ in range(int(index.max(initial=-1)) + 1)], marks
-            for place, mark in zip(index.tolist(), alone, strict=True):
-                marks[place] += mark
-        with self._lock:
-            row: Row | None = None
-            with self._journal.writing():
-                self._catch_up(joining=True)
-                joining, places = self._book.joining(marks)
-                if joining.marks:
-                    row = self._append("join", "", 0, joining.packed())
-            if row is not None:
-                self._book.read(row)
-        return places
+        labels = [one if isinstance(one, tuple) else (one,) for one in clients]
+        marks = [[self._mark_of(label) for label in of_client] for of_client in labels]
+
+        places: list[int] = []
+
+        def joining() -> bytes | None:
+            found, told = self._book.places_for(marks)
+            places.extend(found)
+            back = int(self.gone[[at for at in places if at < len(self)]].sum())
+            said = {"joined": max([0, *(at + 1 - len(self) for at in places)]), "returned": back}
+            return pack_members(said, list(told.values()), list(told)) if told else None
+
+        self._note("join", joining)
+        return np.array(places, dtype=np.int32)
 
     def leave(self, *who: str | int) -> None:
         """Note that some have left, by label or by place: nothing more is charged to them.
 
-        What they have spent stays, and so does the keyed hash of a label, by which they are known
-        if they come back. Leaving twice does no harm.
+        What they have spent stays, and so does the keyed hash by which they are known if they
+        come back. Leaving twice does no harm.
         """
+
+        def leaving() -> bytes | None:
+            places = [of if isinstance(of, int) else self.place(of) for of in who]
+            if not all(of is not None and 0 <= of < len(self) for of in places):
+                raise LedgerError("leave: nobody in this ledger is called so, or has the place")
+            left = sorted({of for of in places if of is not None and not self.gone[of]})
+            return pack_members({"left": len(left)}, left, []) if left else None
+
+        self._note("leave", leaving)
+
+    def _note(self, kind: str, payload_of: Callable[[], bytes | None]) -> None:
+        """Write and read a row that charges no round, if there is one after the newest."""
         with self._lock:
-            row: Row | None = None
             with self._journal.writing():
                 self._catch_up()
-                found = [self._place_of(one) for one in who]
-                leaving = np.array([at for at in found if not self.gone[at]], dtype="<i4")
-                if leaving.size:
-                    payload = pack({"places": len(leaving)}, leaving.tobytes())
-                    row = self._append("leave", "", 0, payload)
+                payload = payload_of()
+                row = None if payload is None else self._append(kind, "", 0, payload)
             if row is not None:
                 self._book.read(row)
+
+    def lower(self, budgets: Budgets) -> None:
+        """Put other budgets in force, of which none may be larger than it is now."""
+        with self._lock:
+            self._book.lower(budgets, self._journal.path)
 
     def place(self, label: Any) -> int | None:
         """Return the place of a label; None if nobody called so has joined."""
@@ -299,21 +307,9 @@ class Ledger:
         """Who has left, by place; the caller must not change it."""
         return self._book.spending.gone
 
-    @property
-    def named(self) -> bool:
-        """Whether all places have labels, so that people can join and be found again."""
-        return len(set(self._book.place_of.values())) == len(self)
-
     def _mark_of(self, label: Any) -> bytes:
         """Return the keyed hash of a label."""
         return self.fingerprint(b"label", str(label).encode())[:MARK]
-
-    def _place_of(self, who: str | int) -> int:
-        """Return the place of one who is here, by label or by place."""
-        place = who if isinstance(who, int | np.integer) else self.place(who)
-        if place is None or not 0 <= place < len(self):
-            raise LedgerError("leave: nobody in this ledger is called so, or has that place")
-        return int(place)
 
     def settle(self, reservation: Reservation) -> None:
         """Record that what was reserved has been released. Settling twice does no harm."""
@@ -441,19 +437,13 @@ class Ledger:
         limits = map(self.accountant.limit_ticks, self._book.first_budgets.classes)
         everything = max(int(to_ticks(1.0)), *(int(limit.max()) for limit in limits))
         ticks = everything if charge is None else int(to_ticks(charge))
-        with self._lock:
-            with self._journal.writing():
-                self._catch_up()
-                row = self._append("loss", "", 0, pack({"head": str(head), "ticks": ticks}))
-            self._book.read(row)
+        self._note("loss", lambda: pack({"head": str(head), "ticks": ticks}))
 
-    def _catch_up(self, *, joining: bool = False) -> None:
+    def _catch_up(self) -> None:
         """Read and check the rows that other processes have written since."""
-        known, newest, size = self._book.head, self._journal.newest(), len(self)
+        known, newest = self._book.head, self._journal.newest()
         for row in self._journal.rows(known.number + 1):
             self._book.read(row)
-        if len(self) > size and not joining:  # whoever holds arrays of the size before must know
-            raise LedgerError("people have joined this ledger since it was opened; open it again")
         # The rows that were read before must still be there: the file may have been replaced.
         there = self._journal.head_at(known.number) == known
         if not there or newest is None or not self._book.has(newest):

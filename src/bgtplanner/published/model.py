@@ -67,6 +67,7 @@ class Model:
         guarantee: What is promised to the people it was learned from, in words and numbers.
         evidence: How well what was released stands out from its noise.
         training: How it was trained, in public numbers.
+        sums: All releases added up, from which a next training goes on, ``[n_items, 5]``.
     """
 
     ranker: str
@@ -83,6 +84,7 @@ class Model:
     guarantee: dict[str, Any] = field(default_factory=dict)
     evidence: dict[str, Any] = field(default_factory=dict)
     training: dict[str, Any] = field(default_factory=dict)
+    sums: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         number = len(self.items)
@@ -94,6 +96,7 @@ class Model:
         fits = self.features.shape == (number, len(self.names)) and self.low < self.high
         fits = fits and self.released.ndim == 2 and len(self.released) == number > 0
         fits = fits and number == len(self._place)
+        fits = fits and (self.sums is None or self.sums.shape == (number, 5))
         fits = fits and (self.titles is None or len(self.titles) == number)
         fits = fits and all(isinstance(of, str) for of in texts)
         if not fits or not all(isinstance(of, dict) for of in stated):
@@ -119,8 +122,9 @@ class Model:
     def save(self, path: Path | str, *, key: bytes | None = None) -> None:
         """Write the model file; `key` is an Ed25519 private key that signs it."""
         facts = {of.name: getattr(self, of.name) for of in fields(self)}
-        arrays = {name: facts.pop(name) for name in ("features", "released")}
-        file.write(Path(path), facts, arrays, key)
+        arrays = {name: facts.pop(name) for name in ("features", "released", "sums")}
+        held = {name: array for name, array in arrays.items() if array is not None}
+        file.write(Path(path), facts, held, key)
 
     def recommend(self, history: History = (), **how: Any) -> list[Recommended]:
         """Return the best items for anybody's history; items in it are never on the list.
@@ -257,6 +261,14 @@ class Model:
         """Return what lists from this model are worth, as far as the file itself can tell."""
         return verdict_of(self.evidence, self.guarantee, learned=self.learned)
 
+    @property
+    def catalogue(self) -> Catalogue:
+        """The public items: their labels, titles and features."""
+        return Catalogue(
+            labels=np.array([str(label) for label in self.items]), names=tuple(self.names),
+            titles=None if self.titles is None else np.array(self.titles), features=self.features,
+        )  # fmt: skip
+
     def with_items(self, items: Catalogue | Path | str) -> Model:
         """Return the model with the new items of a newer catalogue, or of a table, at its end.
 
@@ -264,11 +276,7 @@ class Model:
         what was released.
         """
         newer = items if isinstance(items, Catalogue) else read_items(items)
-        titles = None if self.titles is None else np.array(self.titles)
-        labels = np.array([str(label) for label in self.items])
-        known = Catalogue(
-            labels=labels, titles=titles, features=self.features, names=tuple(self.names)
-        )
+        known = self.catalogue
         every, number = known.followed_by(newer), len(known)
         placed = ridge(self.features, self.released, every.features[number:])
         return replace(
@@ -277,6 +285,7 @@ class Model:
             titles=None if every.titles is None else every.titles.tolist(),
             features=every.features,
             released=np.concatenate([self.released, placed]).astype(np.float32),
+            sums=None if self.sums is None else np.pad(self.sums, ((0, len(placed)), (0, 0))),
         )
 
 

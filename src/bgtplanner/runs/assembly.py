@@ -273,11 +273,11 @@ def ledger_of(config: Config, clients: int, path: Path | None = None) -> Ledger:
 
 
 def coordinator_of(
-    config: Config, engine: Engine, mark: str, ledger_path: Path | None, run: str = "simulation"
+    config: Config, engine: Engine, mark: str, kept: Ledger | Path | None, run: str = "simulation"
 ) -> Coordinator:
-    """Put policy and ledger around a federation; open the ledger if it exists."""
+    """Put policy and ledger around a federation; open the ledger if it is a file that exists."""
     planning, federation = config.planning, config.federation
-    ledger = ledger_of(config, engine.n_clients, ledger_path)
+    ledger = kept if isinstance(kept, Ledger) else ledger_of(config, engine.n_clients, kept)
     return Coordinator(
         engine,
         policy_of(config, ledger),

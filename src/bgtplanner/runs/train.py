@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,16 +20,13 @@ from bgtplanner.data.catalogue import Catalogue, read_items
 from bgtplanner.data.datasets import DATASETS, path_of
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import Split
-from bgtplanner.errors import (
-    BudgetExceeded,
-    ConfigError,
-    LedgerError,
-    RunFolderError,
-    StorageError,
-)
+from bgtplanner.errors import BudgetExceeded, ConfigError, RunFolderError, StorageError
 from bgtplanner.federation.central import CentralTraining
 from bgtplanner.federation.compilation import use_compilation_cache
 from bgtplanner.federation.coordinator import Coordinator
+from bgtplanner.federation.rounds import State
+from bgtplanner.models.bias import Biases
+from bgtplanner.models.continued import continued, sums_of
 from bgtplanner.models.learner import Learner, model_of
 from bgtplanner.privacy.accountants import TICK, Accountant, meaning_of
 from bgtplanner.privacy.budget import Budget
@@ -35,9 +34,10 @@ from bgtplanner.privacy.conversions import gdp_capacity
 from bgtplanner.privacy.mechanisms import Neighbours
 from bgtplanner.privacy.randomness import SeededNoise
 from bgtplanner.privacy.shares import Tolerance
-from bgtplanner.published.model import Model
+from bgtplanner.published.model import Model, load_model
 from bgtplanner.runs import assembly
 from bgtplanner.runs.config import Config, load_config
+from bgtplanner.runs.continuing import People, people_in, places_in, refuse_unpaid
 from bgtplanner.runs.folder import read_arrays, write_arrays
 from bgtplanner.runs.loop import Run
 from bgtplanner.runs.result import not_private
@@ -78,6 +78,9 @@ def train(
     epsilon: float = TRAINING["privacy.epsilon"],
     model: Learner | str | None = None,
     ledger: Path | str | None = "auto",
+    ledger_epsilon: float | None = None,
+    continue_from: Model | Path | str | None = None,
+    renamed: Mapping[Any, Any] | Path | str | None = None,
     out: Path | str | None = None,
     overwrite: bool = False,
     key: bytes | None = None,
@@ -97,7 +100,14 @@ def train(
         epsilon: What all trainings with this ledger together may reveal about a person.
         model: ``tastes``, ``biases``, ``factorization``, or a learner.
         ledger: The file that counts what was spent; by default beside the ratings. With None,
-            nothing is counted beyond this training, and the model says so.
+            nothing is counted beyond this training, and the model says so. It knows people by
+            their labels: who joins, leaves or comes back is noted there.
+        ledger_epsilon: What a new ledger promises for all trainings that it will ever pay for,
+            if that is more than `epsilon`, which this training must not exceed.
+        continue_from: A model that this training goes on from, which the same ledger has paid
+            for; items, scale and kind of model are its own unless others are given.
+        renamed: New labels of the old model's items by old ones, or a table of them. Two that
+            have the same new label are merged.
         out: The model file to write. An interrupted training goes on from the state beside it.
         overwrite: Whether to replace it, and to begin anew. What was spent stays spent.
         key: An Ed25519 private key, which signs the file.
@@ -110,7 +120,48 @@ def train(
         >>> len(made.recommend({}, top=3))
         3
     """
-    named = {"data.dataset": "demo", **TRAINING, "privacy.epsilon": epsilon}
+    given = {"privacy.epsilon": epsilon, **assembly.objects_given(model), **as_settings(settings)}
+    old = load_model(continue_from) if isinstance(continue_from, str | Path) else continue_from
+    if old is not None:  # its kind, its scale and its items, unless others are given
+        given, clicks = {"model.name": old.ranker} | given, clicks or old.implicit
+        scale = scale if scale or clicks or "data.scale" in given else (old.low, old.high)
+    if seed is not None:
+        given = {"run.seed": seed} | given
+    config, data = _read(ratings, items, scale, clicks, given)
+    if old is not None and data.catalogue is None:
+        data = data.with_catalogue(old.catalogue)
+    place = None if old is None else places_in(old, data, renamed)
+    assumed = _assumed(data, assume_public, old)
+    target = None if out is None else as_path("out", out)
+    state = None if target is None else target.with_name(f"{target.name}.state")
+    if target is not None and target.exists() and not overwrite:
+        raise RunFolderError(f"--out {target}: exists; name another file, or give --overwrite")
+    if ledger == "auto":  # beside the ratings, or beside the model
+        path = path_of(config.data.dataset) if isinstance(ratings, str | Path) else target
+        path = path or target
+        ledger = None if path is None else f"{path}.ledger.sqlite"
+    if state is not None and overwrite:
+        state.unlink(missing_ok=True)
+    pays = None if state is None else (read_arrays(state) or {}).get("pays")
+    path = None if ledger is None else Path(ledger)
+    promise = ledger_epsilon or config.privacy.epsilon
+    if old is not None and seed is None:
+        refuse_unpaid(old, path)
+    people = people_in(data, config, path, promise, pays)
+    with people.ledger or nullcontext():
+        training = _Training(config, people, (old, place), seed, state, progress)
+        made = training.published(assumed)
+    if target is not None and state is not None:
+        made.save(target, key=key)
+        state.unlink(missing_ok=True)
+    return made
+
+
+def _read(
+    ratings: Any, items: Any, scale: Any, clicks: bool, given: dict[str, Any]
+) -> tuple[Config, Ratings]:
+    """Return the config of a training, and its ratings with their catalogue."""
+    named = {"data.dataset": "demo", **TRAINING}
     if isinstance(ratings, str | Path):
         known = str(ratings) in DATASETS or path_of(str(ratings)) is not None
         named["data.dataset"] = str(ratings) if known else f"csv:{ratings}"
@@ -120,9 +171,7 @@ def train(
         named["data.scale"] = scale if isinstance(scale, str) else ":".join(map(str, scale))
     if clicks:
         named["data.rating_column"] = "none"
-    if seed is not None:
-        named["run.seed"] = seed
-    chosen = named | assembly.objects_given(model) | as_settings(settings)
+    chosen = named | given
     for name in _FIXED.keys() & chosen.keys():
         raise ConfigError(f"{name}: is fixed in a training; leave it out, or use `run`")
     unscaled = not clicks or chosen.get("data.scale") is None
@@ -138,27 +187,15 @@ def train(
         data = data.with_catalogue(items if isinstance(items, Catalogue) else read_items(items))
     if data.test is not None or config.data.split == "marked":
         raise ConfigError("data.test_column, data.split: a training holds nothing out; use `run`")
-    assumed = _assumed(data, assume_public)
-    target = None if out is None else as_path("out", out)
-    state = None if target is None else target.with_name(f"{target.name}.state")
-    if target is not None and target.exists() and not overwrite:
-        raise RunFolderError(f"--out {target}: exists; name another file, or give --overwrite")
-    if ledger == "auto":  # beside the ratings, or beside the model
-        path = path_of(config.data.dataset) if isinstance(ratings, str | Path) else target
-        path = path or target
-        ledger = None if path is None else f"{path}.ledger.sqlite"
-    if state is not None and overwrite:
-        state.unlink(missing_ok=True)
-    with _Training(config, data, ledger, seed, state, progress) as training:
-        made = training.published(assumed)
-    if target is not None and state is not None:
-        made.save(target, key=key)
-        state.unlink(missing_ok=True)
-    return made
+    return config, data
 
 
-def _assumed(ratings: Ratings, assume_public: Sequence[str]) -> list[str]:
-    """Return what was read off the ratings and is assumed to be public; refuse the rest."""
+def _assumed(ratings: Ratings, assume_public: Sequence[str], old: Model | None) -> list[str]:
+    """Return what was read off the ratings, now or before, and is assumed to be public.
+
+    What is read off now is refused unless that is said.
+    """
+    told = [] if old is None else old.guarantee.get("not_accounted", [])
     unknown = [name for name in assume_public if name not in ("catalogue", "scale")]
     expected = "catalogue or scale"
     ConfigError.unless(not unknown, "assume_public", ",".join(unknown), expected)
@@ -171,7 +208,7 @@ def _assumed(ratings: Ratings, assume_public: Sequence[str]) -> list[str]:
                 f"the {name} would be read off the ratings, and shows something about people: "
                 f"give {flags[name]}, or say --assume-public {name} if everybody may know it"
             )
-    return read
+    return [name for name in flags if name in read or f"{name} of the ratings" in told]
 
 
 class _Training(Run):
@@ -188,55 +225,60 @@ class _Training(Run):
     def __init__(
         self,
         config: Config,
-        ratings: Ratings,
-        ledger: Path | str | None,
+        people: People,
+        before: tuple[Model | None, Any],
         seed: int | None,
         state: Path | None,
         progress: Progress | None,
     ) -> None:
+        if people.ledger is not None and not people.pays.any():
+            raise BudgetExceeded(
+                "the budget in the ledger is spent by earlier trainings: nothing more may be "
+                "released about these people, whatever the model is for; --epsilon is that of "
+                "all trainings together", charge=TICK, left=0.0,
+            )  # fmt: skip
+        ratings, whole = people.ratings, list[Any]([config.model_dump(mode="json")])
         nothing = ratings.take(np.zeros(0, dtype=np.int64))
         split = Split(train=ratings, test=nothing, arrival=np.zeros(len(ratings), dtype=np.int32))
         refuse_unless(len(ratings) > 0, "ratings", ratings, "at least one rating")
         federation = assembly.federation_of(
-            config, ratings.n_items, clients=ratings.n_clients, implicit=ratings.implicit
+            config, ratings.n_items, clients=int(people.pays.sum()), implicit=ratings.implicit
         )
+        model, known = federation.model, {} if before[0] is None else before[0].settings
+        if isinstance(model, Biases) and "count_weight" in known:  # or sums would not add up
+            model = replace(model, count_weight=known["count_weight"])
+            federation = replace(federation, model=model)
         if type(federation.model).publishes is Learner.publishes:  # before anything is spent
             name = config.model.name
             raise ConfigError(f"--model {name}: publishes no model file; use tastes or biases")
         engine = CentralTraining(federation, split, seed=config.run.seed, device=config.run.device)
         if seed is not None:
             engine.noise = SeededNoise(seed)
+        engine.here = people.pays
         super().__init__(config, engine, None)
-        self.ratings, self.seeded, self.has_book = ratings, seed is not None, ledger is not None
+        self.people, self.old, self.seeded = people, before[0], seed is not None
         self.state, self.progress = state, progress
-        mark = assembly.fingerprint_of(split)
-        whole = [config.model_dump(mode="json"), mark]
+        if (old := self.old) is not None:
+            shared, local, memory = engine.state
+            shared, memory = continued(
+                model, shared, memory, federation.server, old, before[1], config.privacy.clip,
+                people.change(old),
+            )  # fmt: skip
+            engine.state = State(shared, local, memory)
+            whole += [old.guarantee, old.training, before[1].tolist()]
+        whole.append(assembly.fingerprint_of(split))
         self.mark = np.frombuffer(json.dumps(whole, sort_keys=True).encode(), np.uint8)
-        self.planned = self._coordinator(None if ledger is None else Path(ledger))
+        self.planned = self._coordinator()
 
-    def _coordinator(self, ledger: Path | None) -> Coordinator:
+    def _coordinator(self) -> Coordinator:
         """Put policy and ledger around the training, under a name that was never used.
 
         So a round that was reserved and whose outcome was lost is paid for again: it would be
         another release, with noise of its own.
         """
-        try:
-            once = secrets.token_hex(16)  # no hash of the ratings: who has the ledger could guess
-            planned = assembly.coordinator_of(self.config, self.engine, once, ledger)
-        except OSError as error:
-            raise StorageError.of(f"--ledger {ledger}", error, "name another file") from error
-        labels = [str(of).encode() for of in self.ratings.user_labels.tolist()]
-        whose = planned.ledger.fingerprint(*labels).hex()[:16]
-        for row in planned.ledger.history():
-            name = str(row.get("run", ""))
-            if name.startswith("train-") and name.split("-")[1] != whose:
-                planned.ledger.close()
-                raise LedgerError(
-                    f"{ledger}: is the ledger of other people; name another file with --ledger, "
-                    "or train with the same people"
-                )
-        planned.run = planned.policy.run = f"train-{whose}-{secrets.token_hex(8)}"
-        return planned
+        once = secrets.token_hex(16)  # no hash of the ratings: who has the ledger could guess
+        run = f"train-{secrets.token_hex(8)}"
+        return assembly.coordinator_of(self.config, self.engine, once, self.people.ledger, run)
 
     @property
     def kept(self) -> str | None:
@@ -248,7 +290,7 @@ class _Training(Run):
         """Replace the file of the state."""
         if self.state is not None:
             try:
-                write_arrays(self.state, {**arrays, "mark": self.mark})
+                write_arrays(self.state, {**arrays, "mark": self.mark, "pays": self.people.pays})
             except OSError as error:
                 raise StorageError.of(self.state, error, "the same command goes on") from error
 
@@ -271,30 +313,31 @@ class _Training(Run):
     def published(self, assumed: Sequence[str]) -> Model:
         """Play all rounds, or all after the saved state, and return the model."""
         self.go_on()
-        ledger, ratings, engine = self.planned.ledger, self.ratings, self.engine
-        budget = ledger.budgets.classes[0]
-        if engine.next_round == 0 and float(ledger.left().max()) <= TICK:
-            raise BudgetExceeded(
-                "the budget in the ledger is spent by earlier trainings: nothing more may be "
-                "released about these people, whatever the model is for",
-                charge=ledger.accountant.capacity(budget), left=0.0,
-            )  # fmt: skip
+        ledger, engine, old = self.planned.ledger, self.engine, self.old
+        budget, counted = ledger.budgets.classes[0], self.people.ledger is not None
         self.carry_out()
-        spent, people = float(ledger.epsilon_spent().max()), ratings.n_clients
+        spent, people = float(ledger.epsilon_spent().max()), int(self.people.pays.sum())
+        if old is not None:
+            people = int((ledger.spent() > 0).any(axis=0).sum())
+        number = 1 if old is None else 1 + int(old.training.get("trainings", 1))
         promise = not_private(people)
         if not self.seeded:
             promise = guarantee_of(
                 Budget(max(budget.epsilon, spent), budget.delta), ledger.accountant,
-                ledger.neighbours, people=people, assumed=assumed, counted=self.has_book,
+                ledger.neighbours, people=people, assumed=assumed, counted=counted,
+                trainings=number,
             )  # fmt: skip
-        if self.has_book:
+        if counted:
             promise |= {"epsilon_spent": spent, "ledger_head": str(ledger.head)}
-        trained = {"model": self.config.model.name, "rounds": engine.next_round}
-        return model_of(
-            engine.federation.model, engine.state.shared, engine.state.memory, ratings,
-            learned=engine.learned, guarantee=promise,
-            training={"bgtplanner": bgtplanner.__version__, **trained},
+        trained: dict[str, Any] = {"model": self.config.model.name, "rounds": engine.next_round}
+        trained |= {"trainings": number} | ({"people": self.people.counts(old)} if counted else {})
+        shared, _, memory = engine.state
+        sums, trained["sums"] = sums_of(shared, memory, self.config.privacy.clip)
+        made = model_of(
+            engine.federation.model, shared, memory, self.people.ratings, learned=engine.learned,
+            guarantee=promise, training={"bgtplanner": bgtplanner.__version__, **trained},
         )  # fmt: skip
+        return made if sums is None else replace(made, sums=sums.astype(np.float32))
 
 
 def guarantee_of(
@@ -307,11 +350,13 @@ def guarantee_of(
     counted: bool = False,
     trust: str = "central",
     tolerance: Tolerance | None = None,
+    trainings: int = 1,
 ) -> dict[str, Any]:
     """Return what the file of a training promises, in numbers and in sentences.
 
     `assumed` was read off the ratings and taken to be public. Other trainings on them are
-    `counted` if there is a ledger. Sums of a federation have a `tolerance`.
+    `counted` if there is a ledger. Sums of a federation have a `tolerance`. The file may hold what
+    several `trainings` have released.
     """
     epsilon, delta = budget.epsilon, budget.delta
     other = accountant.other_promise(budget, neighbours)
@@ -325,6 +370,8 @@ def guarantee_of(
     dropouts, colluders = tolerance if trust == "secagg" and tolerance else (None, None)
     sentences.append(_TRUSTED[trust].format(dropouts=dropouts, colluders=colluders))
     sentences.append("Who takes part is not hidden, nor is how many people do.")
+    if trainings > 1:
+        sentences.append(f"This counts all {trainings} trainings that the model has come from.")
     not_accounted = [f"{name} of the ratings" for name in assumed]
     if assumed:
         sentences.append(f"This holds only if these were public: {' and '.join(assumed)}.")
