@@ -103,6 +103,11 @@ def test_a_client_is_named_by_its_label(command_line: Call, tmp_path: Path) -> N
     for name in names:
         code, shown, _ = command_line("ledger", "show", out, "--client", name, "--json")
         assert json.loads(shown) == balances[name]
+    shutil.copytree(out, left := tmp_path / "left")
+    assert command_line("ledger", "forget", left, "--client", "zoe").code == 0
+    code, shown, _ = command_line("ledger", "export", left, "--clients")
+    left_over = {entry["client"]: entry["left"] for entry in json.loads(shown)}
+    assert [name for name in names if left_over[name] != balances[name]["left"]] == ["zoe"]
     code, _, err = command_line("ledger", "show", out, "--client", "nobody")
     assert code == 2
     assert "--client nobody: not in the ratings" in err
@@ -251,3 +256,28 @@ def test_ledger_export(command_line: Call, book: Path, tmp_path: Path) -> None:
     code, out, _ = command_line("ledger", "export", book, "--clients", "--csv")
     rows = list(csv.DictReader(out.splitlines()))
     assert [row["epsilon"] for row in rows] == ["1.0", "10.0", "10.0"]
+
+
+def test_who_is_forgotten_and_comes_back_has_no_fresh_budget(
+    command_line: Call, tmp_path: Path
+) -> None:
+    path, labels = tmp_path / "people.sqlite", ["ann-9", "zoe-elsewhere", "7"]
+    budgets = Budgets((Budget(1.0, 1e-5),), np.zeros(0, dtype=np.int32))
+    with Ledger.create(path, budgets, "laplace/basic", neighbours="replace-special") as ledger:
+        ledger.join(labels)
+        ledger.settle(ledger.reserve(0.75, run="spring", round=0))
+    assert command_line("ledger", "forget", path, "--client", "nobody").code == 2
+    code, out, _ = command_line("ledger", "forget", path, "--client", "zoe-elsewhere", "--json")
+    found = json.loads(out)
+    assert (code, found["place"], found["epsilon_spent"]) == (0, 1, 0.75)
+    assert "right in at most 68 % of cases (epsilon 0.75, delta 1e-05)" in found["letter"]
+    assert not any(label.encode() in path.read_bytes() for label in labels[:2])
+    assert command_line("ledger", "verify", path).code == 0
+    assert command_line("ledger", "forget", path, "--client", "zoe-elsewhere").code == 0
+    with Ledger.open(path) as ledger:
+        assert ledger.left().tolist() == [0.25, 0.0, 0.25]
+        paid = ledger.reserve(0.1, run="summer", round=0)
+        assert paid.granted.tolist() == [True, False, True]
+        assert ledger.join(["new", "zoe-elsewhere"]).tolist() == [3, 1]
+    with Ledger.open(path) as ledger:
+        assert ledger.left()[[1, 3]].tolist() == [0.25, 1.0]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import jax
@@ -15,6 +18,7 @@ import numpy as np
 import pytest
 
 from bgtplanner.data.ratings import Ratings
+from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.federation import protection
 from bgtplanner.federation.client import as_shared, flat_upload
 from bgtplanner.federation.compilation import compiled
@@ -23,14 +27,21 @@ from bgtplanner.federation.protection import Clipped, KeyedNoise, Protection, Re
 from bgtplanner.federation.rounds import Draw
 from bgtplanner.flower.client import Client, NoiseFor
 from bgtplanner.flower.clientfile import ClientFile, load_client
-from bgtplanner.flower.messages import HelloRequest, Request, SentCatalogue, SentModel
+from bgtplanner.flower.messages import (
+    HelloRequest,
+    ModelFile,
+    Request,
+    SentCatalogue,
+    SentModel,
+)
 from bgtplanner.privacy import privunit
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.privacy.mechanisms import Additive, Mechanism
 from bgtplanner.runs.assembly import split_of
 from bgtplanner.runs.config import load_config, to_toml
 from bgtplanner.runs.deployed import catalogue_of
-from bgtplanner.runs.result import histories_of
+from made import tastes
+from processes import Processes
 
 SETTINGS: dict[str, Any] = {
     "model.name": "biases", "planning.policy": "uniform", "privacy.trust": "local",
@@ -311,6 +322,18 @@ def write_federation(
     return folder / "config.toml", files
 
 
+def published(ratings: Ratings, **changes: Any) -> ModelFile:
+    """A model file about these items, which a run has published."""
+    catalogue, number = catalogue_for(ratings), ratings.n_items
+    model = tastes(
+        number, items=list(catalogue.items), titles=None, names=[], low=catalogue.low,
+        high=catalogue.high, features=catalogue.features, **changes,
+    )  # fmt: skip
+    with NamedTemporaryFile() as file:
+        model.save(file.name)
+        return ModelFile(Path(file.name).read_bytes())
+
+
 def spent(file: Path) -> float:
     """What the client of a file has spent, in the rule's currency."""
     with Ledger.open(file.parent / "state" / "ledger.sqlite", read_only=True) as opened:
@@ -319,6 +342,26 @@ def spent(file: Path) -> float:
 
 def lists(client: Client, top: int = 3) -> list[str]:
     """Return the items of the first user's list."""
-    model, ratings = client.model()
-    _, rows = next(model.recommend_many(histories_of(ratings), top=top))
+    model = client.file.last_model()
+    _, rows = next(model.recommend_many(client.file.histories(model), top=top))
     return [row.item for row in rows]
+
+
+def taken_part(folder: Path) -> Path:
+    """The folder of a client that has paid for five rounds of two runs and has their model."""
+    ratings = synthetic_ratings(clients=2, items=30, ratings_per_client=20, seed=1)
+    policy, first = agreed(ratings, {"epsilon": 8.0}), first_request(ratings, {"mean": 0.7})
+    client = Client(load_client(write_client(folder, ratings, 0, policy)))
+    for run, rounds in (("first", 3), ("second", 2)):
+        for number in range(rounds):
+            client.answer(replace(first, run=run, round=number, charge=0.04 * (1 + number)))
+    client.keep(published(ratings))
+    return folder
+
+
+def own_page(folder: Path, processes: Processes) -> str:
+    """The address of the page that a client's folder is served as, by a process."""
+    command = [sys.executable, "-m", "bgtplanner", "serve", folder, "--port", 0, "--json"]
+    server = processes.start(command, stdout=subprocess.PIPE)
+    assert server.stdout is not None
+    return str(json.loads("".join(iter(server.stdout.readline, "}\n")) + "}")["address"])

@@ -39,6 +39,7 @@ from bgtplanner.flower.messages import (
     SUM,
     TRAIN,
     Hello,
+    ModelFile,
     Reply,
     Request,
     Sent,
@@ -48,6 +49,7 @@ from bgtplanner.flower.messages import (
 )
 from bgtplanner.models.fedgnn import FedGNN
 from bgtplanner.privacy.ledger import Ledger
+from bgtplanner.published.model import load_model
 from flower.doubles import (
     AGREE_TO_TASTES,
     HELLO_REQUEST,
@@ -56,12 +58,14 @@ from flower.doubles import (
     catalogue_for,
     first_request,
     lists,
+    published,
     spent,
     taste_request,
     write_client,
     write_toml,
 )
 from games.summing import Table, stand_in, write_summing
+from made import tastes
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
@@ -257,7 +261,7 @@ def test_whatever_goes_wrong_is_one_word_to_the_server(
     for method in ("hello", "answer", "keep", "step"):
         told = Mock(side_effect=ValueError("user u0 gave item i3 a 5.0"))
         monkeypatch.setattr(Client, method, told)
-    contents = {HELLO: HELLO_REQUEST, KEEP: request_of_server.model}
+    contents: dict[str, Sent] = {HELLO: HELLO_REQUEST, KEEP: ModelFile(b"")}
     for content in (contents.get(kind, request_of_server), RecordDict()):
         assert send(file_of(client), kind, content) == REFUSED
     assert "u0" not in flower_log.text
@@ -475,12 +479,10 @@ def test_a_catalogue_is_asked_for_if_the_policy_names_it_and_it_is_not_here(
 ) -> None:
     file, catalogue = federation[1][0], catalogue_for(few)
     assert send(file, TRAIN, request_of_server) == UNKNOWN
-    assert send(file, KEEP, request_of_server.model) == UNKNOWN
     assert send(file, TRAIN, of_model(catalogue="0" * 64)(request_of_server)) == REFUSED
     assert spent(file) == 0
     assert send(file, CATALOGUE, catalogue) == KEPT
     assert isinstance(send(file, TRAIN, request_of_server), Upload)
-    assert send(file, KEEP, request_of_server.model) == KEPT
     stored = file.parent / "state" / f"catalogue-{catalogue.digest}"
     other = catalogue_for(few, features(1))
     for content in (b"", stored.read_bytes()[:-30], other.to_bytes()):  # it can be had again
@@ -568,17 +570,42 @@ def test_users_who_come_to_a_client_take_nothing_from_those_who_were_there(
 def test_recommends_what_was_not_rated(client: Client, request_of_server: Request) -> None:
     with pytest.raises(ConfigError, match="no model has come yet"):
         lists(client)
-    bad = of_model(items=np.zeros((30, 4), dtype=np.float32))(request_of_server).model
-    assert send(file_of(client), KEEP, bad) == REFUSED
-    assert not (client.file.state / "model").exists()
-    client.keep(request_of_server.model)
+    client.answer(request_of_server)  # what it was sent, before anything was learned
     with pytest.raises(NothingLearnedError):
         lists(client)
+    assert client.file.last_model().guarantee == client.policy.promise
     items = np.zeros((30, 3), dtype=np.float32)
     items[:, 0] = np.linspace(-0.3, 0.3, 30)
-    client.keep(replace(request_of_server.model, items=items))
+    client.answer(replace(of_model(items=items)(request_of_server), round=1))
     rated = client.file.ratings.read_text(encoding="utf-8")
+    rate(client, "u0,i3,11.0")  # outside the scale, so left out
     everything = lists(client, 100)
     assert all(f"u0,{item}," not in rated for item in everything)
     assert everything == sorted(everything, key=lambda item: -int(item[1:]))
     assert 3 < len(everything) < 30
+
+
+def test_a_run_s_model_file_is_kept_as_it_came_if_it_is_about_the_policy_s_catalogue(
+    client: Client, few: Ratings
+) -> None:
+    file, sent = file_of(client), published(few)
+    titles = [f"Film {at}" for at in range(30)]
+    large = tastes(30).released * np.float32(1e9)
+    wrong = [
+        ModelFile(sent.file[:-1]), ModelFile(sent.file + b"x"), ModelFile(b""),
+        *(published(few, **changes) for changes in (
+            {"released": large}, {"evidence": {"axes": "many"}},
+        )),
+        replace(sent, file=published(few, learned=False).file.replace(b"i29", b"i30")),
+    ]  # fmt: skip
+    other = Path(file.parent / "other.model")
+    for changes in ({"titles": titles}, {"high": 99.0}, {"items": [f"j{at}" for at in range(30)]}):
+        replace(load_model(sent.file), **changes).save(other)
+        wrong.append(ModelFile(other.read_bytes()))
+    for bad in wrong:
+        assert send(file, KEEP, bad) == REFUSED
+        assert not client.file.model.exists()
+    assert send(file, KEEP, sent) == KEPT
+    assert client.file.model.read_bytes() == sent.file
+    assert len(lists(client)) == 3
+    assert spent(file) == 0

@@ -14,6 +14,7 @@ from bgtplanner.errors import MessageError
 from bgtplanner.flower.messages import (
     Hello,
     HelloRequest,
+    ModelFile,
     Reply,
     Request,
     Sent,
@@ -47,7 +48,7 @@ EXAMPLES: list[Sent] = [
     MODEL, REQUEST, CATALOGUE, STEP, replace(STEP, step="keys", request=None),
     HelloRequest("run", bytes(32)), Hello(name=DIGEST, accountant="r", proof=b"1" * 64),
     Hello(name=DIGEST, accountant="r"), Reply("refused"), Upload(np.array([0.1, -5e-324])),
-    StepAnswer(b"masked"),
+    StepAnswer(b"masked"), ModelFile(b"of a run"),
 ]  # fmt: skip
 
 
@@ -71,7 +72,7 @@ def test_a_message_comes_as_it_was_sent_and_as_nothing_else(example: Sent) -> No
     for length in range(0, len(content), 1 + len(content) // 50):
         with pytest.raises(MessageError):
             type(example).read(packed(content[:length]))
-    for wrong in (content + b"\0", b"BGT4" + content[4:]):
+    for wrong in (content + b"\0", b"BGT5" + content[4:]):
         with pytest.raises(MessageError):
             type(example).read(packed(wrong))
 

@@ -32,6 +32,7 @@ from bgtplanner.privacy.mechanisms import mechanism_named
 from bgtplanner.privacy.shares import Shares
 from federation.aggregation.members import identity, roster_of
 from flower.doubles import write_toml
+from made import tastes
 
 SIZE = 4  # coordinates of an upload
 CLIENTS, DROPOUTS, COLLUDERS = 5, 1, 1
@@ -73,7 +74,8 @@ def write_summing(
 def stand_in() -> Iterator[None]:
     """No model: an upload is made of the ratings as they are, and of the round."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Client, "_model_of", lambda *_: SimpleNamespace(coordinates=SIZE))
+        stand_in = SimpleNamespace(coordinates=SIZE, model=lambda _: tastes())
+        patch.setattr(Client, "_model_of", lambda *_: stand_in)
         patch.setattr(Client, "lacks", lambda *_: False)
         patch.setattr(Client, "_train", _trained)
         yield

@@ -34,7 +34,7 @@ from bgtplanner.federation.aggregation.server import Server
 from bgtplanner.federation.randomizer import Randomizer, Release
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.clientfile import load_client
-from bgtplanner.flower.messages import HelloRequest, Request, SentCatalogue, SumStep
+from bgtplanner.flower.messages import HelloRequest, ModelFile, Request, SentCatalogue, SumStep
 from bgtplanner.flower.state import RoundStore
 from bgtplanner.privacy.ledger import Ledger
 from federation.aggregation.members import Members
@@ -191,11 +191,12 @@ class World:
             if move.step is not None:
                 return self._step(client, move.step, move.crash)
             assert move.request is not None
+            if move.kind == "keep":
+                kept = client.file.model  # made of requests alone, so the server has the same
+                client.keep(ModelFile(kept.read_bytes() if kept.exists() else b""))
+                return "kept"
             if client.lacks(move.request.model.catalogue):
                 return "unknown"
-            if move.kind == "keep":
-                client.keep(move.request.model)
-                return "kept"
             with _stopping(move.crash):
                 answer = client.answer(move.request)
             return ("released", hashlib.sha256(answer.tobytes()).hexdigest())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from bgtplanner.commands.options import Answer, command, local_client, need, say
+from bgtplanner.commands.options import Answer, command, files_of_client, need, say
 from bgtplanner.errors import ConfigError
 from bgtplanner.text import MOST_BYTES_OF_SETTINGS, read_bytes
 
@@ -56,13 +56,14 @@ def enroll(client_file: str, *, name: str | None = None, as_json: bool) -> Answe
         client_file: Its client.toml.
         name: The client's name in the roster; default: its folder's.
     """
-    client = local_client(client_file)
+    file = files_of_client(client_file)
     from bgtplanner.federation.aggregation.keys import public_bytes
     from bgtplanner.federation.aggregation.roster import Roster
+    from bgtplanner.flower.client import Client
     from bgtplanner.flower.identity import identity_in
 
-    ledger, identity = client.file.ledger, client.file.identity
-    new = {identity: not identity.exists(), ledger: client.enroll()}
+    ledger, identity = file.ledger, file.identity
+    new = {identity: not identity.exists(), ledger: Client(file).enroll()}
     key = public_bytes(identity_in(identity))
     name = Path(client_file).absolute().parent.name if name is None else name
     line = Roster((name,), (key,)).to_text().splitlines()[1]
@@ -130,14 +131,14 @@ def check(
     """
     need("flower")
     from bgtplanner.flower.check import check_client
+    from bgtplanner.flower.client import Client
     from bgtplanner.runs.deployed import check_server
 
     if Path(file).name == "config.toml":
         found = check_server(Path(file))
     else:
-        found = check_client(
-            local_client(file), superlink=superlink, root_certificates=root_certificates
-        )
+        client = Client(files_of_client(file))
+        found = check_client(client, superlink=superlink, root_certificates=root_certificates)
     lines = [f"{'ok     ' if well else 'FAILED '}{what:<12} {note}" for what, well, note in found]
     content = {"checks": [finding._asdict() for finding in found]}
     return Answer(content, lines, code=0 if all(finding.well for finding in found) else 1)

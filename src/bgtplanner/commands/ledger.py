@@ -21,7 +21,7 @@ from bgtplanner.errors import (
     LedgerTamperedError,
     RunFolderError,
 )
-from bgtplanner.privacy.accountants import both_readings, from_ticks
+from bgtplanner.privacy.accountants import CEILING, both_readings, from_ticks, rounded_up
 from bgtplanner.privacy.ledger import Head, Ledger
 from bgtplanner.privacy.witness import Witness
 from bgtplanner.text import Table, csv_text
@@ -101,21 +101,12 @@ def show(ledger: Path, *, client: str | None = None) -> Answer:
     Options:
         client: Only the client of this user, by its label in the data.
     """
-    from bgtplanner.commands.ledger import ledger_facts, ledger_view
-
     with _opened(ledger, read_only=True) as opened:
         if client is None:
             facts = ledger_facts(opened)
             return Answer(facts, ledger_view(facts, list(opened.history())))
-        labels, known = _labels(ledger), opened.place(client)
-        found = [place for place, names in enumerate(labels or []) if client in names]
-        found = found if known is None else [known]
-        if len(found) != 1:
-            raise ConfigError(
-                f"--client {client}: not in the ratings; give the folder of a run, and a user "
-                "of its ratings ('bgtplanner ledger export --clients' lists clients by place)"
-            )
-        balance = _balances(opened, labels)[found[0]]
+        labels = _labels(ledger)
+        balance = _balances(opened, labels)[_place_of(client, opened, labels)]
     return Answer(balance, [f"{name:<14} {value}" for name, value in balance.items()])
 
 
@@ -210,6 +201,57 @@ def restore(ledger: Path, *, head: str, lost: str) -> Answer:
         newest, left = str(opened.head), float(opened.left().max())
     said = f"Stated. No client has more than a charge of {left:.4g} left. Head: {newest}"
     return Answer({"head": newest, "left_most": left}, [said])
+
+
+@ledger_app.command()
+@command()
+def forget(ledger: Path, *, client: str) -> Answer:
+    """Note that somebody has left, and print what is left to delete and what to tell them.
+
+    Nothing more is charged to them. What they have spent stays, without their label: whoever comes
+    back has no fresh budget. What was released before stays in the models that were published.
+
+    Example: `bgtplanner ledger forget people.sqlite --client 7`
+
+    Options:
+        client: The label of whoever has left.
+    """
+    labels = _labels(ledger)
+    with _opened(ledger) as opened:
+        place = _place_of(client, opened, labels)
+        opened.leave(place)
+        of = opened.budgets.classes[opened.budgets.class_of_client[place]]
+        spent, relation = float(opened.epsilon_spent()[place]), opened.neighbours
+    others = {"replace-one": "with quite different ones", "replace-special": "without them"}
+    chance = rounded_up(100 * guesses(of.delta, spent)[0])
+    letter = [
+        "You have left. Your ratings are deleted, and nothing more is computed from them. What",
+        "was computed from them before was published with noise, and stays. Whoever has all of it",
+        f"and guesses whether it was made with your ratings or {others[relation]} is right in at",
+        f"most {chance} % of cases (epsilon {rounded_up(spent)}, delta {of.delta:g}); tossing a",
+        "coin, it would be 50 %. A model that is trained from the start has nothing of you. One",
+        "entry is kept, without your name: how much of your privacy budget was spent. If you come",
+        "back, it goes on from there.",
+    ]
+    said = [
+        "Left. Delete as well, and before you write to them: their ratings in every table (the",
+        "next training takes in whoever is there), run folders and lists made with them.",
+        *("", "To send:", *letter),
+    ]
+    return Answer({"place": place, "epsilon_spent": spent, "letter": " ".join(letter)}, said)
+
+
+def _place_of(client: str, ledger: Ledger, labels: list[list[str]] | None) -> int:
+    """Return the place of the only client with a user who is called so."""
+    known = ledger.place(client)
+    found = [place for place, names in enumerate(labels or []) if client in names]
+    found = found if known is None else [known]
+    if len(found) != 1:
+        raise ConfigError(
+            f"--client {client}: not in the ratings; give the folder of a run, and a user "
+            "of its ratings ('bgtplanner ledger export --clients' lists clients by place)"
+        )
+    return found[0]
 
 
 def _file_of(path: Path) -> Path:
@@ -346,6 +388,34 @@ def windows_view(number: int, rules: Mapping[str, list[float]]) -> list[str | Ta
         "Each alone amounts to as much as the first: charges add up, epsilons do not.",
         "Give them one after another to train, as --epsilon; the last is --ledger-epsilon.",
     ]
+
+
+def statement(ledger: Ledger, times: Mapping[int, str]) -> dict[str, Any]:
+    """Return what a client's own ledger says, payment by payment, with the times that are known.
+
+    What is left is the largest charge still possible, as a share of the largest there was. There
+    are two guesses: now, and after the whole budget.
+    """
+    rule, budget = ledger.accountant, ledger.budgets.classes[0]
+    limits, rows, whole = rule.limit_ticks(budget), [], rule.capacity(budget)
+    sums = np.zeros_like(limits)
+    for row in ledger.history():
+        if row["kind"] in ("reserve", "loss"):
+            sums = np.minimum(sums + rule.sum_ticks(row["charge_most"]), CEILING)
+            left = float(rule.largest_fitting(sums, limits)) / whole
+            reading = {"epsilon": float(rule.epsilon(sums, budget.delta)), "left": left}
+            rows.append({"time": times.get(row["number"]), **row, **reading})
+    spent = float(ledger.epsilon_spent()[0])
+    return {
+        "epsilon": budget.epsilon, "delta": budget.delta, "neighbours": ledger.neighbours,
+        "spent": spent, "left": float(ledger.left()[0]) / whole, "rows": rows,
+        "guesses": guesses(budget.delta, spent, budget.epsilon),
+    }  # fmt: skip
+
+
+def guesses(delta: float, *epsilons: float) -> list[float]:
+    """Return how often somebody is right at most who tells two equally likely neighbours apart."""
+    return [(1 + delta * math.exp(-of)) / (1 + math.exp(-of)) for of in epsilons]
 
 
 def ledger_facts(ledger: Ledger) -> dict[str, Any]:

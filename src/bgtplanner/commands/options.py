@@ -20,7 +20,7 @@ from bgtplanner.runs.settings import FLAGS, SECTIONS, packaged, parse_assignment
 from bgtplanner.text import Table, visible
 
 if TYPE_CHECKING:
-    from bgtplanner.flower.client import Client
+    from bgtplanner.flower.clientfile import ClientFile
 
 _PATHS = ("PATH", "DIR", "FOLDER", "MODEL")  # must not be empty
 _SHARED = {
@@ -202,21 +202,23 @@ def show(found: Answer, *, as_json: bool) -> None:
 
 
 def need(extra: str) -> None:
-    """Say which extra is missing, if one is: `sim`, or `flower` with all that `sim` has."""
+    """Say which extra is missing, if one is: `sim`, `serve`, or `flower` with all of `sim`."""
     # Without the log messages of XLA, which do not concern the user.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    needs: dict[str, tuple[str, ...]] = {"sim": ("Training in simulation", "jax", "optax")}
-    if extra == "flower":
-        needs["flower"] = ("A federation on real machines", "flwr")
-    for name, (what, *modules) in needs.items():
+    needs = {
+        "sim": ("Training in simulation", "jax", "optax"),
+        "flower": ("A federation on real machines", "flwr"),
+        "serve": ("Serving a model", "uvicorn", "starlette"),
+    }
+    for name in ["sim", extra] if extra == "flower" else [extra]:
+        what, *modules = needs[name]
         if None in map(importlib.util.find_spec, modules):
             raise MissingExtraError(name, what)
 
 
-def local_client(path: Path | str) -> Client:
-    """Return the client that this file configures."""
+def files_of_client(path: Path | str) -> ClientFile:
+    """Return where a client's files are."""
     need("flower")
-    from bgtplanner.flower.client import Client
     from bgtplanner.flower.clientfile import load_client
 
-    return Client(load_client(path))
+    return load_client(path)

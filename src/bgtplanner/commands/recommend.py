@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import typer
 
-from bgtplanner.commands.options import Answer, command, local_client, need, say, show
+from bgtplanner.commands.options import Answer, command, files_of_client, need, say, show
 from bgtplanner.commands.train import worth, written
 from bgtplanner.data.files import is_number, open_table
 from bgtplanner.data.tables import TableFormat, read_table
@@ -116,13 +116,13 @@ def _opened(
     if home.is_file():
         for flag, value in (("--ratings", ratings), ("--data-dir", data_dir)):
             ConfigError.unless(value is None, flag, value, "nothing: the client has its ratings")
-        model, own = local_client(home).model()
-    else:
-        result = _load(source, ratings, data_dir)
-        model, own = result.model, result.ratings
+        client = files_of_client(home)
+        model = client.last_model()
+        return model, client.histories(model)
+    result = _load(source, ratings, data_dir)
     from bgtplanner.runs.result import histories_of
 
-    return model, histories_of(own)
+    return result.model, histories_of(result.ratings)
 
 
 @command()

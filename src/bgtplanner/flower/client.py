@@ -20,6 +20,7 @@ Not covered are how long an answer takes, and that the client is there at all. T
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -33,6 +34,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
+from bgtplanner.durable import replace_file
 from bgtplanner.errors import BGTPlannerError, ConfigError, MessageError
 from bgtplanner.federation.aggregation.client import Client as Member
 from bgtplanner.federation.aggregation.keys import public_bytes
@@ -47,10 +49,10 @@ from bgtplanner.flower.state import ClientState, RoundStore
 from bgtplanner.privacy.ledger import Ledger, Reservation
 from bgtplanner.privacy.randomness import ExactNoise
 from bgtplanner.privacy.shares import Shares
+from bgtplanner.published.model import load_model
 
 if TYPE_CHECKING:  # JAX comes with it, and most messages do without: see its head
     from bgtplanner.flower.training import Trainer
-    from bgtplanner.published.model import Model
 
 NoiseFor = Callable[[ClientFile, Request], ExactNoise]
 _Kind = TypeVar("_Kind", bound=messages.Sent)
@@ -111,7 +113,7 @@ class Client(ClientState):
             released = guard.protect(reservation, upload[None], clip=request.clip)
             vector = np.ascontiguousarray(released.values[0])
             self._keep_answer(request.digest, vector)
-            self._done(guard, released, request, local)
+            self._done(guard, released, trainer, local)
             return vector
 
     def step(self, asked: SumStep) -> bytes:
@@ -171,7 +173,7 @@ class Client(ClientState):
         guard, reservation = self._pay(ledger, request)
         upload, local = self._train(trainer, request)
         released = guard.share(reservation, upload, clip=request.clip, shares=shares)
-        paid.append(lambda: self._done(guard, released, request, local))
+        paid.append(lambda: self._done(guard, released, trainer, local))
         return released.values
 
     def _count(self) -> None:
@@ -189,7 +191,7 @@ class Client(ClientState):
         return guard, reservation
 
     def _done(
-        self, guard: Randomizer, released: Release, request: Request,
+        self, guard: Randomizer, released: Release, trainer: Trainer,
         local: dict[str, NDArray[Any]] | None,
     ) -> None:  # fmt: skip
         """Store what the client keeps of a round, and settle it.
@@ -198,13 +200,25 @@ class Client(ClientState):
         """
         if local is not None:
             self._keep_local(local)
-        self._keep(request.model)
+        self._keep(trainer)
         guard.settle(released)
 
-    def keep(self, sent: SentModel) -> None:
-        """Store the last model of a run, to recommend with. Nothing is released."""
-        self._model_of(sent)
-        self._keep(sent)
+    def _keep(self, trainer: Trainer) -> None:
+        """Store what was sent as a model file, to make lists with until that of the run comes."""
+        with contextlib.suppress(BGTPlannerError):  # some learners publish none
+            trainer.model(self.policy.promise).save(self.file.model)
+
+    def keep(self, sent: messages.ModelFile) -> None:
+        """Store the model file of a run, to make lists with. Nothing is released.
+
+        It is stored as it came, if all of it can be read and the policy names its catalogue.
+        """
+        model = load_model(sent.file)
+        self._agree_to(SentCatalogue.from_model(model))
+        small = bool((np.abs(model.released) <= _LARGEST_PARAMETER).all())
+        unless(small, "parameters that are too large")
+        model.verdict()  # its evidence and its guarantee can be read
+        replace_file(self.file.model, sent.file)
 
     def lacks(self, digest: str) -> bool:
         """Return whether the policy names a catalogue that has not come; it is sent then."""
@@ -214,12 +228,6 @@ class Client(ClientState):
         """Store a catalogue that the policy names; those that it no longer names are deleted."""
         self._agree_to(catalogue)
         self._store(catalogue)
-
-    def model(self) -> tuple[Model, Ratings]:
-        """Return the last model that came and the present ratings, of which lists are made."""
-        sent = self._kept()
-        ratings = self._ratings_for(sent)
-        return self._model_of(sent).model(self.policy.promise), ratings
 
     # ---- internals
 
@@ -334,7 +342,7 @@ def make_client_app(*, noise: NoiseFor | None = None) -> ClientApp:
     on(app.train, Request, lambda client, asked: messages.Upload(client.answer(asked)))
     on(query(messages.HELLO), messages.HelloRequest, lambda client, asked: client.hello(asked))
     on(query(messages.SUM), SumStep, lambda client, asked: messages.StepAnswer(client.step(asked)))
-    on(query(messages.KEEP), SentModel, lambda client, asked: client.keep(asked))
+    on(query(messages.KEEP), messages.ModelFile, lambda client, asked: client.keep(asked))
     on(query(messages.CATALOGUE), SentCatalogue, lambda client, asked: client.hold(asked))
     return app
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bgtplanner.arguments import expected, read_toml
@@ -25,6 +26,8 @@ from bgtplanner.privacy.accountants import accountant_named, both_readings
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.compatibility import Choice, check, neighbours_of
 from bgtplanner.privacy.mechanisms import Neighbours
+from bgtplanner.privacy.witness import Witness
+from bgtplanner.published.model import Model, load_model
 from bgtplanner.text import is_sha256
 
 
@@ -152,7 +155,7 @@ class ClientFile(_File):
 
     Attributes:
         ratings: Table of this client's ratings.
-        state: Folder of its ledger, the last model and the newest answers.
+        state: Folder of its ledger, the newest model file and the newest answers.
         policy: File that says what the client agrees to.
         witness: A file on another disk or host that records every payment. It detects a ledger
             that was replaced by a backup even if the whole state folder was; optional.
@@ -169,9 +172,19 @@ class ClientFile(_File):
         return self.state / "ledger.sqlite"
 
     @property
+    def model(self) -> Path:
+        """The newest model file: what a run published, or what it had released before a round."""
+        return self.state / "public.model"
+
+    @property
     def identity(self) -> Path:
         """The client's identity key, for secure aggregation."""
         return self.state / "identity"
+
+    def times(self) -> dict[int, str]:
+        """Return when payments were made, as far as it was noted, by the rows of the ledger."""
+        noted = Witness(self.state / "times")
+        return {head.number: time for time, head in noted.entries()} if noted.path.exists() else {}
 
     def roster(self, policy: ClientPolicy) -> Roster:
         """Return the clients that this one adds up with."""
@@ -190,6 +203,21 @@ class ClientFile(_File):
             lacks = "has no rating column; give one, which is 1 in every row if rows are clicks"
             raise DataError(lacks, path=self.ratings)
         return table
+
+    def last_model(self) -> Model:
+        """Return the newest model, of which lists are made."""
+        if not self.model.exists():
+            why = "this client has not taken part in a round, or the learner publishes none"
+            raise ConfigError(f"{self.state}: no model has come yet; {why}")
+        return load_model(self.model)
+
+    def histories(self, model: Model) -> dict[str, NDArray[Any]]:
+        """Return the present ratings within a model's scale as a frame."""
+        table = self.table()
+        rating = np.asarray(table.rating)
+        fits = (rating >= model.low) & (rating <= model.high)
+        columns = {"user": table.user.rows(), "item": table.item.rows(), "rating": rating}
+        return {name: column[fits] for name, column in columns.items()}
 
     def ratings_over(
         self, catalogue: tuple[str, ...], low: float, high: float

@@ -3,7 +3,7 @@
 Neither side trusts the other. Every message is one string of bytes, in which every entry is
 checked as it is read; what does not fit raises a `MessageError`. A client says who it is
 (``HELLO``), noises an upload (``TRAIN``), takes a step of secure aggregation (``SUM``), and stores
-a catalogue (``CATALOGUE``) or the last model (``KEEP``). It may refuse each of them.
+a catalogue (``CATALOGUE``) or the model file of a run (``KEEP``). It may refuse each of them.
 
 A model names its catalogue by its digest. A client that does not hold that one answers
 ``unknown``; the server then sends it, once, and asks again.
@@ -31,6 +31,7 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import MessageError
 from bgtplanner.federation.aggregation import wire
 from bgtplanner.federation.aggregation.wire import Reader, array, blob, fixed, real, several, text
+from bgtplanner.published.model import Model
 from bgtplanner.text import LONGEST_LABEL, MOST_LABELS
 
 HELLO, TRAIN, KEEP = "query.hello", "train", "query.keep"
@@ -49,7 +50,7 @@ class Sent(wire.Message):
     The protocol is increased with every change of the form; both sides must have the same one.
     """
 
-    protocol: ClassVar[bytes] = b"BGT5"
+    protocol: ClassVar[bytes] = b"BGT6"
 
     def record(self) -> RecordDict:
         """Return the message as Flower carries it."""
@@ -123,6 +124,14 @@ class SentCatalogue(Sent):
             titles=titles,
         )  # fmt: skip
 
+    @classmethod
+    def from_model(cls, model: Model) -> SentCatalogue:
+        """Return the catalogue that a model file is about."""
+        return cls(
+            items=tuple(model.items), low=model.low, high=model.high, features=model.features,
+            names=tuple(model.names), titles=tuple(model.titles or ()),
+        )  # fmt: skip
+
     @cached_property
     def text(self) -> str:
         """Everything but the features, as it is hashed."""
@@ -166,7 +175,7 @@ class SentCatalogue(Sent):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SentModel(Sent):
-    """The model as the server sends it, without what is in the catalogue, which it names.
+    """What a model's clients train, without what is in the catalogue, which it names.
 
     `items` has one row per item, with the model's own columns; all else is in `dense`, flat.
     """
@@ -275,6 +284,14 @@ class Upload(Sent):
 
     kind = 8
     values: NDArray[np.float64] = array("<f8", 1)
+
+
+@dataclass(frozen=True, eq=False)
+class ModelFile(Sent):
+    """The model file of a run that is over, byte for byte as the server publishes it."""
+
+    kind = 10
+    file: bytes = blob(_MOST_OF_A_STEP)
 
 
 @dataclass(frozen=True)

@@ -283,11 +283,11 @@ class Deployment(Engine):
             late=late, asked=self.asked, refused=self.refused,
         )  # fmt: skip
 
-    def publish(self) -> int:
-        """Send the current model to all connected clients, and return how many stored it."""
-        places = np.flatnonzero(self.machines.look())
-        sent = self._sent()
-        answers = self._ask({int(place): sent for place in places}, messages.KEEP)
+    def publish(self, model: bytes) -> int:
+        """Send a model file to all connected clients, and return how many stored it."""
+        sent = messages.ModelFile(model)
+        places = np.flatnonzero(self.machines.look()).tolist()
+        answers = self._ask(dict.fromkeys(places, sent), messages.KEEP)
         return sum(read_word(answer) == "kept" for answer in answers.values())
 
     def rest(self) -> RoundResult:

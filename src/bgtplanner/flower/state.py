@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgtplanner.durable import replace_file, replacing
-from bgtplanner.errors import ConfigError, LedgerError, MessageError
+from bgtplanner.errors import LedgerError, MessageError
 from bgtplanner.flower.clientfile import ClientFile
 from bgtplanner.flower.identity import write_identity
-from bgtplanner.flower.messages import SentCatalogue, SentModel, Upload
+from bgtplanner.flower.messages import SentCatalogue, Upload
 from bgtplanner.privacy.ledger import Head, Ledger
 from bgtplanner.privacy.witness import Witness
 
@@ -110,10 +110,11 @@ class ClientState:
             yield
 
     def _remember(self, ledger: Ledger, digest: bytes) -> None:
-        """Write the ledger's head beside it, and to the answer that this request will have."""
+        """Write the ledger's head beside it, to the request's answer, and to the list of times."""
         head = str(ledger.head).encode()
         replace_file(self.file.state / "head", head)
         self._answers.save(f"{digest.hex()}-head", head)
+        Witness(self.file.state / "times").append(ledger.head)
 
     def _remembered(self) -> Head | None:
         """Return the ledger's head at the latest release."""
@@ -155,18 +156,6 @@ class ClientState:
         for path in self.file.state.glob(_name_of("*")):
             if path.name not in named:
                 path.unlink(missing_ok=True)
-
-    def _keep(self, sent: SentModel) -> None:
-        """Store a model that was sent; lists are made with the last one."""
-        replace_file(self.file.state / "model", sent.to_bytes())
-
-    def _kept(self) -> SentModel:
-        """Return the last model that was sent."""
-        try:
-            return SentModel.from_bytes((self.file.state / "model").read_bytes())
-        except (OSError, MessageError) as error:
-            problem = "no model has come yet; this client has not taken part in a round"
-            raise ConfigError(f"{self.file.state}: {problem}") from error
 
     def _local(self) -> dict[str, NDArray[Any]]:
         """Return what was kept of the latest round, if anything."""

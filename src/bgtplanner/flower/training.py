@@ -77,20 +77,18 @@ class Trainer:
         leaves = {f"leaf{n}": np.asarray(leaf) for n, leaf in enumerate(jax.tree.leaves(local))}
         return upload, {"about": np.frombuffer(text.encode(), dtype=np.uint8)} | leaves
 
-    def local(
-        self, ratings: Ratings, stored: Mapping[str, NDArray[Any]], run: str | None
-    ) -> Local:
-        """Return the local state of a run, or of the latest one if none is named.
+    def local(self, ratings: Ratings, stored: Mapping[str, NDArray[Any]], run: str) -> Local:
+        """Return the local state of a run.
 
         A user who is new, or all of them in a new run, begins with what the model begins with.
         """
-        start = jax.random.key(0 if run is None else secrets.randbits(31))
+        start = jax.random.key(secrets.randbits(31))
         first = nothing_kept(self.learner, self.shared, ratings, start)
         leaves, tree = jax.tree.flatten(first)
         try:
             about = json.loads(bytes(stored["about"]))
             place = {user: row for row, user in enumerate(about.pop("users"))}
-            if run not in (None, about.pop("run")) or about != self._about:
+            if about.pop("run") != run or about != self._about:
                 return first
             rows = [(row, place[u]) for row, u in enumerate(_users_of(ratings)) if u in place]
             new, old = np.array(rows, dtype=np.int64).reshape(-1, 2).T

@@ -54,11 +54,16 @@ class Witness:
 
     def heads(self) -> list[Head]:
         """Return all heads, oldest first, without lines torn by a crash."""
+        return [head for _, head in self.entries()]
+
+    def entries(self) -> list[tuple[str, Head]]:
+        """Return all heads with their times, oldest first, without lines torn by a crash."""
         found = []
         with self._errors():
             for line in self.path.read_bytes().split(b"\n")[:-1]:
+                time, _, head = line.decode("ascii", "replace").partition(" ")
                 with contextlib.suppress(LedgerError):
-                    found.append(Head.parse(line.decode("ascii", "replace").partition(" ")[2]))
+                    found.append((time, Head.parse(head)))
         return found
 
     @contextlib.contextmanager

@@ -59,18 +59,18 @@ def write(
 
 
 def read(
-    path: Path, signer: bytes | None = None
+    source: Path | bytes, signer: bytes | None = None
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Return the facts and the arrays of a model file, after checking all of it.
+    """Return the facts and the arrays of a model file, or of its bytes, after checking all of it.
 
     Given the 32 bytes of a `signer`'s public key, a file that they did not sign is refused.
 
     Raises:
         ModelFileError: If it is none, or damaged, altered, or of a later release.
     """
-    version = VERSION
+    version, path = VERSION, named(source)
     try:
-        content = path.read_bytes()
+        content = source if isinstance(source, bytes) else source.read_bytes()
         (length,) = struct.unpack_from("<Q", content)
         header, body = json.loads(content[8 : 8 + length]), content[8 + length :]
         told = header.pop("__metadata__")
@@ -116,6 +116,11 @@ def public_key(key: bytes) -> str:
     """Return the public key of a private one, by which readers check who signed."""
     own = _ed25519().Ed25519PrivateKey.from_private_bytes(key)
     return str(own.public_key().public_bytes_raw().hex())
+
+
+def named(source: Path | str | bytes) -> str:
+    """Return what errors call a model file."""
+    return "the model that came" if isinstance(source, bytes) else str(source)
 
 
 def _array(of: Mapping[str, Any], body: bytes) -> NDArray[Any]:

@@ -289,15 +289,15 @@ class Model:
         )
 
 
-def load_model(path: Path | str, *, signer: bytes | None = None) -> Model:
-    """Read a model file; nothing in it is ever run as code.
+def load_model(path: Path | str | bytes, *, signer: bytes | None = None) -> Model:
+    """Read a model file, or the bytes of one; nothing in it is ever run as code.
 
     Raises:
         ModelFileError: If it is none, is damaged or altered, or was not signed by the `signer`.
     """
-    facts, arrays = file.read(Path(path), signer)
+    facts, arrays = file.read(path if isinstance(path, bytes) else Path(path), signer)
     try:
         facts |= {name: array.astype(np.float32) for name, array in arrays.items()}
         return Model(**facts)
     except (TypeError, ValueError) as error:
-        raise ModelFileError(f"{path}: lacks what a model file must hold") from error
+        raise ModelFileError(f"{file.named(path)}: lacks what a model file must hold") from error

@@ -43,7 +43,7 @@ def verdict_of(
     number = {0: "No axis", 1: "One axis"}.get(axes, f"{axes} axes")
     stand = "stands" if axes < 2 else "stand"
     reasons = [f"{number} of taste {stand} out from the noise."]
-    if "popularity" in evidence:  # which a client is not told
+    if "popularity" in evidence:  # which a client is told at the end of a run
         known = float(evidence["popularity"])
         how = "well" if known >= _KNOWN_WELL else "roughly" if known >= _KNOWN else "barely"
         reasons.insert(0, f"Popularity is {how} known.")

@@ -111,13 +111,14 @@ def carry_out(
             run.planned = coordinator_of(config, deployment, name, ledger, run=name)
             run.planned.stops = True  # once the budget is used up, there is nothing left to do
             run.go_on()
-            seconds, kept = run.carry_out(), deployment.publish()
+            seconds, model = run.carry_out(), folder.path / MODEL
             facts = facts_of(config, machines.known, deployment.n_items)
             spending = run.spending(None, machines.known)
             summary = summarise(config, facts, run.records, seconds, spending)
-            summary["clients_with_last_model"] = kept
+            summary["clients_with_last_model"] = 0
             with contextlib.suppress(ConfigError):  # some learners publish none
-                _published(run, deployment, summary).save(folder.path / MODEL)
+                _published(run, deployment, summary).save(model)
+                summary["clients_with_last_model"] = deployment.publish(model.read_bytes())
             folder.write("summary.json", summary)
             return summary
 

@@ -12,10 +12,10 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _PATIENCE = 60.0  # seconds that a request may take, its body and its answer included
-_HEADERS = [
-    (b"cache-control", b"no-cache"), (b"content-security-policy", b"frame-ancestors 'none'"),
-    (b"referrer-policy", b"no-referrer"), (b"x-content-type-options", b"nosniff"),
-]  # fmt: skip
+_HEADERS = {
+    b"content-security-policy": b"frame-ancestors 'none'", b"referrer-policy": b"no-referrer",
+    b"x-content-type-options": b"nosniff",
+}  # fmt: skip
 
 
 class Gate:
@@ -27,10 +27,11 @@ class Gate:
     """
 
     def __init__(
-        self, app: ASGIApp, hosts: Collection[str], routes: Collection[str], rate: int, most: int
-    ) -> None:
+        self, app: ASGIApp, hosts: Collection[str], routes: Collection[str], rate: int, most: int,
+        cache: bytes = b"no-cache",
+    ) -> None:  # fmt: skip
         self._app, self._hosts, self._routes = app, hosts, routes
-        self._rate, self._most = rate, most
+        self._rate, self._most, self._headers = rate, most, _HEADERS | {b"cache-control": cache}
         self._second, self._asked = 0, Counter[str]()
         self._answers, self._nanoseconds = Counter[tuple[str, int]](), Counter[str]()
 
@@ -44,7 +45,7 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), *_HEADERS]
+                message["headers"] = [*message.get("headers", ()), *self._headers.items()]
             await send(message)
 
         failed = None

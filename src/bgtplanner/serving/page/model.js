@@ -16,7 +16,7 @@ export async function readModel(bytes) {
     const told = header.__metadata__;
     delete header.__metadata__;
     if (told.format !== "bgtplanner-model") throw new Error("format");
-    if (Number(told.version) > VERSION) throw new Error("later");
+    if (Number(told.version) > VERSION) throw new Error("error.later");
     const blank = bytes.slice();
     for (const written of [told.signature, told.digest].filter(Boolean)) { // zeros when it was computed
       const before = new TextEncoder().encode(text.slice(0, text.indexOf(`"${written}"`) + 1)).length;
@@ -27,7 +27,7 @@ export async function readModel(bytes) {
     facts = JSON.parse(told.model, exact);
     body = bytes.subarray(8 + length);
   } catch (error) {
-    throw new Error(error.message === "later" ? "later" : "damaged");
+    throw new Error(error.message === "error.later" ? error.message : "error.damaged");
   }
   return new Model(facts, arrayOf(header.features, body), arrayOf(header.released, body));
 }
@@ -39,7 +39,7 @@ function exact(_, value, context) {
 
 function arrayOf({ dtype, shape: [rows, width], data_offsets: [begin, end] }, body) {
   const numbers = new READERS[dtype](body.slice(begin, end).buffer); // little-endian, as browsers are
-  if (numbers.length !== rows * width || !numbers.every(Number.isFinite)) throw new Error("damaged");
+  if (numbers.length !== rows * width || !numbers.every(Number.isFinite)) throw new Error("error.damaged");
   return new Table(rows, width, Float64Array.from(numbers));
 }
 
@@ -50,8 +50,8 @@ class Model {
     this.labels = this.items.map(String);
     this.place = new Map(this.labels.map((label, at) => [label, at]));
     const fits = [features.rows, released.rows, this.place.size].every((of) => of === this.items.length);
-    if (!Object.hasOwn(RANKERS, this.ranker)) throw new Error("later");
-    if (!fits || features.width !== this.names.length || !(this.low < this.high)) throw new Error("damaged");
+    if (!Object.hasOwn(RANKERS, this.ranker)) throw new Error("error.later");
+    if (!fits || features.width !== this.names.length || !(this.low < this.high)) throw new Error("error.damaged");
     this.rank = new RANKERS[this.ranker](released, features, this.settings, this.implicit);
     this.where = this.rank.places();
     this.empty = !this.learned && !features.data.length; // there is nothing to rank items by

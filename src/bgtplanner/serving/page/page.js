@@ -1,8 +1,8 @@
-// The page: what a person rates, and the list that follows. It asks the network for the model, and then for nothing.
+// The page: what a person rates, and the list that follows. It asks the network for the model (on one's own machine, for what is one's own), and then for nothing.
 
 import { readModel } from "./model.js";
 import { OFTEN, plainName, short, verdictOf } from "./reasons.js";
-import { LANGUAGE, text } from "./texts.js";
+import { LANGUAGE, OWN, text } from "./texts.js";
 
 const STORE = `bgtplanner:${new URL(".", location).pathname}`;
 const TOP = 10, AT_ONCE = 6, FOUND = 8;
@@ -11,7 +11,6 @@ let model, newcomers, steps, length = TOP, begin = 0;
 
 const place = (id) => document.getElementById(id);
 const plain = (words) => words.normalize("NFD").replace(/\p{M}/gu, "").toLowerCase();
-const number = (of, digits) => of.toLocaleString(LANGUAGE, { minimumFractionDigits: digits, maximumFractionDigits: digits });
 
 /** An element with attributes, listeners (on...) and children; text is never read as HTML. */
 function make(tag, attributes, ...children) {
@@ -77,6 +76,7 @@ function rate(at, value) {
 
 /** Stores the ratings in this browser. */
 function keep() {
+  if (OWN) return;
   try {
     localStorage.setItem(STORE, JSON.stringify([...mine]));
   } catch {
@@ -90,6 +90,34 @@ function remember() {
   try {
     for (const [label, value] of JSON.parse(localStorage.getItem(STORE) ?? "[]")) mine.set(label, value);
   } catch { /* nothing can be read: there are none */ }
+}
+
+/** Takes in what is the person's own: asked for with the token of the address, which works once, then with this tab's secret. */
+async function own() {
+  const token = /^#token=(.+)/.exec(location.hash)?.[1] ?? sessionStorage.getItem(STORE);
+  history.replaceState(null, "", location.pathname);
+  const answer = await fetch("mine", { method: "POST", headers: { authorization: `Bearer ${token}` } }).catch(() => ({ ok: false }));
+  if (!answer.ok) throw new Error(answer.status === 403 ? "error.token" : "error.own");
+  const { secret, ratings, spent } = await answer.json();
+  sessionStorage.setItem(STORE, secret);
+  for (const [label, value] of Object.entries(ratings)) mine.set(label, value);
+  tell(spent);
+}
+
+/** Shows what was spent of the person's budget, when, and what it means. */
+function tell({ rows, epsilon, delta, spent, left, guesses, neighbours }) {
+  const share = (of, maximumFractionDigits = 1, roundingMode = "floor") => of.toLocaleString(LANGUAGE, { style: "percent", maximumFractionDigits, roundingMode });
+  const most = (of) => (of * (1 - 1e-9)).toLocaleString(LANGUAGE, { maximumSignificantDigits: 3, roundingMode: "ceil" });
+  const date = (time) => (time ? new Date(time).toLocaleString(LANGUAGE, { dateStyle: "medium", timeStyle: "short" }) : text("spent.unknown"));
+  const runs = [...new Set(rows.map((of) => of.run).filter(Boolean))], [now, whole] = guesses.map((of) => share(of, 2, "ceil"));
+  const values = { n: rows.length, epsilon, delta, spent: most(spent), left: share(left), now, whole };
+  const keys = ["spent.so", ...(rows.length ? [`spent.means.${neighbours}`] : []), "spent.promise"];
+  place("said").replaceChildren(...keys.map((key) => make("p", {}, text(key, values))));
+  place("rounds").replaceChildren(...rows.reverse().map((of) => {
+    const words = { run: runs.indexOf(of.run) + 1, round: of.round + 1, charge: most(of.charge_most), spent: most(of.epsilon), left: share(of.left) };
+    return make("li", {}, make("div", { class: "what" }, make("span", { class: "title" }, date(of.time)), make("p", { class: "reason" }, text(`spent.${of.kind}`, words))));
+  }));
+  for (const of of document.querySelectorAll('main, #spent, [href="#spent"]')) of.hidden = false;
 }
 
 /** Shows what is searched for, or some to begin with. */
@@ -110,8 +138,9 @@ function search() {
 function refresh() {
   const only = Number(place("only").value), { rows, ranked, known } = model.recommend(mine, { top: length + 1, only });
   const unknown = mine.size - known, digits = model.high - model.low < 20 ? 1 : 0;
+  const shown = (of) => of.toLocaleString(LANGUAGE, { minimumFractionDigits: digits, maximumFractionDigits: digits });
   place("lines").replaceChildren(...rows.slice(0, length).map(({ at, predicted, reason }) => {
-    const about = predicted === null ? [] : [make("span", { class: "predicted" }, text("list.predicted", { value: number(predicted, digits) }))];
+    const about = predicted === null ? [] : [make("span", { class: "predicted" }, text("list.predicted", { value: shown(predicted) }))];
     return line(at, ...about, make("p", { class: "reason" }, reason ?? ""));
   }));
   place("more").hidden = rows.length <= length;
@@ -172,15 +201,15 @@ function ratingsIn(content) {
   return found;
 }
 
+const changed = () => { keep(); search(); refresh(); };
+
 async function load(event) {
   const told = place("told"), [file] = event.target.files;
   try {
     const found = ratingsIn((await file.text()).replace(/^\ufeff/, ""));
     for (const [label, value] of found) mine.set(label, value);
     told.textContent = text("mine.loaded", { n: found.length });
-    keep();
-    search();
-    refresh();
+    changed();
   } catch (error) {
     told.textContent = text(error.message === "mine.scale" ? "mine.scale" : "mine.bad", { low: model.low, high: model.high, example: '{"42": 5}' });
   }
@@ -197,9 +226,7 @@ function save() {
 function clear() {
   if (!confirm(text("mine.sure"))) return;
   mine.clear();
-  keep();
-  search();
-  refresh();
+  changed();
 }
 
 function listen() {
@@ -210,7 +237,7 @@ function listen() {
   place("import").addEventListener("change", load);
   place("export").addEventListener("click", save);
   place("clear").addEventListener("click", clear);
-  addEventListener("storage", (event) => { if (event.key === STORE) { remember(); search(); refresh(); } });
+  addEventListener("storage", (event) => { if (!OWN && event.key === STORE) { remember(); search(); refresh(); } });
 }
 
 async function start() {
@@ -218,25 +245,24 @@ async function start() {
   document.title = text("page.title");
   for (const of of document.querySelectorAll("[data-text]")) of.textContent = text(of.dataset.text);
   for (const of of document.querySelectorAll("[data-label]")) of.setAttribute("aria-label", text(of.dataset.label));
-  if (!isSecureContext) throw new Error("insecure");
+  if (!isSecureContext) throw new Error("error.insecure");
+  await (OWN ? own() : remember());
   const answer = await fetch("public.model").catch(() => ({ ok: false }));
-  if (!answer.ok) throw new Error("load");
+  if (!answer.ok) throw new Error("error.load");
   model = await readModel(new Uint8Array(await answer.arrayBuffer()));
-  if (model.empty) throw new Error("nothing");
+  if (model.empty) throw new Error("list.nothing");
   model.plain = model.labels.map((_, at) => plain(model.title(at)));
   steps = stepsOf(model);
   newcomers = model.recommend(new Map(), { top: model.items.length, explain: false }).rows;
-  remember();
   state();
   listen();
   search();
   refresh();
   for (const of of document.querySelectorAll("nav, main")) of.hidden = false;
-  await navigator.serviceWorker?.register("worker.js").catch(() => null); // without it, it needs the network to open
+  if (!OWN) await navigator.serviceWorker?.register("worker.js").catch(() => null); // without it, it needs the network to open
 }
 
 start().catch((error) => {
-  const keys = { load: "error.load", damaged: "error.damaged", later: "error.later", insecure: "error.insecure", nothing: "list.nothing" };
-  place("problem").textContent = text(keys[error.message] ?? "error.damaged");
+  place("problem").textContent = text(/^(error|list)\./.test(error.message) ? error.message : "error.damaged");
   place("problem").hidden = false;
 });

@@ -25,23 +25,21 @@ export class Table {
   constructor(rows, width, data = new Float64Array(rows * width)) {
     Object.assign(this, { rows, width, data });
   }
+  /** A table whose rows are filled one by one. */
+  static filled(rows, width, fill) {
+    const found = new Table(rows, width);
+    for (let at = 0; at < rows; at++) fill(found.row(at), at);
+    return found;
+  }
   row(at) { return this.data.subarray(at * this.width, (at + 1) * this.width); }
   column(at) { return Float64Array.from({ length: this.rows }, (_, row) => this.data[row * this.width + at]); }
   single() { return new Table(this.rows, this.width, Float32Array.from(this.data)); }
   /** The columns from one up to another. */
-  columns(begin, end = this.width) {
-    const found = new Table(this.rows, end - begin);
-    for (let at = 0; at < this.rows; at++) found.row(at).set(this.row(at).subarray(begin, end));
-    return found;
-  }
+  columns(begin, end = this.width) { return Table.filled(this.rows, end - begin, (row, at) => row.set(this.row(at).subarray(begin, end))); }
   /** This table times another. */
   times(other) {
-    const found = new Table(this.rows, other.width);
-    for (let at = 0; at < this.rows; at++) {
-      const from = this.row(at), to = found.row(at);
-      from.forEach((number, by) => number && other.row(by).forEach((of, column) => { to[column] += number * of; }));
-    }
-    return found;
+    const add = (to) => (number, by) => number && other.row(by).forEach((of, column) => { to[column] += number * of; });
+    return Table.filled(this.rows, other.width, (to, at) => this.row(at).forEach(add(to)));
   }
   /** The sum of the rows' outer products with themselves, each with its weight. */
   squared(weight = () => 1) {
@@ -60,13 +58,9 @@ export const dot = (one, other) => { let sum = 0; for (let at = 0; at < one.leng
 
 /** Tables beside each other. */
 function beside(...tables) {
-  const found = new Table(tables[0].rows, tables.reduce((sum, of) => sum + of.width, 0));
-  let begin = 0;
-  for (const table of tables) {
-    for (let at = 0; at < found.rows; at++) found.row(at).set(table.row(at), begin);
-    begin += table.width;
-  }
-  return found;
+  const begins = tables.map((_, at) => tables.slice(0, at).reduce((sum, of) => sum + of.width, 0));
+  const width = tables.reduce((sum, of) => sum + of.width, 0);
+  return Table.filled(tables[0].rows, width, (row, at) => tables.forEach((of, by) => row.set(of.row(at), begins[by])));
 }
 
 /** Solves a system whose table is symmetric and positive, by Cholesky's factors. */
@@ -92,11 +86,7 @@ function solved(normal, right) {
 function turned(symmetric) {
   const size = symmetric.width, a = symmetric.data, turn = new Table(size, size), v = turn.data;
   for (let at = 0; at < size; at++) v[at * size + at] = 1;
-  const total = dot(a, a);
-  for (let sweep = 0; sweep < 60; sweep++) {
-    let off = 0;
-    for (let p = 0; p < size; p++) for (let q = p + 1; q < size; q++) off += a[p * size + q] ** 2;
-    if (off <= 1e-30 * total) break;
+  for (let sweep = 0; sweep < 30; sweep++) { // far more than are needed: what has become diagonal is passed over
     for (let p = 0; p < size; p++) for (let q = p + 1; q < size; q++) rotate(a, v, size, p, q);
   }
   return { variance: Float64Array.from({ length: size }, (_, at) => a[at * size + at]), turn };
@@ -104,7 +94,7 @@ function turned(symmetric) {
 
 function rotate(a, v, size, p, q) {
   const off = a[p * size + q];
-  if (Math.abs(off) < 1e-300) return;
+  if (Math.abs(off) <= 1e-17 * Math.sqrt(Math.abs(a[p * size + p] * a[q * size + q]))) return;
   const half = (a[q * size + q] - a[p * size + p]) / (2 * off);
   const t = (half < 0 ? -1 : 1) / (Math.abs(half) + Math.hypot(half, 1));
   const c = 1 / Math.hypot(t, 1), s = t * c;
@@ -155,8 +145,8 @@ class Ranker {
 /** Level, popularity and quality; released: quality, popularity, and how sure they are. */
 class BiasRanker extends Ranker {
   responses() {
-    const { released, settings } = this, table = new Table(released.rows, 3);
-    for (let at = 0; at < table.rows; at++) table.row(at).set([1, released.row(at)[1], released.row(at)[0]]);
+    const { released, settings } = this;
+    const table = Table.filled(released.rows, 3, (row, at) => row.set([1, released.row(at)[1], released.row(at)[0]]));
     return [table, ["level", "popularity", "quality"].map((name) => settings[`${name}_shrinkage`])];
   }
 }

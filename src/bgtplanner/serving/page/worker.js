@@ -13,11 +13,7 @@ addEventListener("fetch", (event) => {
 
 async function fresh(request) {
   const kept = await caches.open(KEPT);
-  try {
-    const answer = await fetch(request);
-    if (answer.ok) await kept.put(request, answer.clone());
-    return answer;
-  } catch {
-    return (await kept.match(request)) ?? Response.error();
-  }
+  const answer = await fetch(request).catch(() => kept.match(request));
+  if (answer?.ok) await kept.put(request, answer.clone());
+  return answer ?? Response.error();
 }
