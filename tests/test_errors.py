@@ -35,7 +35,7 @@ REFUSED: list[tuple[str, str]] = [
     ("run --dataset nonsense", "dataset = 'nonsense'"),
     ("run --dataset {tmp}/one.csv", "csv:one.csv: too few ratings to hold out a test set"),
     ("run --dataset csv:{tmp}/negative.csv", "{tmp}/negative.csv, line 2"),
-    ("run --dataset ml-100k", "bgtplanner data fetch ml-100k"),
+    ("run --dataset ml-100k", "https://grouplens.org/datasets/movielens/100k/ into "),
     ("run --preset papr", "--preset = 'papr': expected one of recommended, paper"),
     (
         "run --config {tmp}/unknown.toml",
@@ -51,7 +51,6 @@ REFUSED: list[tuple[str, str]] = [
     ("resume", "'FOLDER'"),
     ("resume {tmp}/none", "{tmp}/none: not a run folder"),
     ("resume {tmp}/newer", "written by another version (schema 999"),
-    ("data fetch demo", "dataset='demo': there is nothing to fetch"),
     ("report {tmp}/older", "{tmp}/older: written by another version (schema 0, version 0.0.1)"),
     ("report {tmp}/plain", "{tmp}/plain/config.toml: has no [folder] schema"),
     ("report {tmp}/half", "{tmp}/half: the run is not finished"),

@@ -32,7 +32,6 @@ FIGURES = (
     "recall_at_10",
     "coverage",
     "overlap",
-    "twins",
     "epsilon_spent_max",
     "epsilon_other_reading",
     "rounds_paid",

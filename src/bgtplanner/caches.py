@@ -1,4 +1,4 @@
-"""Where things are kept that can be made again: downloads and compiled programs."""
+"""Where things are kept that can be had again: public data sets and compiled programs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def user_cache() -> Path:
-    """The user's folder for what can be downloaded or made again."""
+    """The user's folder for what can be had again."""
     return with_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "bgtplanner"
 
 

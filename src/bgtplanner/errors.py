@@ -115,10 +115,6 @@ class StaleRoundError(BGTPlannerError):
     """A round is not above all earlier rounds of its run. It was refused without a charge."""
 
 
-class DownloadError(BGTPlannerError):
-    """A data set could not be fetched, or does not have the known checksum."""
-
-
 class RunFolderError(InputError):
     """The run folder cannot be used as asked."""
 

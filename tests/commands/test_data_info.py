@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from bgtplanner.commands.data import describe
 from bgtplanner.runs.assembly import ratings_of, split_of
 from bgtplanner.runs.config import load_config
+from command_line import Call
 
 
 def described(**settings: Any) -> dict[str, Any]:
@@ -42,3 +44,22 @@ def test_counts_by_hand(tmp_path: Path) -> None:
     assert facts["ratings_per_item"] == {"min": 1, "median": 1.5, "max": 2}
     assert facts["histogram"] == {"1": 5, "2": 5, "4": 5}
     assert (facts["train"], facts["test"]) == (12, 3)
+
+
+def test_where_to_get_what_is_not_here(command_line: Call, tmp_path: Path) -> None:
+    (tmp_path / "ml-100k").mkdir()
+    (tmp_path / "ml-100k" / "u.data").touch()
+    done = command_line("data", "list", "--data-dir", tmp_path, "--json")
+    sets = {row["name"]: row for row in json.loads(done.out)["datasets"]}
+    own = tmp_path / "ml-1m"
+    url = "https://grouplens.org/datasets/movielens/1m/"
+    for name, status, unpack_to in (
+        ("demo", "built in", None), ("ml-100k", "here", None), ("ml-1m", "not here", str(own)),
+    ):  # fmt: skip
+        assert (sets[name]["status"], sets[name]["unpack_to"]) == (status, unpack_to)
+    assert sets["ml-1m"]["url"] == url
+    assert "no redistribution" in sets["ml-1m"]["terms"]
+    assert "Konstan" in sets["ml-1m"]["citation"]
+    shown = command_line("data", "list", "--data-dir", tmp_path).out
+    assert f"ratings.dat and movies.dat from {url} into {own}" in " ".join(shown.split())
+    assert "movielens/100k" not in shown

@@ -77,9 +77,9 @@ class TestWhereDataIs:
     def test_missing_set(self, no_data: Path) -> None:
         with pytest.raises(DataError) as caught:
             load_ratings("ml-1m-users")
-        message = str(caught.value)
-        assert f"put ratings.dat into {no_data / 'ml-1m'}" in message
-        assert "bgtplanner data fetch ml-1m-users" in message
+        message, url = str(caught.value), "https://grouplens.org/datasets/movielens/1m/"
+        assert f"ratings.dat and movies.dat from {url} into {no_data / 'ml-1m'}" in message
+        assert "--data-dir" in message
 
 
 class TestNamedSets:
@@ -170,7 +170,7 @@ class TestCatalogues:
         missing = load_ratings("ml-100k", data_dir=own)
         assert (missing.n_items, missing.public) == (2, {"scale"})
         assert "u.item is not there" in missing.notes[-1]
-        assert "bgtplanner data fetch ml-100k" in missing.notes[-1]
+        assert "https://grouplens.org/datasets/movielens/100k/" in missing.notes[-1]
 
     def test_tables(self, own: Path, tmp_path: Path) -> None:
         table = tmp_path / "films.csv"

@@ -49,7 +49,7 @@ def test_summary_and_page(tmp_path: Path) -> None:
     result = simulate(with_features(), settings=known, out=tmp_path / "run")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert dict(result.summary) == summary
-    for name in ("ndcg_at_10", "recall_at_10", "mrr", "coverage", "twins"):
+    for name in ("ndcg_at_10", "recall_at_10", "mrr", "coverage"):
         assert 0 <= summary[name] <= 1
     assert 0 <= summary["overlap"] <= 10
     assert summary["users_ranked"] == 10

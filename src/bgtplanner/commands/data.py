@@ -1,8 +1,7 @@
-"""Commands about data sets: `data list`, `data info`, `data fetch`."""
+"""Commands about data sets: `data list`, `data info`."""
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import typer
 
 from bgtplanner.commands.options import Answer, command, need
-from bgtplanner.data.datasets import DATASETS, dataset_info, find_files
+from bgtplanner.data.datasets import DATASETS, by_hand, data_folders, find_files
 from bgtplanner.errors import DataError
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 _MOST_VALUES = 20  # of a scale of stars; other scales are shown in tenths
 
 data_app = typer.Typer(
-    help="List, describe and fetch data sets.\n\nExample: `bgtplanner data list`",
+    help="List and describe data sets.\n\nExample: `bgtplanner data list`",
     no_args_is_help=True,
 )
 
@@ -28,20 +27,25 @@ data_app = typer.Typer(
 @data_app.command("list")
 @command()
 def data_list(*, data_dir: str | None = None) -> Answer:
-    """List the data sets and show which ones are on this machine.
+    """List the data sets, which ones are here, and where to get the others and put them.
 
     Example: `bgtplanner data list`
     """
-    rows: list[dict[str, Any]] = []
+    rows, lines = list[dict[str, Any]](), list[str]()
     for name, info in DATASETS.items():
-        files: list[str] = []
-        with contextlib.suppress(DataError):  # they are not here
+        files, unpack_to = list[str](), None
+        try:
             files = [str(path) for path in find_files(name, data_dir)]
-        here = "built in" if info.folder is None else "here" if files else "not here"
-        rows += [{"name": name, "description": info.description, "status": here, "files": files}]
-    lines = [f"{row['name']:<15} {row['status']:<9} {row['description']}" for row in rows]
+        except DataError:
+            unpack_to = str(data_folders(data_dir)[0] / str(info.folder))
+        here = "not here" if unpack_to else "here" if files else "built in"
+        rows += [{"name": name, "description": info.description, "status": here, "files": files,
+                  "url": info.url, "unpack_to": unpack_to, "terms": info.terms,
+                  "citation": info.citation}]  # fmt: skip
+        lines += [f"{name:<15} {here:<9} {info.description}"]
+        lines += [f"{'':<25} {by_hand(info, unpack_to)}"] if unpack_to else []
     lines += [f"{'PATH':<25} a table of your own: CSV, TSV or Parquet, plain or gzipped"]
-    return Answer({"datasets": rows}, [*lines, "Fetch one with: bgtplanner data fetch NAME"])
+    return Answer({"datasets": rows}, lines)
 
 
 @data_app.command("info")
@@ -59,24 +63,6 @@ def data_info(dataset: str, *, settings: dict[str, Any]) -> Answer:
 
     facts = describe(load_config(settings=settings | {"data.dataset": dataset}))
     return Answer(facts, [f"{name:<22} {_in_words(fact)}" for name, fact in facts.items()])
-
-
-@data_app.command("fetch")
-@command()
-def data_fetch(dataset: str, *, data_dir: str | None = None) -> Answer:
-    """Download a data set from its official site, verify it and unpack it.
-
-    Example: `bgtplanner data fetch ml-100k`
-
-    Options:
-        dataset: A name from 'data list'.
-    """
-    from bgtplanner.data.datasets import fetch_dataset
-
-    info, folder = dataset_info(dataset), fetch_dataset(dataset, data_dir)
-    terms = [f"Terms: {info.terms}", f"Cite: {info.citation}"] if info.terms else []
-    content = {"dataset": dataset, "folder": str(folder)}
-    return Answer(content, [f"{dataset} is in {folder}", *terms])
 
 
 def describe(config: Config) -> dict[str, Any]:

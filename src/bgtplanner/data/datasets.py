@@ -7,11 +7,7 @@ Real sets are not part of the package. They are looked for in the given folder, 
 from __future__ import annotations
 
 import functools
-import logging
 import os
-import tempfile
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +23,7 @@ from bgtplanner.data.ratings import COUNT_CAP, Feedback, Ratings, Scale, as_scal
 from bgtplanner.data.split import deal_users
 from bgtplanner.data.synthetic import demo_ratings, synthetic_ratings
 from bgtplanner.data.tables import TableFormat, read_table
-from bgtplanner.errors import ConfigError, DataError, DownloadError
+from bgtplanner.errors import ConfigError, DataError
 from bgtplanner.registry import Registry
 
 
@@ -41,8 +37,7 @@ class Dataset:
         make: Generates the ratings from a `seed` and a shape, if nothing is read.
         folder: Folder under the data folder, if `files` are read: the ratings and, if only the
             users of a network are kept, its pairs of users. They are read as a `table`.
-        url: The official address of a zip file that holds them, wherever in it they are.
-        sha256: SHA-256 of that zip file or of the files in it, by name.
+        url: The official page from which people get them, under the terms that it names.
         catalogue: File of all items, if there is one; its columns are the `items_columns`.
         scale: As for :meth:`Ratings.from_table`.
         split_within: Whether ratings are held out user by user or over all at once.
@@ -59,7 +54,6 @@ class Dataset:
     files: tuple[str, ...] = ()
     table: TableFormat = field(default_factory=TableFormat)
     url: str | None = None
-    sha256: Mapping[str, str] = field(default_factory=dict)
     catalogue: str | None = None
     items_columns: tuple[str, ...] | None = None
     scale: Scale | None = (0.0, 5.0)
@@ -82,11 +76,7 @@ _MOVIELENS_100K = Dataset(
     folder="ml-100k", files=("u.data",), table=_TIMED, catalogue="u.item",
     items_columns=("item", "title", "year", "video release", "address",
                    *(f"genre: {genre}" for genre in _GENRES)),
-    url="https://files.grouplens.org/datasets/movielens/ml-100k.zip",
-    sha256={
-        "ml-100k.zip": "50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
-        "u.data": "06416e597f82b7342361e41163890c81036900f418ad91315590814211dca490",
-    },
+    url="https://grouplens.org/datasets/movielens/100k/",
     citation="F. Maxwell Harper and Joseph A. Konstan. 2015. The MovieLens Datasets: History and "
     "Context. ACM Transactions on Interactive Intelligent Systems 5, 4, Article 19. "
     "https://doi.org/10.1145/2827872",
@@ -98,19 +88,14 @@ _MOVIELENS_1M = replace(
     description="MovieLens 1M: 6,040 users dealt to 605 clients, as in the paper",
     folder="ml-1m", files=("ratings.dat",), table=replace(_TIMED, delimiter="::"),
     catalogue="movies.dat", items_columns=("item", "title", "genre"),
-    url="https://files.grouplens.org/datasets/movielens/ml-1m.zip",
-    sha256={"ml-1m.zip": "a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20"},
+    url="https://grouplens.org/datasets/movielens/1m/",
     pseudo_items=400, clients=605,
 )  # fmt: skip
 _FILMTRUST = Dataset(
     name="filmtrust", description="FilmTrust: the 874 users in the trust network, as in the paper",
     folder="filmtrust", files=("ratings.txt", "trust.txt"),  # the second: trustor, trustee, 1
     table=replace(_TIMED, delimiter=" ", time=None, bounds=(0.5, 4)),
-    url="https://guoguibing.github.io/librec/datasets/filmtrust.zip",
-    sha256={
-        "ratings.txt": "241167424e24d588e8871d68641e94ead98d5b3a4f0db01ef3181a74ad35e7a1",
-        "trust.txt": "64573a033add72b988a0fb140fdbc0ad3464cb9821f940007aff6fda44b09603",
-    },
+    url="https://guoguibing.github.io/librec/datasets.html",
     scale=(0.5, 4.0), split_within="all",
     citation="Guibing Guo, Jie Zhang and Neil Yorke-Smith. 2013. A Novel Bayesian Similarity "
     "Measure for Recommender Systems. IJCAI 2013.",
@@ -264,7 +249,7 @@ def _with_items(
         path = existing_file(source)
         if path is None and auto:
             items = "The items are those that occur in the ratings, without titles and features."
-            mend = f"Run 'bgtplanner data fetch {info.name}', or give a table with --items."
+            mend = f"Get it from {info.url or 'its owner'}, or give a table with --items."
             note = f"No catalogue: {source} is not there. {items} {mend}"
             return replace(ratings, notes=(*ratings.notes, note))
         named = source.name.removesuffix(".gz") == info.catalogue
@@ -297,78 +282,21 @@ def find_files(name: str, data_dir: Path | str | None = None) -> list[Path]:
         found = [path for file in info.files if (path := existing_file(folder / file))]
         if len(found) == len(info.files):
             return found
-    by_hand = f"put {' and '.join(info.files)} into {folders[0]}"
-    how = f"{by_hand}, or run 'bgtplanner data fetch {name}'"
     looked = ", ".join(map(str, folders))
-    raise DataError(f"the data set '{name}' is not here: {how}. Looked in: {looked}")
+    raise DataError(
+        f"the data set '{name}' is not here: {by_hand(info, folders[0])}, or give the folder that "
+        f"has {info.folder}/ with --data-dir. Looked in: {looked}"
+    )
+
+
+def by_hand(info: Dataset, folder: Path | str) -> str:
+    """Return what to do for a set that is not here: its files, their address, their folder."""
+    files = [*info.files, *([info.catalogue] if info.catalogue else [])]
+    source = f" from {info.url}" if info.url else ""
+    return f"unpack {' and '.join(files)}{source} into {folder}"
 
 
 def existing_file(path: Path) -> Path | None:
     """Return the path, or the path with ``.gz`` added, or None if neither can be seen."""
     both = (path, path.with_name(path.name + ".gz"))
     return next((one for one in both if os.path.exists(one)), None)  # noqa: PTH110 - never raises
-
-
-_TIMEOUT = 30.0  # seconds without a byte after which a transfer counts as broken
-
-
-def fetch_dataset(name: str, data_dir: Path | str | None = None) -> Path:
-    """Download a data set, unless its files are already there, and return its folder.
-
-    The archive is compared with its known checksum, or else every file taken out of it is. Only
-    the files needed are kept. A file that the user put there is never touched.
-
-    Raises:
-        ConfigError: If the name is not that of a real data set.
-        DownloadError: If it cannot be downloaded; says what to do by hand.
-    """
-    import requests
-
-    info = dataset_info(name)
-    if info.folder is None or info.url is None:
-        raise ConfigError(f"dataset={name!r}: there is nothing to fetch; use it as it is")
-    folder = (data_folders()[0] if data_dir is None else with_home(data_dir)) / info.folder
-    wanted = [*info.files, *([info.catalogue] if info.catalogue else [])]
-    problem = ""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if missing := [file for file in wanted if not existing_file(folder / file)]:
-            with tempfile.TemporaryDirectory(dir=folder, prefix=".fetched-") as beside:
-                for path in _fetched(info.url, info.sha256, missing, Path(beside)):
-                    path.replace(folder / path.name)
-    except DownloadError as error:
-        problem = str(error)
-    except requests.HTTPError as error:
-        problem = f"the server answers {getattr(error.response, 'status_code', 'with an error')}"
-    except requests.RequestException as error:
-        problem = f"no connection ({type(error).__name__})"
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError):
-        # A RuntimeError stands for an encrypted archive.
-        problem = "not a valid zip file; the download was deleted"
-    except OSError as error:
-        problem = f"cannot write in {folder}: {error.strerror or type(error).__name__}"
-    except ValueError:  # Pooch's word for another checksum
-        problem = "wrong checksum; the download was deleted"
-    if problem:  # raised here, where no connection is kept open by it
-        by_hand = f"get {info.url}, extract {' and '.join(wanted)} and put them into {folder}"
-        raise DownloadError(f"{info.url}: {problem}. By hand: {by_hand}")
-    return folder
-
-
-def _fetched(url: str, sha256: Mapping[str, str], files: list[str], folder: Path) -> list[Path]:
-    """Download an archive into a folder, and return where these files of it are, verified."""
-    import pooch
-
-    pooch.get_logger().setLevel(logging.WARNING)
-    name, how = url.rpartition("/")[2], pooch.HTTPDownloader(timeout=_TIMEOUT)
-    known, unzip = sha256.get(name), pooch.Unzip()
-    unpacked = pooch.retrieve(url, known, name, folder, processor=unzip, downloader=how)
-    wanted = list[Path]()
-    for file in files:
-        named = [path for path in map(Path, unpacked) if path.name == file]
-        if len(named) != 1:
-            raise DownloadError(f"the archive has {len(named)} files {file}; expected one")
-        if sha256.get(file) not in (None, pooch.file_hash(str(named[0]))):
-            raise DownloadError(f"{file}: wrong checksum; the download was deleted")
-        wanted += named
-    return wanted

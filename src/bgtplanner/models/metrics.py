@@ -28,7 +28,6 @@ THRESHOLD = 0.5  # from which a rating or prediction from 0 to 1 counts as posit
 RELEVANT = 0.8  # from which share of the best possible rating on an item is relevant
 HEADLINE = "ndcg_at_10"  # the metric of lists that headlines, stops and charts go by
 LIST_LENGTH = 10  # how many items each user is shown
-_TWIN = 8  # so many of these two users must have in common to be near-twins
 _MOST_USERS = 10_000  # of more users, so many are drawn, always the same, and only they get lists
 _Float = NDArray[np.float64]
 
@@ -136,21 +135,6 @@ def _overlap(lists: Lists) -> float:
     return float((counts * (counts - 1)).sum() / pairs) if pairs else float("nan")
 
 
-def _twins(lists: Lists) -> float:
-    """Share of the users who have most of a list in common with someone else."""
-    from scipy.sparse import csr_matrix
-
-    user, place = np.nonzero(lists.items >= 0)
-    shape = len(lists.items), lists.n_items
-    has = csr_matrix((np.ones(len(user), np.int8), (user, lists.items[user, place])), shape)
-    found = [
-        np.diff((has[first : first + 512] @ has.T >= _TWIN).indptr)
-        for first in range(0, len(lists.items), 512)
-    ]
-    own = np.bincount(user, minlength=shape[0]) >= _TWIN  # a full list shares enough with itself
-    return float((np.concatenate(found) > own).mean())
-
-
 def _f1(hits: float, called: float, likes: float, _: float) -> float:
     precision, recall = _share(hits, called), _share(hits, likes)
     return 2 * precision * recall / (precision + recall) if hits else 0.0
@@ -198,7 +182,6 @@ METRICS: Registry[Metric] = _Metrics(
         "overlap": Metric(
             label="overlap", better="lower", of=_overlap, shown="recommended", digits=2
         ),
-        "twins": Metric(label="twins", better="lower", of=_twins, shown=False),
         "rmse": _error("RMSE", lambda error: error**2, lambda squares, n: (squares / n) ** 0.5),
         "mae": _error("MAE", abs, lambda absolute, n: absolute / n, shown=False),
         "precision": Metric(label="precision", sums=(_hits, _called), of=_share, shown=False),
