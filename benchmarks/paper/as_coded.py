@@ -40,9 +40,11 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.special import softmax
 
-from bgtplanner.paper.algorithms import SIGMA, Record, kernel, margin
-from bgtplanner.paper.planners import AsPrinted
+from bgtplanner.paper.algorithms import SIGMA, Record, kernel, margin, radius, scores
+from bgtplanner.paper.planners import LARGEST, AsPrinted
+from bgtplanner.planning.allocator import probabilities
 from bgtplanner.planning.arguments import Floats
+from bgtplanner.planning.policy import Choice
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -61,16 +63,38 @@ class AsCoded(AsPrinted):
     """
 
     _fewest: ClassVar[float] = 0.8
-    _sign: ClassVar[float] = 1.0
 
-    def _steps(self, levels: int) -> Floats:
-        return np.arange(levels) / levels
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        steps = np.arange(self.levels) / self.levels
+        self.charges = self._even[:, None] + np.outer(self._dearest - self._even, steps)
+        shares = np.stack([self.share_of(row) for row in self.charges.T], axis=1)
+        self.given = self.given._replace(costs=self.given.totals[:, None] * shares)
 
-    def _tried(self, turn: int) -> int:
-        return self.charges.shape[1] - 1 - turn
+    def choose(self, context: Floats, left: Floats) -> Choice | None:
+        """Try the levels from the dearest down; then draw one by its score."""
+        del left
+        context = np.clip(context, -LARGEST, LARGEST)
+        self.keep(context)
+        levels, turn = self.charges.shape[1], self.round // self.initial_rounds
+        if turn < levels:
+            return self.choice(levels - 1 - turn, "trying out every level")
+        if turn == levels:
+            level = int(self._generator.integers(levels))
+            return self.choice(level, "any level: estimating what budget is worth")
+        if self.radius is None:
+            self._begin()
+        costs, multipliers = self.given.costs, self.multipliers[: len(self.given.totals)]
+        mean = self._after(self.records, context)
+        beta = scores(mean, self._allowance, costs, multipliers, sign=1.0)
+        chance = probabilities(beta, self.given.gamma)
+        return self.drawn(chance, predicted=mean, price=multipliers @ costs, score=beta)
 
-    def _predicted(self, context: Floats) -> Floats:
-        return self._after(self.records, context)
+    def update(self, level: int) -> None:
+        """Take one step on the simplex, by what a round has cost."""
+        slope = self._allowance - self.given.costs[:, level]
+        logs = np.log(np.maximum(self.multipliers, 1e-300))
+        self.multipliers = np.asarray(softmax(logs - self.step * np.append(slope, 0.0)))
 
     def _after(self, records: Sequence[Record], context: Floats) -> Floats:
         """Predict from some records, for the round that comes right after them."""
@@ -109,15 +133,11 @@ class AsCoded(AsPrinted):
         limit = self.given.totals.min() / self.given.T + 2 * slack
         return _yes_or_no(predicted, self.given.costs, limit, self.initial_rounds), slack
 
-    def _begin(self, radius: float) -> None:
-        del radius  # the code computes it and does not use it
+    def _begin(self) -> None:
+        self.radius = radius(self.given, *self._look_back())  # the code does not use it
         rounds_left = self.expected(self.rounds - self._planned_from)
         self._allowance = self.share_left() * self.given.totals / rounds_left
         self.multipliers = np.append(self.given.each, 1.0) / (self.given.each.sum() + 1)
-
-    def _moved(self, slope: Floats) -> Floats:
-        logs = np.log(np.maximum(self.multipliers, 1e-300))
-        return np.asarray(softmax(logs - self.step * np.append(slope, 0.0)))
 
 
 def _yes_or_no(predicted: Floats, costs: Floats, limit: float, rounds: int) -> float:

@@ -30,7 +30,7 @@ from bgtplanner.planning.constrainer import Constrainer
 from bgtplanner.planning.plan import Plan
 from bgtplanner.planning.policy import Choice
 
-_LARGEST = 1e90  # larger rewards and contexts count as this much: squares must be finite
+LARGEST = 1e90  # larger rewards and contexts count as this much: squares must be finite
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -56,15 +56,13 @@ class AsPrinted(LevelPolicy):
     remembers = (*LevelPolicy.remembers, "records", "radius", "multipliers", "_allowance")
     _salt: ClassVar[int] = 0x117
     _fewest: ClassVar[float] = 0.7
-    _sign: ClassVar[float] = -1.0  # of (allowance - cost), in the score and in the slope
 
     def __post_init__(self) -> None:
         super().__post_init__()
         levels = whole("levels", self.levels, 1, 1000)
         usual = algorithms.gamma(levels, self.rounds, len(self.budgets))
-        self.charges = self._even[:, None] + np.outer(
-            self._dearest - self._even, self._steps(levels)
-        )
+        shares_of_rise = np.linspace(0.0, 1.0, levels)
+        self.charges = self._even[:, None] + np.outer(self._dearest - self._even, shares_of_rise)
         lasts = self.expected(self.rounds)
         totals = lasts * self._even  # what adds up under the accountant
         shares = np.stack([self.share_of(row) for row in self.charges.T], axis=1)
@@ -87,65 +85,45 @@ class AsPrinted(LevelPolicy):
     def choose(self, context: Floats, left: Floats) -> Choice | None:
         """Try the levels in the initial stage; then draw one by its score."""
         del left  # what does not fit is capped by the caller
-        context = np.clip(context, -_LARGEST, _LARGEST)
+        context = np.clip(context, -LARGEST, LARGEST)
         self.keep(context)
         levels, turn = self.charges.shape[1], self.round // self.initial_rounds
         if turn < levels:
-            return self.choice(self._tried(turn), "trying out every level")
+            return self.choice(turn, "trying out every level")
         if turn == levels:
             level = int(self._generator.integers(levels))
             return self.choice(level, "any level: estimating what budget is worth")
         if self.radius is None:
-            self.radius = algorithms.radius(self.given, *self._look_back())
-            self._begin(self.radius)
-        costs, multipliers = self.given.costs, self.multipliers[: len(self.given.totals)]
-        mean = self._predicted(context)
-        beta = algorithms.scores(mean, self._allowance, costs, multipliers, self._sign)
+            self.radius = algorithms.radius(
+                self.given, *algorithms.look_back(self.given, self.records)
+            )
+            self.multipliers = algorithms.first_multipliers(
+                self._generator, self.radius, self.given.each
+            )
+        costs, multipliers = self.given.costs, self.multipliers
+        mean = algorithms.predicted(self.given, self.records, context, self.round)
+        beta = algorithms.scores(mean, self._allowance, costs, multipliers)
         chance = probabilities(beta, self.given.gamma)
-        price = self._sign * multipliers @ costs
-        return self.drawn(chance, predicted=mean, price=price, score=beta)
+        return self.drawn(chance, predicted=mean, price=-multipliers @ costs, score=beta)
 
     def learn(self, plan: Plan, reward: float | None) -> None:
         """Record what the round brought, and update the multipliers by what it cost."""
         context, level = self._contexts.pop(plan.round, np.zeros(0)), plan.level or 0
         if reward is not None:
-            reward = min(max(reward, -_LARGEST), _LARGEST)
+            reward = min(max(reward, -LARGEST), LARGEST)
             self.records.append((plan.round, level, context, reward))
         if self.radius is not None and plan.round >= self._planned_from:
-            slope = self._sign * (self._allowance - self.given.costs[:, level])
-            self.multipliers = self._moved(slope)
+            self.update(level)
+
+    def update(self, level: int) -> None:
+        """Take one dual step, by what a round has cost."""
+        slope, most = self.given.costs[:, level] - self._allowance, self.radius or 0.0
+        self.multipliers = algorithms.dual_step(self.multipliers, slope, self.step, most)
 
     @property
     def _planned_from(self) -> int:
         """The first round after the initial stage."""
         return (self.levels + 1) * self.initial_rounds
-
-    # ---- what differs in the authors' code
-
-    def _steps(self, levels: int) -> Floats:
-        """Return the levels between an even share of T (0) and one of T_min (1)."""
-        return np.linspace(0.0, 1.0, levels)
-
-    def _tried(self, turn: int) -> int:
-        """Return the level that the initial stage tries in a turn: from the cheapest up."""
-        return turn
-
-    def _predicted(self, context: Floats) -> Floats:
-        """Return the mean reward of every level in a context, for the coming round."""
-        return algorithms.predicted(self.given, self.records, context, self.round)
-
-    def _look_back(self) -> tuple[float, float]:
-        """Return Lambda's two parts after the initial stage: the optimum, and M(T0)."""
-        return algorithms.look_back(self.given, self.records)
-
-    def _begin(self, radius: float) -> None:
-        """Set the first multipliers."""
-        each = self.given.each
-        self.multipliers = algorithms.first_multipliers(self._generator, radius, each)
-
-    def _moved(self, slope: Floats) -> Floats:
-        """Return the multipliers after a step."""
-        return algorithms.dual_step(self.multipliers, slope, self.step, self.radius or 0.0)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -192,7 +170,7 @@ class Repaired(BGTPlanner):
             context = self._contexts.get(plan.round, np.zeros(0))
             inputs = np.append(self._position[level], context)
             expected = float(self.process.predict(inputs, time=plan.round)[0])
-            seen = min(max(reward or 0.0, -_LARGEST), _LARGEST)
+            seen = min(max(reward or 0.0, -LARGEST), LARGEST)
             self._trials.append((context, (expected - seen) ** 2))
         super().learn(plan, reward)
         if trial and not self._is_trial(plan.round + 1):
