@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +21,15 @@ from bgtplanner.errors import ConfigError, DataError, ModelFileError, NothingLea
 from bgtplanner.published import file
 from bgtplanner.published.ranking import RANKERS, Ranker
 from bgtplanner.published.reasons import reasons_of
-from bgtplanner.published.verdict import Verdict, verdict_of
 
 History = Mapping[Any, float] | Iterable[Any]
 """What a person has rated: ratings by item, on the scale of the data; or only the items."""
 
+Level = Literal["nothing", "popularity", "personal", "clearly personal"]
+
 _AT_ONCE = 1 << 18  # scores held in memory at a time; twice as many take half as long again
+_KNOWN_WELL, _KNOWN = 0.8, 0.3  # share of what is picked whose popularity is known
+_SEVERAL = 3  # axes of taste
 
 
 class Recommended(NamedTuple):
@@ -47,6 +50,17 @@ class Recommended(NamedTuple):
     title: str | None
     predicted: float | None
     reason: str | None
+
+
+class Verdict(NamedTuple):
+    """What to expect of lists: a level, one sentence, and the reasons for it."""
+
+    level: Level
+    headline: str
+    reasons: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return " ".join((self.headline, *self.reasons))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -258,8 +272,37 @@ class Model:
         return place
 
     def verdict(self) -> Verdict:
-        """Return what lists from this model are worth, as far as the file itself can tell."""
-        return verdict_of(self.evidence, self.guarantee, learned=self.learned)
+        """Return what lists from this model are worth, as far as the file itself can tell.
+
+        Nothing of this was measured on anybody's ratings: it follows from how far what was
+        released stands out from its noise, which is public.
+        """
+        axes, features = int(self.evidence.get("axes", 0)), int(self.evidence.get("features", 0))
+        larger = " or a larger epsilon" * bool(self.guarantee.get("private", True))
+        more = f"More people{larger} would be needed for more."
+        if not self.learned:
+            nothing = "Nothing was learned from others"
+            if not features:
+                headline = f"{nothing}, and items have no features: there are no lists."
+                return Verdict("nothing", headline, (more,))
+            headline = f"{nothing}: lists follow the features that a person likes."
+            return Verdict("personal", headline, (more,))
+        number = {0: "No axis", 1: "One axis"}.get(axes, f"{axes} axes")
+        stand = "stands" if axes < 2 else "stand"
+        reasons = [f"{number} of taste {stand} out from the noise."]
+        if "popularity" in self.evidence:  # which a client is told at the end of a run
+            known = float(self.evidence["popularity"])
+            how = "well" if known >= _KNOWN_WELL else "roughly" if known >= _KNOWN else "barely"
+            reasons.insert(0, f"Popularity is {how} known.")
+        if features:
+            reasons.append(f"Public features of the items help ({features}).")
+        if axes >= _SEVERAL or (axes and features):
+            headline = "Expect lists that are clearly more personal than popularity."
+            return Verdict("clearly personal", headline, tuple(reasons))
+        if axes or features:
+            headline = "Expect lists that are somewhat more personal than popularity."
+            return Verdict("personal", headline, (*reasons, more))
+        return Verdict("popularity", "Lists will not be better than popularity.", (*reasons, more))
 
     @property
     def catalogue(self) -> Catalogue:

@@ -19,8 +19,7 @@ import numpy as np
 from bgtplanner.data.datasets import DATASETS, path_of
 from bgtplanner.errors import ModelFileError, RunFolderError
 from bgtplanner.models.metrics import shown
-from bgtplanner.published.model import load_model
-from bgtplanner.published.verdict import Verdict
+from bgtplanner.published.model import Verdict, load_model
 from bgtplanner.report import pictures, verdict
 from bgtplanner.report.pictures import Picture
 from bgtplanner.report.verdict import ERROR, guarantee, is_sound

@@ -38,8 +38,7 @@ from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.interactions import Shared
 from bgtplanner.models.learner import Learner, model_of
 from bgtplanner.models.tastes import Tastes
-from bgtplanner.published.model import Model, Recommended, load_model
-from bgtplanner.published.verdict import Verdict
+from bgtplanner.published.model import Model, Recommended, Verdict, load_model
 from bgtplanner.runs.assembly import federation_of, ratings_of, split_of
 from bgtplanner.runs.config import Config
 from bgtplanner.runs.folder import MODEL, RunFolder
