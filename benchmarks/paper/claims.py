@@ -249,7 +249,7 @@ def _theory(results: Results) -> Iterator[Verdict]:
         NO,
         f"{items or 3706:,} of them have a rating, 3,952 is the highest number. The file that the "
         "authors' code reads for FilmTrust is split 60:40, with nothing arriving",
-        "`bgtplanner data info ml-1m`",
+        "`bgtplanner data info ml-1m --items none`",
     )
 
 
