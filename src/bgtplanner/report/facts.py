@@ -26,7 +26,7 @@ from bgtplanner.report.verdict import ERROR, guarantee, is_sound
 from bgtplanner.runs.config import Config, to_toml
 from bgtplanner.runs.folder import MODEL, RunFolder
 from bgtplanner.runs.record import identity_of
-from bgtplanner.runs.result import Result, number_of_examples
+from bgtplanner.runs.result import number_of_examples
 from bgtplanner.runs.statistics import Comparison, summed_up, tables_of
 from bgtplanner.runs.study import Study, finished_cells
 from bgtplanner.runs.summary import FEWEST
@@ -142,12 +142,6 @@ def read_facts(path: Path | str, *, state: str = "finished") -> Facts:
     said += ["What is guaranteed is said when the run is done."] if run.private else []
     said += [f"Continue with: {folder.resume_command}"] if state == "stopped" else []
     return _facts(run, said, (_so_far, _spending, _origin), state)
-
-
-def facts_of_result(result: Result) -> Facts:
-    """Return the facts of a result."""
-    run = _Run(result.summary, result.rounds, result.config, verdict=result.verdict)
-    return _facts(run, verdict.verdict(run.summary), _PARTS)
 
 
 def _facts(

@@ -6,13 +6,11 @@ While a run goes on, :func:`follow` writes the page again and again, and the pag
 from __future__ import annotations
 
 import base64
-import contextlib
 import functools
 import hashlib
 import importlib.util
 import time
 from collections.abc import Callable
-from html import escape
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,14 +18,11 @@ from typing import TYPE_CHECKING, Any
 from bgtplanner.errors import MissingExtraError
 from bgtplanner.report.facts import (
     Facts,
-    facts_of_comparison,
-    facts_of_result,
     read_facts,
     study_facts,
 )
 from bgtplanner.report.pictures import INK, Picture, as_file
 from bgtplanner.runs.folder import RunFolder, write_whole
-from bgtplanner.runs.result import Result
 from bgtplanner.runs.study import Study
 from bgtplanner.text import visible
 
@@ -77,25 +72,6 @@ def image(picture: Picture, **how: Any) -> str:
     """Return the address of an image that holds the picture itself."""
     content = base64.b64encode(as_file(picture, **how).encode()).decode()
     return f"data:image/svg+xml;base64,{content}"
-
-
-def as_html(shown: Any) -> str:
-    """Return what a notebook shows of a result or a comparison: a sentence, a table, a picture."""
-    facts = facts_of_result(shown) if isinstance(shown, Result) else facts_of_comparison(shown)
-
-    def text(plain: str) -> str:
-        return escape(visible(plain))
-
-    parts = [f"<p>{text(facts.headline)}</p>"]
-    for table in [table for section in facts.sections for table in section.tables][:1]:
-        rows = [["", *table.columns], *([group, *cells] for group, cells in table.rows)]
-        lines = ("".join(f"<td>{text(cell)}</td>" for cell in row) for row in rows)
-        body = "".join(f"<tr>{line}</tr>" for line in lines)
-        parts.append(f"<table><caption>{text(table.title)}</caption>{body}</table>")
-    with contextlib.suppress(ModuleNotFoundError):  # without the extra `report`: no picture
-        drawn = [picture for section in facts.sections for picture in section.pictures][:1]
-        parts += [f'<img alt="{text(of.alt)}" src="{image(of)}">' for of in drawn]
-    return f"<div>{''.join(parts)}</div>"
 
 
 def _state(folder: Path) -> str:

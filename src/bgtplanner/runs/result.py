@@ -156,11 +156,6 @@ class Result:
         parts += [] if self.folder is None else [f"in {self.folder}"]
         return f"Result({visible(known.get('dataset', '?'))}: {', '.join(parts)})"
 
-    def _repr_html_(self) -> str:
-        from bgtplanner.report.page import as_html
-
-        return as_html(self)
-
     def write_to(self, folder: RunFolder) -> None:
         """Write the model, unless the learner publishes none, a few lists, and the summary."""
         number = number_of_examples(self.config)

@@ -140,11 +140,6 @@ class Comparison:
 
         return as_text(tables_of(self, planned=True))
 
-    def _repr_html_(self) -> str:
-        from bgtplanner.report.page import as_html
-
-        return as_html(self)
-
     @property
     def failed(self) -> list[Outcome]:
         """The cells that failed."""
