@@ -13,14 +13,11 @@ from numpy.typing import NDArray
 from bgtplanner.errors import ConfigError, MissingExtraError
 from bgtplanner.federation.aggregation import client as member
 from bgtplanner.federation.aggregation import masks
-from bgtplanner.flower.client import Client
 from bgtplanner.privacy.mechanisms import Additive, Mechanism
 from bgtplanner.privacy.randomness import SeededNoise
 from bgtplanner.privacy.shares import Shares, Tolerance
-from bgtplanner.runs import audit_machines
 from bgtplanner.runs.audit import audit
 from command_line import Call
-from games.worlds import RefusesWithoutRatings, ReplaysIfNothingChanged
 
 Floats = NDArray[np.float64]
 SMALLER = "the noise is smaller than stated"
@@ -170,52 +167,7 @@ def test_a_sensitivity_of_c_that_is_claimed_as_replace_one_is_caught(
     assert found["epsilon_lower"] > 2.0  # by what was seen, and not only by the size of the noise
 
 
-# ---- a client's folder, and a group of them
-
-
-def test_a_real_client_keeps_its_promise() -> None:
-    found = audit(path="client", mechanism="laplace", releases=60, seed=0)
-    assert (found["verdict"], refuted(found)) == ("holds", {})
-    names = [check["name"] for check in found["checks"]]
-    assert names[-3:] == ["same request again", "no ratings", "paid for"]
-
-
-class Generous(Client):
-    """Answers every second request without asking its ledger."""
-
-    def answer(self, request: Any) -> Any:
-        if request.round % 2:
-            return super().answer(request)
-        return np.random.default_rng(request.round).normal(size=64)
-
-
-class SameNoise(Client):
-    """Draws its noise anew from the same seed whenever it is started."""
-
-    def __init__(self, file: Any, noise: Any) -> None:
-        super().__init__(file, noise=lambda *_: SeededNoise(0))
-
-
-@pytest.mark.parametrize(
-    ("broken", "name"),
-    [
-        (ReplaysIfNothingChanged, "same request again"),
-        (RefusesWithoutRatings, "no ratings"),
-        (Generous, "paid for"),
-        (SameNoise, "fresh noise"),
-        (None, "size of the noise"),
-    ],
-)
-def test_a_faulty_client_is_refuted(
-    broken: Any, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if broken is None:
-        plant(monkeypatch, scaled(0.9))
-    else:
-        monkeypatch.setattr(audit_machines, "Client", broken)
-    found = audit(path="client", releases=40, seed=0)
-    assert found["verdict"] == "refuted"
-    assert name in refuted(found)
+# ---- a group of clients
 
 
 def test_sums_of_real_clients_keep_the_promise() -> None:
@@ -288,11 +240,9 @@ def test_a_group_of_faulty_clients_is_refuted(
     ("options", "said"),
     [
         ({"releases": 10}, "--releases"),
-        ({"path": "nowhere"}, "--path"),
         ({"confidence": 1.0}, "--confidence"),
         ({"seed": -1}, "--seed"),
         ({"mechanism": "privunit"}, "--mechanism"),
-        ({"trust": "secagg", "path": "guard"}, "--path"),
         ({"trust": "secagg", "mechanism": "laplace"}, "--mechanism"),
         ({"neighbours": "replace-special"}, "--neighbours"),
     ],
@@ -302,11 +252,11 @@ def test_senseless_arguments_are_refused(options: dict[str, Any], said: str) -> 
         audit(**options)
 
 
-def test_the_path_of_a_client_needs_flower(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_audit_of_sums_needs_flower(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "bgtplanner.runs.audit_machines")
     monkeypatch.setitem(sys.modules, "flwr", None)
     with pytest.raises(MissingExtraError, match="flower"):
-        audit(path="client")
+        audit(trust="secagg")
 
 
 @pytest.mark.parametrize(

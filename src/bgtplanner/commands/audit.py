@@ -14,7 +14,7 @@ EXIT_CODES = {"holds": 0, "refuted": 1, "inconclusive": 3}
 @command()
 def audit(
     *, mechanism: str = "gaussian", trust: str = "local", neighbours: str = "auto",
-    path: str = "auto", epsilon: float = 1.0, delta: float = 1e-5, releases: int | None = None,
+    epsilon: float = 1.0, delta: float = 1e-5, releases: int | None = None,
     confidence: float = 0.99, seed: int | None = None,
 ) -> Answer:  # fmt: skip
     """Attack the real code, and show what the attack found and could have found.
@@ -22,9 +22,9 @@ def audit(
     Exit codes: 0 if the claim holds, 1 if it is refuted, 3 if the audit is inconclusive: so few
     releases could not have refuted it.
 
-    With the path guard it attacks a client's ledger, clip and noise, and with client, a client in
-    a folder on a disk. With trust secagg it attacks a group of such clients and a server, which
-    add up through masks, shares and drop-outs: it sees the sums, and what colluders have sent.
+    It attacks a client's ledger, clip and noise. With trust secagg it attacks a group of clients
+    on a disk and a server, which add up through masks, shares and drop-outs: it sees the sums, and
+    what colluders have sent.
 
     Example: `bgtplanner audit --mechanism gaussian --epsilon 1`
 
@@ -34,10 +34,9 @@ def audit(
         mechanism: gaussian | laplace
         trust: local | secagg
         neighbours: replace-special | replace-one; auto: by the trust.
-        path: guard | client; auto: client for sums.
         epsilon: The budget to audit.
         delta: Its delta.
-        releases: How many; default 200,000, of a client 300, of sums 80.
+        releases: How many; default 200,000, of sums 80.
         confidence: Probability that an honest client is not refuted.
         seed: Repeatable noise; default: secret noise.
     """

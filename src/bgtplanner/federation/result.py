@@ -17,10 +17,8 @@ from bgtplanner.models.metrics import Metrics, of_ratings
 from bgtplanner.planning.plan import Plan
 
 _ALWAYS = ("loss", "clients", "ratings", "seconds")
-_IF_KNOWN = (
-    *("rmse_arriving", "why", "spent", "split"),
-    *("asked", "refused", "dropped_by_kind", "aborted", "surplus"),
-)
+_IF_KNOWN = ("rmse_arriving", "why", "spent", "split", "asked", "refused", "dropped_by_kind",
+             "aborted", "surplus")  # fmt: skip
 
 
 class Seen(NamedTuple):

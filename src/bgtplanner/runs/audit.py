@@ -1,13 +1,12 @@
 """Audit the code that uploads really pass through, and say what the audit could have shown.
 
-Two paths are attacked: ``guard`` (ledger, clip, noise and grid of a client) and ``client`` (a
-folder on a disk that is asked again and again while its ratings change; under secure aggregation,
-a group of such clients and their server). *Guesses* about which of two neighbouring inputs was
-released bound epsilon from below, whatever the mechanism is. *Checks* compare the releases with
-what is stated, which is computed here from the charge alone, without the code that is audited;
-they need only a few releases. Together, they refute honest code with probability at most
-1 - confidence. A trial is a client (under ``secagg``, a sum) that is used once, with a budget of
-its own. Its upload is longer than the clip.
+Attacked are ledger, clip, noise and grid of a client (``guard``) or, under secure aggregation, a
+group of clients on a disk and their server (``client``). *Guesses* about which of two neighbouring
+inputs was released bound epsilon from below, whatever the mechanism is. *Checks* compare the
+releases with what is stated, which is computed here from the charge alone, without the audited
+code; they need only a few releases. Together, they refute honest code with probability at most
+1 - confidence. A trial is a client, or a sum, that is used once, with a budget of its own. Its
+upload is longer than the clip.
 """
 
 from __future__ import annotations
@@ -47,13 +46,13 @@ DROPOUTS, COLLUDERS = 1, 1
 MEMBERS = 2 * DROPOUTS + COLLUDERS + 2
 """The smallest group in which so many may drop out and collude."""
 
-RELEASES = {"guard": 200_000, "client": 300, "sum": 80}
-"""Default numbers of releases: they take seconds and suffice for claims of 10, 3 and 1.5."""
+RELEASES = {"guard": 200_000, "client": 80}
+"""Default numbers of releases: they take seconds and suffice for claims of 10 and 1.5."""
 
-_FEWEST = {"guard": 1000, "client": 40, "sum": 40}
+_FEWEST = {"guard": 1000, "client": 40}
 _WORDS = {
     "mechanism": ("gaussian", "laplace"), "trust": ("local", "secagg"),
-    "neighbours": ("auto", "replace-special", "replace-one"), "path": ("auto", "guard", "client"),
+    "neighbours": ("auto", "replace-special", "replace-one"),
 }  # fmt: skip
 _RAM = Path("/dev/shm")  # noqa: S108 - disks are slow
 _SIZE = 8  # coordinates of an upload
@@ -63,36 +62,34 @@ _BITS = 30  # below the noise's scale: no release has more of them
 
 def audit(
     *, mechanism: str = "gaussian", trust: str = "local", neighbours: str = "auto",
-    path: str = "auto", epsilon: float = 1.0, delta: float = 1e-5, releases: int | None = None,
+    epsilon: float = 1.0, delta: float = 1e-5, releases: int | None = None,
     confidence: float = 0.99, seed: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Attack a path with many releases of neighbouring inputs, and compare them with its claim.
+    """Attack with many releases of neighbouring inputs, and compare them with the claim.
 
     The neighbours are the worst case: a client whose upload points one way with the full norm, and
-    for ``replace-one`` a client whose upload points the other way (with ``path = client``, as far
-    as ratings allow), for ``replace-special`` nothing in its place. The arguments are the options
+    for ``replace-one`` a client whose upload points the other way (of sums, as far as ratings
+    allow), for ``replace-special`` nothing in its place. The arguments are the options
     of ``bgtplanner audit``, and the result is what it prints with ``--json``.
 
     Raises:
         ConfigError: If this cannot be audited, naming the flag.
-        MissingExtraError: If the path needs an extra that is not installed.
+        MissingExtraError: If sums are attacked without the extra ``flower``.
     """
     given = locals()
     for name, words in _WORDS.items():
         ConfigError.unless(given[name] in words, f"--{name}", given[name], " or ".join(words))
     summed = trust == "secagg"
-    path = ("client" if summed else "guard") if path == "auto" else path
-    kind = "sum" if summed else path
-    number = RELEASES[kind] if releases is None else releases
+    path = "client" if summed else "guard"
+    number = RELEASES[path] if releases is None else releases
     setting = Setting(
         mechanism, trust, neighbours_of(trust, neighbours, "--neighbours"),
         default_accountant(mechanism), Budget(epsilon, delta),
     )  # fmt: skip
     for good, name, value, wanted in (
-        (number >= _FEWEST[kind], "releases", number, f"at least {_FEWEST[kind]:,}"),
+        (number >= _FEWEST[path], "releases", number, f"at least {_FEWEST[path]:,}"),
         (0.5 <= confidence < 1, "confidence", confidence, "from 0.5 to below 1"),
         (seed is None or seed >= 0, "seed", seed, "a whole number from 0"),
-        (path == "client" or not summed, "path", path, "client: a sum is made by many of them"),
         (mechanism == "gaussian" or not summed, "mechanism", mechanism,
          "gaussian, with --trust secagg: no other noise is drawn in shares"),
     ):  # fmt: skip
@@ -102,13 +99,13 @@ def audit(
     try:
         where = _RAM if os.access(_RAM, os.W_OK) else None
         with tempfile.TemporaryDirectory(prefix="bgtplanner-audit-", dir=where) as site:
-            if path == "guard":
+            if not summed:
                 trials = guard_trials(setting, -(-number // 2), noise)
                 checks = trials.checks()
             else:
-                from bgtplanner.runs.audit_machines import ClientTarget, GroupTarget
+                from bgtplanner.runs.audit_machines import GroupTarget
 
-                target = (GroupTarget if summed else ClientTarget)(setting, Path(site), noise)
+                target = GroupTarget(setting, Path(site), noise)
                 trials = target.trials(-(-number // 2))
                 checks = [*trials.checks(), *target.games()]
     finally:
@@ -129,7 +126,7 @@ def _concluded(
     most = 2 if setting.mechanism == "gaussian" else 1  # the second one is for Gaussian noise
     lower = max(found[:most])
     refuted = lower > claim or any(check.p_value <= each for check in checks)
-    summed = path == "client" and setting.trust == "secagg"
+    summed = setting.trust == "secagg"
     group = {"members": MEMBERS, "dropouts": DROPOUTS, "colluders": COLLUDERS}
     return {
         "mechanism": setting.mechanism, "trust": setting.trust, "neighbours": setting.neighbours,

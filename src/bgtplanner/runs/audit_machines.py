@@ -1,9 +1,7 @@
-"""Clients on a disk, and a group of them with its server, as an audit attacks them.
+"""A group of clients on a disk and its server, as an audit attacks them.
 
-Beside the releases of the real :class:`~bgtplanner.flower.client.Client`, which is started again
-for every message, an audit looks at what carries *no* noise: whether there is an answer, and
-whether it has the bytes of an earlier one. Both may depend on the requests alone, so guesses from
-them must be right half of the time and no more.
+The clients are real ones (:class:`~bgtplanner.flower.client.Client`), each started again for every
+message.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bgtplanner.errors import BGTPlannerError, MissingExtraError
+from bgtplanner.errors import MissingExtraError
 from bgtplanner.privacy.accountants import to_ticks
 from bgtplanner.privacy.audit import Check, fair_coins
 from bgtplanner.privacy.mechanisms import mechanism_named
@@ -28,7 +26,7 @@ from bgtplanner.runs.audit import COLLUDERS, DROPOUTS, MEMBERS, Setting, Trials
 try:
     import flwr  # noqa: F401
 except ModuleNotFoundError as error:
-    raise MissingExtraError("flower", "an audit of clients") from error
+    raise MissingExtraError("flower", "an audit of sums") from error
 
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.federation.aggregation.keys import public_bytes, self_key
@@ -52,10 +50,8 @@ Bools = NDArray[np.bool_]
 _PLENTY = 1e5  # epsilon of a policy: enough for any number of requests
 _CLIP = 1e-3  # far shorter than the upload of a client with one rating
 _KEPT = 1  # answers that a client keeps
-_TURNS = 16  # of a game: 2^-16 is below every risk
 _ITEMS = 32
 _MEAN = 0.5  # public; it makes ratings of 1 and 0 nearly opposite
-_NO_RATINGS = "user,item,rating\n"
 _ZEROS = np.zeros((_ITEMS, 3), np.float32)
 
 
@@ -73,25 +69,18 @@ class _Folder:
 
     def rate(self, sign: int, item: int = 0) -> None:
         """Let the client have one rating, the highest or the lowest of all, or none."""
-        self.write(_NO_RATINGS + f"u,item {item},{(sign + 1) / 2}\n" * abs(sign))
-
-    def write(self, table: str) -> None:
+        table = "user,item,rating\n" + f"u,item {item},{(sign + 1) / 2}\n" * abs(sign)
         (self.home / "ratings.csv").write_text(table, encoding="utf-8")
 
-    def ask(self, request: Request) -> bytes | None:
-        """Return the answer of a client that has just started, or None if it refuses."""
-        try:
-            answer = self.client().answer(request).tobytes()
-        except BGTPlannerError:
-            return None
-        self.answers.add(answer)
-        return answer
 
+class GroupTarget:
+    """Every step of secure aggregation; members drop out before one of the steps, in turn.
 
-class _Folders:
-    """Folders of clients, the first of which is audited, and a server that sends them requests.
-
-    The audited client has one rating, the highest or the lowest; for ``replace-special``, or none.
+    The first client is audited: it has one rating, the highest or the lowest; for
+    ``replace-special``, or none. The attacker is the server with as many clients as may collude,
+    the first ones after the audited: it subtracts what they have sent. As many as may, the last
+    ones, drop out. What is left is the upload of the audited client, and noise that must be the
+    full noise nevertheless.
     """
 
     def __init__(self, setting: Setting, site: Path, noise: ExactNoise | None) -> None:
@@ -101,8 +90,21 @@ class _Folders:
         none = np.zeros((_ITEMS, 0), dtype=np.float32)
         items = tuple(f"item {index}" for index in range(_ITEMS))
         self.catalogue = SentCatalogue(items=items, low=0.0, high=1.0, features=none)
-        for _ in range(1 if setting.trust == "local" else MEMBERS):
+        for _ in range(MEMBERS):
             self._enroll()
+        self._alike: dict[str, list[Bools]] = {}
+        files = [folder.client().file for folder in self.folders]
+        names = tuple(f"client {place}" for place in range(MEMBERS))
+        keys = tuple(public_bytes(identity_in(file.identity)) for file in files)
+        self._roster = Roster(names, keys)
+        self._roster.write(self.site / "roster.txt")
+        # No fewer shares of the noise are accepted, and more help no one.
+        multiplier = setting.accountant.noise_multiplier(setting.charge)
+        scale = float(mechanism_named("gaussian").scale(multiplier, _CLIP, setting.neighbours))
+        self._shares = Shares(
+            scale=scale, clip=_CLIP, invited=MEMBERS, most_dropouts=DROPOUTS,
+            most_colluders=COLLUDERS,
+        )  # fmt: skip
 
     def _upload(self, value: float) -> Floats:
         """Return the clipped upload of a client with this rating of the first item, by items."""
@@ -111,8 +113,7 @@ class _Folders:
         )
         shared = Shared(_ZEROS, np.zeros(0, np.float32))  # type: ignore[arg-type]
         upload = np.asarray(upload_of(Biases(mean=_MEAN), shared, ratings), dtype=np.float64)
-        order = 1 if self.setting.mechanism == "laplace" else 2
-        return np.asarray(_CLIP * upload / np.linalg.norm(upload, order)).reshape(_ITEMS, -1)
+        return np.asarray(_CLIP * upload / np.linalg.norm(upload)).reshape(_ITEMS, -1)
 
     def _request(self) -> Request:
         """Return a request for a round that nobody was asked for before."""
@@ -126,11 +127,11 @@ class _Folders:
             trust=setting.trust, unit="client", charge=setting.charge, clip=_CLIP, model=model,
         )  # fmt: skip
 
-    def _enroll(self, epsilon: float = _PLENTY) -> _Folder:
-        """Return a new client without ratings that agrees to what this server asks for."""
+    def _enroll(self) -> None:
+        """Add a new client without ratings that agrees to what this server asks for."""
         setting, home = self.setting, Path(tempfile.mkdtemp(dir=self.site))
         policy = {
-            "epsilon": epsilon, "delta": setting.budget.delta, "rule": setting.accountant.name,
+            "epsilon": _PLENTY, "delta": setting.budget.delta, "rule": setting.accountant.name,
             "neighbours": setting.neighbours, "largest_charge": setting.charge,
             "smallest_charge": setting.charge, "smallest_noise_multiplier": 1e-9,
             "scale": [0.0, 1.0], "models": ["biases"], "catalogues": [self.catalogue.digest],
@@ -138,16 +139,14 @@ class _Folders:
         }  # fmt: skip
         lines = [f"{name} = {json.dumps(value)}" for name, value in policy.items()]
         lines += ["[settings.biases]", f"mean = {_MEAN}"]
-        if setting.trust == "secagg":
-            lines += ["[secagg]", 'roster = "../roster.txt"', f"colluders = {COLLUDERS}"]
-            lines.append(f"smallest_group = {COLLUDERS + 2}")
+        lines += ["[secagg]", 'roster = "../roster.txt"', f"colluders = {COLLUDERS}"]
+        lines.append(f"smallest_group = {COLLUDERS + 2}")
         (home / "policy.toml").write_text("\n".join(lines), encoding="utf-8")
         (home / "client.toml").write_text('ratings = "ratings.csv"\n', encoding="utf-8")
         self.folders.append(folder := _Folder(home, self.noise))
         folder.rate(0)
         folder.client().enroll()
         folder.client().hold(self.catalogue)
-        return folder
 
     def trials(self, number: int) -> Trials:
         """Play one round per trial; every client is restarted for every message.
@@ -166,89 +165,6 @@ class _Folders:
                 scales[trial] = setting.scale * _CLIP * surplus
         first, second = np.array(seen).reshape(2, number, -1)
         return Trials(setting, scales, first, second, *np.array(ways).reshape(2, number, -1))
-
-    def _released(self, trial: int) -> tuple[Floats, float]:
-        """Return what an attacker sees of a round, and its noise over what is promised."""
-        raise NotImplementedError
-
-    def games(self) -> list[Check]:
-        """Return whether all that was ever answered was paid for."""
-        charge, unpaid = int(to_ticks(self.setting.charge)), 0
-        for folder in self.folders:
-            with folder.client().open_ledger() as ledger:
-                unpaid += len(folder.answers) * charge > int(ledger.spent()[0, 0])
-        fault = "there are answers that the ledger did not book"
-        return [Check("paid for", 0.0 if unpaid else 1.0, float(unpaid), 0.0, fault)]
-
-
-class ClientTarget(_Folders):
-    """A client whose noised uploads the server sees."""
-
-    def _released(self, _: int) -> tuple[Floats, float]:
-        answer = self.folders[0].ask(self._request())
-        if answer is None:
-            raise BGTPlannerError("the audited client refused a request that its policy allows")
-        return np.frombuffer(answer), 1.0
-
-    def games(self) -> list[Check]:
-        """Return what else a server can try: repeats, silence, and more than the budget."""
-        worlds = np.random.default_rng(0).integers(0, 2, _TURNS).astype(bool)
-
-        def guesses(table: str, asked: int, epsilon: float = _PLENTY) -> list[Bools]:
-            """Let a client have these ratings, or the usual one, by the toss of a coin.
-
-            Each outcome may be taken for a sign of these ratings: return when that is right.
-            """
-            folder = self._enroll(epsilon)
-            seen = np.array([self._outcome(folder, table if of else None, asked) for of in worlds])
-            return [(seen == outcome) == worlds for outcome in np.unique(seen)]
-
-        other = _NO_RATINGS + "u,item 0,0.0\n"
-        repeats = guesses(other, 1) + guesses(other, _KEPT + 2)
-        silences = guesses(_NO_RATINGS, 0) + guesses("no table", 0)
-        guesses(_NO_RATINGS, 0, epsilon=self.setting.budget.epsilon)
-        told = "whether an answer is repeated tells whether the ratings changed"
-        silent = "whether there is an answer tells whether there are ratings"
-        return [
-            fair_coins("same request again", repeats, told),
-            fair_coins("no ratings", silences, silent),
-            *super().games(),
-        ]
-
-    def _outcome(self, folder: _Folder, table: str | None, asked: int) -> str:
-        """Change the ratings after so many requests, and then ask for the first of them."""
-        folder.rate(1)
-        requests = [self._request() for _ in range(max(1, asked))]
-        before = [folder.ask(request) for request in requests[:asked]]
-        if table is not None:
-            folder.write(table)
-        answer = folder.ask(requests[0])
-        return "refused" if answer is None else "same" if answer in before else "other"
-
-
-class GroupTarget(_Folders):
-    """Every step of secure aggregation; members drop out before one of the steps, in turn.
-
-    The attacker is the server with as many clients as may collude, the first ones after the
-    audited: it subtracts what they have sent. As many as may, the last ones, drop out. What is
-    left is the upload of the audited client, and noise that must be the full noise nevertheless.
-    """
-
-    def __init__(self, setting: Setting, site: Path, noise: ExactNoise | None) -> None:
-        super().__init__(setting, site, noise)
-        self._alike: dict[str, list[Bools]] = {}
-        files = [folder.client().file for folder in self.folders]
-        names = tuple(f"client {place}" for place in range(MEMBERS))
-        keys = tuple(public_bytes(identity_in(file.identity)) for file in files)
-        self._roster = Roster(names, keys)
-        self._roster.write(self.site / "roster.txt")
-        # No fewer shares of the noise are accepted, and more help no one.
-        multiplier = setting.accountant.noise_multiplier(setting.charge)
-        scale = float(mechanism_named("gaussian").scale(multiplier, _CLIP, setting.neighbours))
-        self._shares = Shares(
-            scale=scale, clip=_CLIP, invited=MEMBERS, most_dropouts=DROPOUTS,
-            most_colluders=COLLUDERS,
-        )  # fmt: skip
 
     def _released(self, trial: int) -> tuple[Floats, float]:
         """Return what the attacker makes of the sum of a round: it takes away what it knows."""
@@ -306,11 +222,16 @@ class GroupTarget(_Folders):
         self._alike.setdefault(what, []).append((highest == 0) | (highest == 3))
 
     def games(self) -> list[Check]:
-        """Return whether uploads are hidden, and sums of some after their self masks are open."""
+        """Return whether uploads are hidden, and whether all that was answered was paid for."""
+        charge, unpaid = int(to_ticks(self.setting.charge)), 0
+        for folder in self.folders:
+            with folder.client().open_ledger() as ledger:
+                unpaid += len(folder.answers) * charge > int(ledger.spent()[0, 0])
+        unbooked = "there are answers that the ledger did not book"
         alike = {what: np.concatenate(found) for what, found in self._alike.items()}
         sent, fault = alike.pop("as sent"), "is not uniform: its highest bits show what is under"
         return [
             fair_coins("masked uploads", [sent], f"a masked upload {fault} the masks"),
             fair_coins("pairwise masks", alike.values(), f"a sum of some uploads {fault} them"),
-            *super().games(),
+            Check("paid for", 0.0 if unpaid else 1.0, float(unpaid), 0.0, unbooked),
         ]
