@@ -12,8 +12,10 @@ import sys
 import tomllib
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from flwr.serverapp import Grid
 from typer.testing import CliRunner
 
 from bgtplanner.cli import app
@@ -250,36 +252,23 @@ def test_check_looks_at_file_modes(deployment: Path, path: str, mode: int, fault
     assert fault in failures(client)["file modes"]
 
 
-def test_check_of_the_servers_settings(deployment: Path) -> None:
-    file = deployment / "server" / "config.toml"
-    assert "FAILED roster" in call("deploy", "check", file).output
-    roster = enroll_all(deployment)
-    done = call("deploy", "check", file)
-    assert done.exit_code == 0, done.output
-    for text in (
-        "300 items, 8 features, titles, ratings from 0 to 5",
-        f"6 clients; digest {roster.digest.hex()}",
-        "of 6 clients 1 may drop out and 1 collude; if all answer, the noise is 22%",
-        "smallest_group at most 4, colluders at most 1",
-    ):
-        assert text in done.output
+def test_a_server_that_cannot_run_says_so_before_anybody_is_asked(deployment: Path) -> None:
+    file, nobody = deployment / "server" / "config.toml", Mock(spec=Grid)
     text = file.read_text(encoding="utf-8")
-    for old, new, what in (
-        ("least_clients = 5", "least_clients = 4", "sums"),
-        ("most_dropouts = 1", "most_dropouts = 2", "roster"),
-        ("\nclients = 6", "\nclients = 7", "roster"),
-    ):
-        file.write_text(text.replace(old, new), encoding="utf-8")
-        assert f"FAILED {what}" in call("deploy", "check", file).output
     for old, new, problem in (
+        ("", "", "bgtplanner deploy roster"),
+        ("most_dropouts = 1", "most_dropouts = 2", "federation.most_dropouts"),
+        ("\nclients = 6", "\nclients = 7", "expected 6, as in roster.txt"),
         ('"secagg"', '"local"', "deployment.roster = 'roster.txt': expected a roster with"),
         ('"gaussian/gdp"', '"laplace/basic"', "only Gaussian noise is drawn in shares"),
         ('roster = "roster.txt"', "", "deployment.roster = None: expected a roster"),
     ):
         file.write_text(text.replace(old, new), encoding="utf-8")
-        error = call("deploy", "check", file).exception
-        assert isinstance(error, ConfigError)
-        assert problem in str(error)
+        with pytest.raises(ConfigError, match=problem):
+            carry_out(nobody, file, deployment / "run")
+        enroll_all(deployment)
+    assert (nobody.mock_calls, (deployment / "run").exists()) == ([], False)
+    assert "when it starts" in str(call("deploy", "check", file).exception)
 
 
 def run_in_process(folder: Path, online: int | None = None) -> list[tuple[int, int]]:
@@ -313,10 +302,6 @@ def test_a_federation_as_written_is_answered_and_its_clients_recommend(deploymen
 
 
 def test_one_where_no_one_is_trusted_likewise(local: Path) -> None:
-    file = local / "server" / "config.toml"
-    done = call("deploy", "check", file)
-    assert done.exit_code == 0, done.output
-    assert "roster" not in done.output
     client = Client(load_client(local / "clients" / "1" / "client.toml"))
     assert (client.policy.trust, client.policy.neighbours) == ("local", "replace-one")
     for path in (local / "clients").glob("*/client.toml"):

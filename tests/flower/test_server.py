@@ -21,10 +21,10 @@ from bgtplanner.flower.messages import CATALOGUE, TRAIN, Reply, Upload, read_wor
 from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.runs.config import load_config, to_toml
 from bgtplanner.runs.deployed import (
+    agreed_settings,
     carry_out,
     catalogue_of,
     check_deployable,
-    check_server,
     server_app,
 )
 from bgtplanner.runs.folder import RunFolder
@@ -401,9 +401,8 @@ def test_features_stay_when_the_server_is_restarted(few: Ratings, tmp_path: Path
     own = TASTES | {"count_weight": 0.5}  # counts weigh more where people are few
     agreed = AGREE_TO_TASTES | {"settings": {"tastes": own}}
     federation = write_federation(tmp_path, few, chosen, agreed, table)
-    notes = {finding.what: finding.note for finding in check_server(federation[0])}
-    assert notes["model"] == "[settings.tastes] count_weight = 0.5, axes = 2, taste_share = 0.6"
-    assert notes["catalogue"].startswith("30 items, 1 features, ratings from")
+    pinned = {"count_weight": 0.5, "axes": 2, "taste_share": 0.6}
+    assert agreed_settings(load_config(file=federation[0]), 30) == pinned
 
     class Stops:
         def round(self, record: Any, total: int) -> None:

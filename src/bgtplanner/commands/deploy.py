@@ -119,26 +119,24 @@ def check(
 ) -> Answer:
     """Check that a client is ready to join: ratings, ledger, roster, file modes, versions.
 
-    Or check that a server's settings can run on real machines. The exit code is 1 if a check
-    fails, and 2 if a setting cannot be used.
+    The exit code is 1 if a check fails, and 2 if a setting cannot be used. The server checks its
+    own settings when it starts, before it asks any client.
 
     Example: `bgtplanner deploy check clients/1/client.toml --superlink 127.0.0.1:8443`
 
     Options:
-        file: A client.toml, or the server's config.toml.
+        file: A client.toml.
         superlink: HOST:PORT of the server, to try the connection.
         root_certificates: Certificate of the authority, as for flower-supernode.
     """
     need("flower")
     from bgtplanner.flower.check import check_client
     from bgtplanner.flower.client import Client
-    from bgtplanner.runs.deployed import check_server
 
-    if Path(file).name == "config.toml":
-        found = check_server(Path(file))
-    else:
-        client = Client(files_of_client(file))
-        found = check_client(client, superlink=superlink, root_certificates=root_certificates)
+    expected = "a client.toml; a server checks its own settings when it starts"
+    ConfigError.unless(Path(file).name != "config.toml", "FILE", file, expected)
+    client = Client(files_of_client(file))
+    found = check_client(client, superlink=superlink, root_certificates=root_certificates)
     lines = [f"{'ok     ' if well else 'FAILED '}{what:<12} {note}" for what, well, note in found]
     content = {"checks": [finding._asdict() for finding in found]}
     return Answer(content, lines, code=0 if all(finding.well for finding in found) else 1)

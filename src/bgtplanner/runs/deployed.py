@@ -12,10 +12,8 @@ import contextlib
 import hashlib
 import json
 import logging
-import math
 import secrets
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +26,14 @@ from bgtplanner.data.ratings import as_scale
 from bgtplanner.errors import BGTPlannerError, ConfigError, DataError, MessageError, RunFolderError
 from bgtplanner.federation.aggregation.neighbourhood import degree_and_threshold
 from bgtplanner.federation.aggregation.roster import Roster
-from bgtplanner.flower.check import Finding, finding
 from bgtplanner.flower.machines import Machines
 from bgtplanner.flower.messages import SentCatalogue
 from bgtplanner.flower.server import Deployment, Group, Pace
 from bgtplanner.models.learner import model_of, settings_of
-from bgtplanner.privacy.accountants import both_readings
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.compatibility import Choice, check
 from bgtplanner.published.model import Model
-from bgtplanner.runs.assembly import accountant_of, coordinator_of, federation_of, promise_of
+from bgtplanner.runs.assembly import accountant_of, coordinator_of, federation_of
 from bgtplanner.runs.config import Config, load_config
 from bgtplanner.runs.folder import MODEL, RunFolder
 from bgtplanner.runs.loop import Observer, Run
@@ -87,6 +83,8 @@ def carry_out(
     mark = catalogue.digest
     if group is not None:  # places are those of the roster, in the server's ledger as well
         mark = hashlib.sha256(bytes.fromhex(mark) + group.roster.digest).hexdigest()
+    agreed = json.dumps(agreed_settings(config, len(catalogue.items)))
+    _log.info("policies must name catalogue %s, settings %s", catalogue.digest, agreed)
     with _folder_of(Path(out), config, mark, len(catalogue.items)) as folder:
         summary = folder.summary()
         if summary is not None:
@@ -186,24 +184,13 @@ def group_of(config: Config, folder: Path) -> Group | None:
     ConfigError.unless(
         settings.clients == number, "deployment.clients", settings.clients, expected
     )
-    _borne_by(group, _asked(config, number))
-    return group
-
-
-def _asked(config: Config, connected: int) -> int:
-    """Return how many clients are asked in a round, of those connected."""
-    return max(1, round(config.federation.participation * connected))
-
-
-def _borne_by(group: Group, members: int) -> tuple[int, int]:
-    """Return how many of a sum's members may drop out and collude, or say that none is made."""
+    asked = max(1, round(config.federation.participation * number))
     try:
-        tolerated = group.tolerance.of(members)
-        degree_and_threshold(members, *tolerated)
+        degree_and_threshold(asked, *group.tolerance.of(asked))
     except ConfigError as error:
         names = "federation.most_dropouts, federation.most_colluders"
         raise ConfigError(f"{names}: {error}") from error
-    return tolerated
+    return group
 
 
 def check_deployable(config: Config) -> None:
@@ -230,54 +217,6 @@ def check_deployable(config: Config) -> None:
         ("deployment.least_clients", least <= deployment.clients,
          f"at most clients = {deployment.clients}"),
     )  # fmt: skip
-
-
-def check_server(config_file: Path) -> list[Finding]:
-    """Check the server's settings, its catalogue, and with whom sums are made."""
-    config = load_config(file=config_file)
-    check_deployable(config)
-    epsilon, catalogue = config.privacy.epsilon, catalogue_of(config, config_file.parent)
-    number, features = catalogue.features.shape
-    about = f"{number} items, {features or 'no'} features{', titles' * bool(catalogue.titles)}"
-    means = promise_of(config, epsilon)
-    read = both_readings(epsilon, means["neighbours"], means["epsilon_other_reading"])
-    settings = agreed_settings(config, number)
-    pinned = ", ".join(f"{name} = {json.dumps(value)}" for name, value in settings.items())
-    model = json.dumps(config.model.name) if ":" in config.model.name else config.model.name
-    promise = f"{read}; delta {config.privacy.delta:g}, {accountant_of(config).name}"
-    scale = f"ratings from {catalogue.low:g} to {catalogue.high:g}"
-    found = [
-        Finding("settings", True, promise),
-        Finding("model", True, f"[settings.{model}] {pinned}" if pinned else f"{model}, defaults"),
-        Finding("catalogue", True, f"{about}, {scale}"),
-        Finding("sha256", True, catalogue.digest),
-    ]
-    try:
-        group = group_of(config, config_file.parent)
-    except ConfigError as error:
-        return [*found, Finding("roster", False, str(error))]
-    if group is not None:
-        roster = f"{len(group.roster)} clients; digest {group.roster.digest.hex()}"
-        found.append(Finding("roster", True, roster))
-        found.append(finding("sums", partial(_what_sums_bear, config, group)))
-    return found
-
-
-def _what_sums_bear(config: Config, group: Group) -> str:
-    """Return what a round bears, and what clients' policies may insist on."""
-    asked, least = _asked(config, len(group.roster)), config.deployment.least_clients
-    fewest = _asked(config, least)
-    dropouts, colluders = group.tolerance.of(asked)
-    try:
-        gone, bad = _borne_by(group, fewest)
-    except ConfigError as error:
-        raise ConfigError(f"deployment.least_clients = {least}: {error}") from error
-    surplus = math.sqrt(asked / group.tolerance.honest(asked)) - 1
-    return (
-        f"of {asked} clients {dropouts} may drop out and {colluders} collude; if all answer, the "
-        f"noise is {surplus:.0%} above what is promised; policies: smallest_group at most "
-        f"{fewest - gone}, colluders at most {bad}"
-    )
 
 
 def agreed_settings(config: Config, n_items: int) -> dict[str, Any]:
