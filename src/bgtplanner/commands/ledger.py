@@ -58,16 +58,13 @@ def budget(
         number = _days("--for", whole) // _days("--per", per)
         ConfigError.unless(1 <= number <= 1000, "--per", per, "a part of --for, 1/1000 or more")
         equal = quotes(Budget(epsilon, delta), number, mechanism=mechanism or "gaussian")
-        found = {
-            name: [
-                *(ACCOUNTANTS[name].epsilon_of_rounds(of["charge"], many, delta)
-                for many in range(1, number)), epsilon,
-            ]
-            for name, of in equal.items()
-            if of["sound"]
+        after = {
+            name: [ACCOUNTANTS[name].epsilon_of_rounds(of["charge"], many + 1, delta)
+                   for many in range(number - 1)] + [epsilon]
+            for name, of in equal.items() if of["sound"]
         }  # fmt: skip
-        named = {"epsilon": epsilon, "delta": delta, "windows": number, "rules": found}
-        return Answer(named, windows_view(number, found))
+        named = {"epsilon": epsilon, "delta": delta, "windows": number, "rules": after}
+        return Answer(named, windows_view(number, after))
     table = quotes(
         Budget(epsilon, delta), rounds, mechanism=mechanism, neighbours=neighbours,
         noise_multiplier=noise_multiplier,
@@ -243,9 +240,8 @@ def forget(ledger: Path, *, client: str) -> Answer:
 
 def _place_of(client: str, ledger: Ledger, labels: list[list[str]] | None) -> int:
     """Return the place of the only client with a user who is called so."""
-    known = ledger.place(client)
     found = [place for place, names in enumerate(labels or []) if client in names]
-    found = found if known is None else [known]
+    found = found if (known := ledger.place(client)) is None else [known]
     if len(found) != 1:
         raise ConfigError(
             f"--client {client}: not in the ratings; give the folder of a run, and a user "
@@ -291,10 +287,7 @@ def _labels(path: Path) -> list[list[str]] | None:
     people = people_of(ratings)
     if run.notes().get("people", people) != people:
         raise RunFolderError(f"{path}: its people are not those that it was run with")
-    labels: list[list[str]] = [[] for _ in range(ratings.n_clients)]
-    for label, client in zip(ratings.user_labels, ratings.client_of_user, strict=True):
-        labels[client].append(str(label))
-    return labels
+    return [list(map(str, of)) for of in ratings.labels_of_clients()]
 
 
 def _balances(ledger: Ledger, labels: list[list[str]] | None) -> list[dict[str, Any]]:

@@ -68,19 +68,11 @@ def train(
             ledger=None if ledger == "none" else ledger, settings=settings, progress=view, key=key,
             ledger_epsilon=ledger_epsilon, continue_from=continue_from, renamed=renamed,
         )  # fmt: skip
-    return written(made, out, *signed, *([] if quiet else [*worth(made), *who_came(made)]))
-
-
-def who_came(model: Model) -> list[str]:
-    """Return who has joined and left the ledger, in lines of a terminal, if anybody has."""
-    if "people" not in model.training or model.training["trainings"] == 1:
-        return []
-    text = (
-        "Since the continued model, {joined:,} people joined the ledger, {left:,} left it, "
-        "and {returned:,} came back to what they had spent. {take_part:,} took part; "
-        "{without_budget:,} had no budget left. A person with a new label counts as new."
-    )
-    return textwrap.wrap(text.format(**model.training["people"]), 79)
+    lines = [] if quiet else worth(made)
+    if lines and continue_from and "people" in made.training:
+        said = "Joined since: {joined:,} people; left: {left:,}; came back: {returned:,}."
+        lines.append(said.format(**made.training["people"]))
+    return written(made, out, *signed, *lines)
 
 
 def worth(model: Model) -> list[str]:

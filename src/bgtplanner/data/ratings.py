@@ -194,6 +194,12 @@ class Ratings:
             return np.zeros((self.n_items, 0), dtype=np.float32)
         return self.catalogue.features
 
+    def labels_of_clients(self) -> list[tuple[Any, ...]]:
+        """Return the labels of each client's users, by the client's place."""
+        order = np.argsort(self.client_of_user, kind="stable")
+        ends = np.bincount(self.client_of_user, minlength=self.n_clients).cumsum()[:-1]
+        return [tuple(of.tolist()) for of in np.split(self.user_labels[order], ends)]
+
     def with_catalogue(
         self, catalogue: Catalogue, *, unknown: Literal["error", "leave-out"] = "error"
     ) -> Self:

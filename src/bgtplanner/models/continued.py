@@ -4,14 +4,12 @@ Let y be the mean of what the people of then told about an item, plus noise of v
 What is wanted is the same mean over the people of now.
 
 * The noise of y is independent of all noise to come: its precision adds to that of later rounds.
-* The people are not independent. If all of them are still there, y is another look at the very
-  same mean, and tells nothing about anybody else. So the part of an error that falls with the
-  number of people (`sampling` in :mod:`bgtplanner.models.posterior`) is never made smaller by an
-  old release: it goes by the most people that any one mean was over.
+* The people are not independent. If all of them are still there, y is another look at the same
+  mean. So the part of an error that falls with the number of people (`sampling` in
+  :mod:`bgtplanner.models.posterior`) goes by the most people that any one mean was over.
 * If of n people then and k now only c are the same, both means differ. With s the variance from
   person to person, that has the variance ``s (1/n + 1/k - 2c/(nk))``, which is the sampling
-  variance s/n times ``1 + n/k - 2c/k``: nothing if all stayed. So y counts as if its noise had
-  the variance ``1/p + (1 + n/k - 2c/k) s/n``. All of this is public: labels that come and go are.
+  variance s/n times ``1 + n/k - 2c/k``, and is added to that of y's noise. All of it is public.
 
 What people have changed their minds about since is not in it: nobody may look. Sums of merged
 items are added, with the variances of their noise. Of axes of taste a file has the axes and their
@@ -87,7 +85,7 @@ def continued(
     `place` is where each of its items is now; -1: it is not there any more. By how much its
     people have changed, :func:`change_of` says.
     """
-    first, fits = (shared, memory), isinstance(learner, Biases) and old.sums is not None
+    fits = isinstance(learner, Biases) and old.sums is not None
     name, expected = type(learner).__name__.lower(), "tastes or biases, as the model's"
     ConfigError.unless(fits and name == old.ranker, "model", name, expected)
     known, number, width = old.training["sums"], len(shared.items), 2
@@ -116,11 +114,8 @@ def continued(
     # A round in which nothing is told: estimates follow from the sums.
     nothing = Aggregate(Shared(jnp.zeros((number, width)), shared.dense), jnp.zeros(()))
     noise = Noise(jnp.asarray(jnp.inf), jnp.asarray(clip), jnp.asarray(1.0), "l2")
-    found = learner.server_update(shared, memory, nothing, noise, server)
-    cast: tuple[Shared, Memory] = jax.tree.map(
-        lambda new, of: jnp.asarray(new, of.dtype), found, first
-    )
-    return cast
+    found: tuple[Shared, Memory] = learner.server_update(shared, memory, nothing, noise, server)
+    return found
 
 
 def _axes(

@@ -58,9 +58,8 @@ def people_in(
 ) -> People:  # fmt: skip
     """Return the people of a training; those who join and leave are written to the ledger.
 
-    A new ledger is made for an epsilon of `promise`; that of the config is in force in this
-    training. Whoever could pay when it began is given if it was interrupted. Without a path,
-    nothing is counted.
+    A new ledger promises the epsilon `promise`; this training may spend that of the config. Who
+    could pay when it began is given if it was interrupted. Without a path, nothing is counted.
     """
     if path is None:
         everybody = np.ones(ratings.n_clients, dtype=bool)
@@ -75,36 +74,25 @@ def people_in(
     except OSError as error:
         raise StorageError.of(f"--ledger {path}", error, "name another file") from error
     try:
-        places = _places(ratings, ledger, path)
+        if len(ledger) and all(ledger.place(of) is None for of in ratings.user_labels.tolist()):
+            mend = "name another file with --ledger, or train with the same people"
+            raise LedgerError(f"{path}: is the ledger of other people; {mend}")
+        places = ledger.join(ratings.labels_of_clients())
+        here = np.zeros(len(ledger), dtype=bool)
+        here[places] = True
+        absent = np.flatnonzero(~here)
+        ledger.leave(*absent.tolist())
         ledger.lower(budgets_of(config, len(ledger)))
     except BaseException:
         ledger.close()
         raise
-    here = np.zeros(len(ledger), dtype=bool)
-    here[places] = True
-    absent = np.flatnonzero(~here)  # they have a client without ratings, so that places are kept
+    # Who has left has a client without ratings, so that places are kept.
     client_of_user = np.append(places[ratings.client_of_user], absent).astype(np.int32)
     moved = replace(ratings, client_of_user=client_of_user)
     order = np.lexsort((moved.item, moved.user, moved.client))
     if pays is None or pays.shape != here.shape:
         pays = ledger.left() > TICK
     return People(moved.take(order), here, here & pays, ledger)
-
-
-def _places(ratings: Ratings, ledger: Ledger, path: Path) -> NDArray[np.int32]:
-    """Let people join and leave, and return the place of each client."""
-    labels = ratings.user_labels.tolist()
-    if len(ledger) and all(ledger.place(label) is None for label in labels):
-        mend = "name another file with --ledger, or train with the same people"
-        raise LedgerError(f"{path}: is the ledger of other people; {mend}")
-    clients: list[list[Any]] = [[] for _ in range(ratings.n_clients)]
-    for label, client in zip(labels, ratings.client_of_user.tolist(), strict=True):
-        clients[client].append(label)
-    places = ledger.join([tuple(of) for of in clients])
-    gone = ~ledger.gone
-    gone[places] = False
-    ledger.leave(*np.flatnonzero(gone).tolist())
-    return places
 
 
 def renamed_items(given: Mapping[Any, Any] | Path | str | None) -> dict[str, str]:
@@ -119,7 +107,7 @@ def renamed_items(given: Mapping[Any, Any] | Path | str | None) -> dict[str, str
     rows = rows[1:] if rows and rows[0] == ["old", "new"] else rows
     if any(len(row) != 2 for row in rows) or len({row[0] for row in rows}) < len(rows):
         raise DataError(f"--renamed {given}: expected two labels in each row, old,new, each once")
-    return {row[0]: row[1] for row in rows}
+    return dict(rows)
 
 
 def places_in(model: Model, ratings: Ratings, given: Any) -> NDArray[np.int64]:
@@ -148,8 +136,8 @@ def refuse_unpaid(model: Model, path: Path | None) -> None:
             "--continue: what was released before must be counted; give the --ledger that paid "
             "for the model, which must be private, so not from a seed"
         )
-    with Ledger.open(path, read_only=True) as ledger:
-        try:
+    try:
+        with Ledger.open(path, read_only=True) as ledger:
             ledger.check_head(Head.parse(str(head)))
-        except Tampered as error:
-            raise LedgerError(f"--continue: not the ledger that paid for it: {error}") from error
+    except Tampered as error:
+        raise LedgerError(f"--continue: not the ledger that paid for it: {error}") from error

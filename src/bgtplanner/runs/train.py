@@ -137,19 +137,17 @@ def train(
     if target is not None and target.exists() and not overwrite:
         raise RunFolderError(f"--out {target}: exists; name another file, or give --overwrite")
     if ledger == "auto":  # beside the ratings, or beside the model
-        path = path_of(config.data.dataset) if isinstance(ratings, str | Path) else target
-        path = path or target
-        ledger = None if path is None else f"{path}.ledger.sqlite"
+        beside = path_of(config.data.dataset) if isinstance(ratings, str | Path) else None
+        ledger = None if (beside or target) is None else f"{beside or target}.ledger.sqlite"
     if state is not None and overwrite:
         state.unlink(missing_ok=True)
     pays = None if state is None else (read_arrays(state) or {}).get("pays")
     path = None if ledger is None else Path(ledger)
-    promise = ledger_epsilon or config.privacy.epsilon
     if old is not None and seed is None:
         refuse_unpaid(old, path)
-    people = people_in(data, config, path, promise, pays)
+    people = people_in(data, config, path, ledger_epsilon or config.privacy.epsilon, pays)
     with people.ledger or nullcontext():
-        training = _Training(config, people, (old, place), seed, state, progress)
+        training = _Training(config, people, old, place, seed, state, progress)
         made = training.published(assumed)
     if target is not None and state is not None:
         made.save(target, key=key)
@@ -196,11 +194,10 @@ def _assumed(ratings: Ratings, assume_public: Sequence[str], old: Model | None) 
     What is read off now is refused unless that is said.
     """
     told = [] if old is None else old.guarantee.get("not_accounted", [])
-    unknown = [name for name in assume_public if name not in ("catalogue", "scale")]
-    expected = "catalogue or scale"
-    ConfigError.unless(not unknown, "assume_public", ",".join(unknown), expected)
-    public = ratings.public | ({"scale"} if ratings.name in DATASETS else set())  # known to all
     flags = {"catalogue": "--items items.csv", "scale": "--scale LOW:HIGH"}
+    unknown = ",".join(name for name in assume_public if name not in flags)
+    ConfigError.unless(not unknown, "assume_public", unknown, "catalogue or scale")
+    public = ratings.public | ({"scale"} if ratings.name in DATASETS else set())  # known to all
     read = [name for name in flags if name not in public]
     for name in read:
         if name not in assume_public:
@@ -215,22 +212,16 @@ class _Training(Run):
     """A training in progress: the ratings, the ledger that pays, and the state to go on from.
 
     The state is in a file beside the model, which only its owner can read, since it holds what
-    clients would keep to themselves, and which goes when the model is there. Training again would
-    be another release: so a round that is in the ledger and not in that file is paid for again.
+    clients would keep to themselves. It is deleted when the model is there.
     """
 
     engine: CentralTraining
     planned: Coordinator
 
     def __init__(
-        self,
-        config: Config,
-        people: People,
-        before: tuple[Model | None, Any],
-        seed: int | None,
-        state: Path | None,
-        progress: Progress | None,
-    ) -> None:
+        self, config: Config, people: People, old: Model | None, place: Any, seed: int | None,
+        state: Path | None, progress: Progress | None,
+    ) -> None:  # fmt: skip
         if people.ledger is not None and not people.pays.any():
             raise BudgetExceeded(
                 "the budget in the ledger is spent by earlier trainings: nothing more may be "
@@ -244,11 +235,11 @@ class _Training(Run):
         federation = assembly.federation_of(
             config, ratings.n_items, clients=int(people.pays.sum()), implicit=ratings.implicit
         )
-        model, known = federation.model, {} if before[0] is None else before[0].settings
-        if isinstance(model, Biases) and "count_weight" in known:  # or sums would not add up
-            model = replace(model, count_weight=known["count_weight"])
+        model = federation.model
+        if old is not None and isinstance(model, Biases) and "count_weight" in old.settings:
+            model = replace(model, count_weight=old.settings["count_weight"])  # or sums differ
             federation = replace(federation, model=model)
-        if type(federation.model).publishes is Learner.publishes:  # before anything is spent
+        if type(model).publishes is Learner.publishes:  # before anything is spent
             name = config.model.name
             raise ConfigError(f"--model {name}: publishes no model file; use tastes or biases")
         engine = CentralTraining(federation, split, seed=config.run.seed, device=config.run.device)
@@ -256,35 +247,28 @@ class _Training(Run):
             engine.noise = SeededNoise(seed)
         engine.here = people.pays
         super().__init__(config, engine, None)
-        self.people, self.old, self.seeded = people, before[0], seed is not None
+        self.people, self.old, self.seeded = people, old, seed is not None
         self.state, self.progress = state, progress
-        if (old := self.old) is not None:
+        if old is not None:
             shared, local, memory = engine.state
             shared, memory = continued(
-                model, shared, memory, federation.server, old, before[1], config.privacy.clip,
+                model, shared, memory, federation.server, old, place, config.privacy.clip,
                 people.change(old),
             )  # fmt: skip
             engine.state = State(shared, local, memory)
-            whole += [old.guarantee, old.training, before[1].tolist()]
+            whole += [old.guarantee, old.training, place.tolist()]
         whole.append(assembly.fingerprint_of(split))
         self.mark = np.frombuffer(json.dumps(whole, sort_keys=True).encode(), np.uint8)
-        self.planned = self._coordinator()
-
-    def _coordinator(self) -> Coordinator:
-        """Put policy and ledger around the training, under a name that was never used.
-
-        So a round that was reserved and whose outcome was lost is paid for again: it would be
-        another release, with noise of its own.
-        """
+        # Under a name that was never used, a round whose outcome was lost is paid for again.
         once = secrets.token_hex(16)  # no hash of the ratings: who has the ledger could guess
         run = f"train-{secrets.token_hex(8)}"
-        return assembly.coordinator_of(self.config, self.engine, once, self.people.ledger, run)
+        self.planned = assembly.coordinator_of(config, engine, once, people.ledger, run)
 
     @property
     def kept(self) -> str | None:
         """What continues the training, if its state is kept."""
         said = f"the same command. Until then, {self.state} holds private data"
-        return None if self.state is None else said
+        return said if self.state else None
 
     def save(self, arrays: dict[str, NDArray[Any]]) -> None:
         """Replace the file of the state."""
@@ -316,9 +300,9 @@ class _Training(Run):
         ledger, engine, old = self.planned.ledger, self.engine, self.old
         budget, counted = ledger.budgets.classes[0], self.people.ledger is not None
         self.carry_out()
-        spent, people = float(ledger.epsilon_spent().max()), int(self.people.pays.sum())
-        if old is not None:
-            people = int((ledger.spent() > 0).any(axis=0).sum())
+        spent = float(ledger.epsilon_spent().max())
+        paid = self.people.pays if old is None else (ledger.spent() > 0).any(axis=0)
+        people = int(paid.sum())
         number = 1 if old is None else 1 + int(old.training.get("trainings", 1))
         promise = not_private(people)
         if not self.seeded:
@@ -341,22 +325,14 @@ class _Training(Run):
 
 
 def guarantee_of(
-    budget: Budget,
-    accountant: Accountant,
-    neighbours: Neighbours,
-    *,
-    people: int,
-    assumed: Sequence[str] = (),
-    counted: bool = False,
-    trust: str = "central",
-    tolerance: Tolerance | None = None,
-    trainings: int = 1,
-) -> dict[str, Any]:
+    budget: Budget, accountant: Accountant, neighbours: Neighbours, *,
+    people: int, assumed: Sequence[str] = (), counted: bool = False, trust: str = "central",
+    tolerance: Tolerance | None = None, trainings: int = 1,
+) -> dict[str, Any]:  # fmt: skip
     """Return what the file of a training promises, in numbers and in sentences.
 
     `assumed` was read off the ratings and taken to be public. Other trainings on them are
-    `counted` if there is a ledger. Sums of a federation have a `tolerance`. The file may hold what
-    several `trainings` have released.
+    `counted` if there is a ledger; the file holds what `trainings` of them have released.
     """
     epsilon, delta = budget.epsilon, budget.delta
     other = accountant.other_promise(budget, neighbours)
