@@ -34,7 +34,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from bgtplanner.data.ratings import Ratings
-from bgtplanner.durable import replace_file
+from bgtplanner.durable import replace_file, replacing
 from bgtplanner.errors import BGTPlannerError, ConfigError, MessageError
 from bgtplanner.federation.aggregation.client import Client as Member
 from bgtplanner.federation.aggregation.keys import public_bytes
@@ -133,7 +133,9 @@ class Client(ClientState):
                 group.insists, RoundStore(self.file.state / "sums"),
             )  # fmt: skip
             if asked.step == "keys" and not member.begun:
-                self._begin(ledger, request)
+                newest = ledger.newest_round(request.run)
+                unless(newest is None or request.round > newest, "a round that is over")
+                self._count()
             paid: list[Callable[[], None]] = []
             answer = member.answer(
                 asked.step, asked.message, lambda: self._share(ledger, asked, request, paid)
@@ -141,12 +143,6 @@ class Client(ClientState):
             for done in paid:  # none but for an upload that is not a repeated one
                 done()
             return answer
-
-    def _begin(self, ledger: Ledger, agreed: SumRequest) -> None:
-        """Refuse a round that was paid for before and is forgotten, or one more than allowed."""
-        newest = ledger.newest_round(agreed.run)
-        unless(newest is None or agreed.round > newest, "a round that is over")
-        self._count()
 
     def _share(
         self, ledger: Ledger, asked: SumStep, agreed: SumRequest, paid: list[Callable[[], None]]
@@ -199,7 +195,8 @@ class Client(ClientState):
         Its answer is on disk by now: a client that is killed here repeats what it has paid for.
         """
         if local is not None:
-            self._keep_local(local)
+            with replacing(self.file.state / "local.npz") as file:
+                np.savez(file, allow_pickle=False, **local)
         self._keep(trainer)
         guard.settle(released)
 

@@ -106,11 +106,10 @@ class ClientPolicy(_File):
         if self.secagg is not None:
             self.secagg.insists  # noqa: B018 - refuses numbers that do not fit together
         rule.limit_ticks(Budget(self.epsilon, self.delta))  # says what a budget must be
-        ordered = self.smallest_charge <= self.largest_charge
-        expected = f"at most largest_charge = {self.largest_charge:g}"
-        ConfigError.unless(ordered, "smallest_charge", self.smallest_charge, expected)
-        ordered = self.scale[0] < self.scale[1]
-        ConfigError.unless(ordered, "scale", list(self.scale), "the lower rating first")
+        (low, high), least, most = self.scale, self.smallest_charge, self.largest_charge
+        expected = f"at most largest_charge = {most:g}"
+        ConfigError.unless(least <= most, "smallest_charge", least, expected)
+        ConfigError.unless(low < high, "scale", [low, high], "the lower rating first")
         for text in self.catalogues:
             expected = "SHA-256 as 64 hexadecimal digits"
             ConfigError.unless(is_sha256(text), "catalogues", text, expected)
@@ -260,11 +259,9 @@ def _load(path: Path, kind: type[_Kind]) -> _Kind:
     except ValidationError as error:
         problem = error.errors()[0]
         key = ".".join(map(str, problem["loc"]))
-        said = f"{key} = {quoted(problem['input'])}: {expected(problem)}"
-        if problem["type"] == "missing":
-            said = f"{key}: expected a value; it has no default"
-        elif problem["type"] == "extra_forbidden":
-            said = f"{key}: there is no such key; delete it"
-        elif problem["type"] == "value_error":  # from a check of ours: it names the key itself
-            said = str(problem["ctx"]["error"])
+        said = {
+            "missing": f"{key}: expected a value; it has no default",
+            "extra_forbidden": f"{key}: there is no such key; delete it",
+            "value_error": str(problem.get("ctx", {}).get("error")),  # ours: it names the key
+        }.get(problem["type"], f"{key} = {quoted(problem['input'])}: {expected(problem)}")
         raise ConfigError(f"{path}: {said}") from error

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bgtplanner.durable import replace_file, replacing
+from bgtplanner.durable import replace_file
 from bgtplanner.errors import LedgerError, MessageError
 from bgtplanner.flower.clientfile import ClientFile
 from bgtplanner.flower.identity import write_identity
@@ -79,14 +79,13 @@ class ClientState:
             neighbours=self.policy.neighbours, head=head, witness=self._witness,
         )  # fmt: skip
         used = ledger.head.number > _ONE_RESERVATION or any(self.file.state.glob("answers/*"))
-        if head is None and (used or (self.file.state / "local.npz").exists()):
-            ledger.close()
-            raise LedgerError(
-                f"{self.file.state / 'head'}: gone, though this client has taken part in a round, "
-                "so that an older ledger would not be noticed: bring it back, with the ledger "
-                "that was beside it"
-            )
         try:
+            if head is None and (used or (self.file.state / "local.npz").exists()):
+                raise LedgerError(
+                    f"{self.file.state / 'head'}: gone, though this client has taken part in a "
+                    "round, so that an older ledger would not be noticed: bring it back, with the "
+                    "ledger that was beside it"
+                )
             for noted in self._noted()[-1:]:
                 ledger.check_head(noted)
         except LedgerError:
@@ -144,17 +143,16 @@ class ClientState:
         """Return a stored catalogue, if it is here."""
         if digest not in self._held:
             with contextlib.suppress(OSError, MessageError):
-                content = (self.file.state / _name_of(digest)).read_bytes()
+                content = (self.file.state / f"catalogue-{digest}").read_bytes()
                 if (found := SentCatalogue.from_bytes(content)).digest == digest:
                     self._held[digest] = found
         return self._held.get(digest)
 
     def _store(self, catalogue: SentCatalogue) -> None:
         """Store a catalogue; those that the policy no longer names are deleted."""
-        replace_file(self.file.state / _name_of(catalogue.digest), catalogue.to_bytes())
-        named = {_name_of(digest) for digest in self.policy.catalogues}
-        for path in self.file.state.glob(_name_of("*")):
-            if path.name not in named:
+        replace_file(self.file.state / f"catalogue-{catalogue.digest}", catalogue.to_bytes())
+        for path in self.file.state.glob("catalogue-*"):
+            if path.name.removeprefix("catalogue-") not in self.policy.catalogues:
                 path.unlink(missing_ok=True)
 
     def _local(self) -> dict[str, NDArray[Any]]:
@@ -164,16 +162,6 @@ class ClientState:
                 return dict(stored)
         except Exception:  # zip and NumPy raise many kinds
             return {}
-
-    def _keep_local(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Store what is kept from one round to the next."""
-        with replacing(self.file.state / "local.npz") as file:
-            np.savez(file, allow_pickle=False, **arrays)
-
-
-def _name_of(digest: str) -> str:
-    """Return the name of the file of a catalogue."""
-    return f"catalogue-{digest}"
 
 
 class RoundStore:
@@ -218,10 +206,9 @@ class RoundStore:
 class RateLimit:
     """A token bucket: a number of requests per hour, of which one hour's worth can be saved up.
 
-    A budget bounds how much can be learned in total, this how fast: an attacker who takes over a
-    server has to wait. It depends on the clock and on earlier requests, never on data.
-    A clock that is set back neither adds nor removes requests; one that jumps ahead adds at most
-    one hour's worth. What is saved up is in a file; after it is lost or damaged, that is nothing.
+    A budget bounds how much can be learned in total, this how fast. It depends on the clock and on
+    earlier requests, never on data. A clock that is set back neither adds nor removes requests.
+    What is saved up is in a file; after it is lost or damaged, that is nothing.
     """
 
     def __init__(self, path: Path, per_hour: float, clock: Callable[[], float]) -> None:
