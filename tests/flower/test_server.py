@@ -333,13 +333,22 @@ def test_rounds_are_paced(
     assert slept == [0.0, pytest.approx(1000.0, abs=100.0)]
 
 
-def test_what_flower_calls(
-    federation: Federation, tmp_path: Path, flower_log: pytest.LogCaptureFixture
-) -> None:
+def test_what_flower_calls_and_what_is_on_the_servers_disk(
+    federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    flower_log: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("bgtplanner.flower.machines._AT_ONCE", 2)
+    client = Client(load_client(federation[1][0]))
+    name, (pinned,) = client.hello(HELLO_REQUEST).name, client.policy.catalogues
     grid = InProcessGrid(client_app, federation[1])
     paths = {"config": str(federation[0]), "out": str(tmp_path / "run")}
     server_app(grid, Context(1, 1, {}, RecordDict(), paths))
+    assert f"policies must name catalogue {pinned}, settings " in flower_log.text
     assert "round 3/3: 3 asked, 3 clients, 0 refused" in flower_log.text
+    for file in (tmp_path / "run").iterdir():
+        assert name.encode() not in file.read_bytes()
+    noted = json.loads((tmp_path / "run" / "clients.json").read_text(encoding="utf-8"))
+    assert len(noted["clients"]) == 3
     set_keys(federation, privacy__trust="secagg")
     with pytest.raises(ConfigError, match="expected a roster"):
         server_app(grid, Context(1, 1, {}, RecordDict(), paths))
@@ -348,22 +357,9 @@ def test_what_flower_calls(
         server_app(grid, Context(1, 1, {}, RecordDict(), {}))
 
 
-def test_names_of_clients_are_not_on_the_servers_disk(
-    federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("bgtplanner.flower.machines._AT_ONCE", 2)
-    play(federation, InProcessGrid(client_app, federation[1]), tmp_path / "run")
-    name = Client(load_client(federation[1][0])).hello(HELLO_REQUEST).name
-    for file in (tmp_path / "run").iterdir():
-        assert name.encode() not in file.read_bytes()
-    noted = json.loads((tmp_path / "run" / "clients.json").read_text(encoding="utf-8"))
-    assert len(noted["clients"]) == 3
-
-
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"privacy.trust": "secagg"}, "deployment.roster = None: expected a roster"),
         ({"privacy.unit": "row"}, "privacy.unit = 'row'"),
         ({"privacy.mechanism": "none"}, "privacy.mechanism = 'none'"),
         ({"privacy.accounting": "authors"}, "privacy.accounting = 'authors'"),

@@ -126,14 +126,12 @@ def test_nobody_joins_while_other_budgets_are_in_force(path: Path) -> None:
 @pytest.mark.parametrize(
     "payload",
     [
-        pack_members({}, [3], [bytes(16)]),
         pack_members({}, [-1], [bytes(16)]),
         pack_members({}, [2, 4], [bytes(16), bytes(16)]),
         pack_members({}, [1, 1], [bytes(16)]),
         pack_members({}, [1], [bytes(15)]),
         pack_members({}, [], []),
         pack({"places": 2}, bytes(4)),
-        pack({}, bytes(4)),
     ],
 )
 def test_who_joins_as_nobody_can_is_refused(payload: bytes) -> None:
