@@ -24,10 +24,7 @@ def docs(topic: str | None = None) -> Answer:
              for home in homes for page in sorted(home.rglob("*.md"))}  # fmt: skip
     texts.pop("index", None)  # what it includes is not there
     if topic is None:
-        titles = {name: text.partition("\n# ")[2] or text for name, text in texts.items()}
-        titles = {name: text.lstrip("# ").partition("\n")[0] for name, text in titles.items()}
-        lines = [f"{name:<22} {title}" for name, title in titles.items()]
-        return Answer(titles, [*lines, "Read one with: bgtplanner docs TOPIC"])
+        return Answer([*texts], [*texts, "Read one with: bgtplanner docs TOPIC"])
     named = sorted((name for name in texts if f"/{name}".endswith(f"/{topic}")), key=len)
     ConfigError.unless(bool(named), "TOPIC", topic, "a page that `bgtplanner docs` lists")
     return Answer({"page": named[0], "text": texts[named[0]]}, texts[named[0]].splitlines())

@@ -379,7 +379,7 @@ def differences(old: Model, new: Model) -> dict[str, Any]:
         "epsilon": [each.guarantee.get("epsilon") for each in pair],
         "people": [each.guarantee.get("people") for each in pair],
         "verdicts": [each.verdict().level for each in pair],
-        "same_of_ten": None, "quality_correlation": None,
+        "same_of_ten": None,
     }  # fmt: skip
     said = ["Items: {came:,} came, {went:,} went, {stayed:,} stayed.".format(**found)]
     for name in ("ranker", "epsilon", "people", "verdicts"):
@@ -392,13 +392,6 @@ def differences(old: Model, new: Model) -> dict[str, Any]:
         said.append(f"Of the ten items for a newcomer, {same} are the same.")
     except NothingLearnedError:
         said.append("One of them makes no lists.")
-    first, second = (
-        old.released[[own[of] for of in both]],
-        new.released[[place[of] for of in both]],
-    )
-    if old.ranker == new.ranker and both and first[:, 0].std() * second[:, 0].std() > 0:
-        found["quality_correlation"] = like = float(np.corrcoef(first[:, 0], second[:, 0])[0, 1])
-        said.append(f"Qualities of the items that stayed: correlation {like:.2f}.")
     return found | {"sentences": said}
 
 

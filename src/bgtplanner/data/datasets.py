@@ -16,13 +16,13 @@ from typing import Any, Literal
 import numpy as np
 
 from bgtplanner.arguments import as_path, as_whole, refuse_unless
-from bgtplanner.caches import user_cache, with_home
 from bgtplanner.data.catalogue import Catalogue, read_items
 from bgtplanner.data.files import Column
 from bgtplanner.data.ratings import COUNT_CAP, Feedback, Ratings, Scale, as_scale
 from bgtplanner.data.split import deal_users
 from bgtplanner.data.synthetic import demo_ratings, synthetic_ratings
 from bgtplanner.data.tables import TableFormat, read_table
+from bgtplanner.durable import user_cache, with_home
 from bgtplanner.errors import ConfigError, DataError
 from bgtplanner.registry import Registry
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from bgtplanner.caches import user_cache, with_home
+from bgtplanner.durable import user_cache, with_home
 
 FEW_RATINGS = 1 << 14
 """With at most so many ratings, compiling a round takes longer than all the rounds of a run."""

@@ -150,12 +150,9 @@ class Learner(Protocol):
         return 3
 
     def forecast(
-        self,
-        memory: Memory,
-        precision: NDArray[np.float64],
-        clip: float,
+        self, memory: Memory, precision: NDArray[np.float64], clip: float,
         norm: Literal["l1", "l2"],
-    ) -> dict[str, NDArray[np.float64]]:
+    ) -> dict[str, NDArray[np.float64]]:  # fmt: skip
         """Return what added precision would bring, by measure; empty: it is not known.
 
         ``ratings``: by which share the error would be below a client's own; ``lists``: the share
@@ -206,15 +203,9 @@ def client_gradients(
 
 
 def model_of(
-    learner: Learner,
-    shared: Shared,
-    memory: Memory | None,
-    ratings: Ratings,
-    *,
-    learned: bool,
-    guarantee: Mapping[str, Any],
-    training: Mapping[str, Any],
-) -> Model:
+    learner: Learner, shared: Shared, memory: Memory | None, ratings: Ratings, *, learned: bool,
+    guarantee: Mapping[str, Any], training: Mapping[str, Any],
+) -> Model:  # fmt: skip
     """Return the model that a learner publishes; refuse one that publishes none.
 
     Of the ratings, only what is public is taken: labels, catalogue and scale.
@@ -226,21 +217,15 @@ def model_of(
     catalogue = ratings.catalogue
     titles = None if catalogue is None or catalogue.titles is None else catalogue.titles.tolist()
     return Model(
-        ranker=found.ranker,
+        ranker=found.ranker, items=ratings.item_labels.tolist(), titles=titles,
         settings={name: of for name, of in found.settings.items() if of is not None},
-        items=ratings.item_labels.tolist(),
-        titles=titles,
         names=[] if catalogue is None else list(catalogue.names),
         features=np.asarray(ratings.features, dtype=np.float32),
         released=np.asarray(found.released, dtype=np.float32),
-        low=float(ratings.low),
-        high=float(ratings.high),
-        implicit=ratings.implicit,
-        learned=learned,
-        guarantee=dict(guarantee),
-        evidence=dict(found.evidence),
+        low=float(ratings.low), high=float(ratings.high), implicit=ratings.implicit,
+        learned=learned, guarantee=dict(guarantee), evidence=dict(found.evidence),
         training=dict(training),
-    )
+    )  # fmt: skip
 
 
 def settings_of(learner: Learner) -> dict[str, Any]:

@@ -111,12 +111,9 @@ def not_accounted(config: Config, public: Collection[str]) -> list[str]:
 
 
 def summarise(
-    config: Config,
-    facts: Mapping[str, Any],
-    records: Records,
-    seconds: float,
+    config: Config, facts: Mapping[str, Any], records: Records, seconds: float,
     spending: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """The figures of a run so far; what it does not have, such as an epsilon, is None."""
     # The first round of a process includes compilation.
     later = [record["seconds"] for record in records[1:]] or [records[-1]["seconds"]]
@@ -223,13 +220,9 @@ def alone_by_round(split: Split, rounds: int, last: float | None) -> list[float]
 
 
 def tested(
-    simulation: Simulation,
-    split: Split,
-    records: Records,
-    alone: float | None,
-    goal: Objective,
+    simulation: Simulation, split: Split, records: Records, alone: float | None, goal: Objective,
     ledger: Ledger | None,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """What the held-out ratings say about a run that is over: of lists, of groups, of classes.
 
     `alone` is the error of each client alone, from all of its ratings.
@@ -337,12 +330,9 @@ def _gain(ours: NDArray[Any], theirs: NDArray[Any], asked: NDArray[Any]) -> dict
 
 
 def spending_of(
-    config: Config,
-    ledger: Ledger,
-    split: Split | None,
-    records: Records,
+    config: Config, ledger: Ledger, split: Split | None, records: Records,
     clients: int | None = None,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """What was promised, what was spent, and what that means for a whole client.
 
     On real machines there is no split, and only the first `clients` places are taken. If clients
