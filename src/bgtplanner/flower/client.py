@@ -133,9 +133,7 @@ class Client(ClientState):
                 group.insists, RoundStore(self.file.state / "sums"),
             )  # fmt: skip
             if asked.step == "keys" and not member.begun:
-                newest = ledger.newest_round(request.run)
-                unless(newest is None or request.round > newest, "a round that is over")
-                self._count()
+                self._begin(ledger, request)
             paid: list[Callable[[], None]] = []
             answer = member.answer(
                 asked.step, asked.message, lambda: self._share(ledger, asked, request, paid)
@@ -143,6 +141,12 @@ class Client(ClientState):
             for done in paid:  # none but for an upload that is not a repeated one
                 done()
             return answer
+
+    def _begin(self, ledger: Ledger, agreed: SumRequest) -> None:
+        """Refuse a round that was paid for before and is forgotten, or one more than allowed."""
+        newest = ledger.newest_round(agreed.run)
+        unless(newest is None or agreed.round > newest, "a round that is over")
+        self._count()
 
     def _share(
         self, ledger: Ledger, asked: SumStep, agreed: SumRequest, paid: list[Callable[[], None]]
@@ -224,7 +228,10 @@ class Client(ClientState):
     def hold(self, catalogue: SentCatalogue) -> None:
         """Store a catalogue that the policy names; those that it no longer names are deleted."""
         self._agree_to(catalogue)
-        self._store(catalogue)
+        replace_file(self.file.state / f"catalogue-{catalogue.digest}", catalogue.to_bytes())
+        for path in self.file.state.glob("catalogue-*"):
+            if path.name.removeprefix("catalogue-") not in self.policy.catalogues:
+                path.unlink(missing_ok=True)
 
     # ---- internals
 

@@ -148,13 +148,6 @@ class ClientState:
                     self._held[digest] = found
         return self._held.get(digest)
 
-    def _store(self, catalogue: SentCatalogue) -> None:
-        """Store a catalogue; those that the policy no longer names are deleted."""
-        replace_file(self.file.state / f"catalogue-{catalogue.digest}", catalogue.to_bytes())
-        for path in self.file.state.glob("catalogue-*"):
-            if path.name.removeprefix("catalogue-") not in self.policy.catalogues:
-                path.unlink(missing_ok=True)
-
     def _local(self) -> dict[str, NDArray[Any]]:
         """Return what was kept of the latest round, if anything."""
         try:
