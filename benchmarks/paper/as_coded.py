@@ -74,8 +74,7 @@ class AsCoded(AsPrinted):
     def choose(self, context: Floats, left: Floats) -> Choice | None:
         """Try the levels from the dearest down; then draw one by its score."""
         del left
-        context = np.clip(context, -LARGEST, LARGEST)
-        self.keep(context)
+        self.keep(context := np.clip(context, -LARGEST, LARGEST))
         levels, turn = self.charges.shape[1], self.round // self.initial_rounds
         if turn < levels:
             return self.choice(levels - 1 - turn, "trying out every level")

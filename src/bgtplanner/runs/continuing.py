@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgtplanner.data.catalogue import as_label
+from bgtplanner.data.files import open_table
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import ConfigError, DataError, LedgerError, StorageError
 from bgtplanner.errors import LedgerTamperedError as Tampered
@@ -99,11 +99,7 @@ def renamed_items(given: Mapping[Any, Any] | Path | str | None) -> dict[str, str
     """Return new labels by old ones, from a mapping or a table: old label, new label."""
     if given is None or isinstance(given, Mapping):
         return {str(old): str(new) for old, new in (given or {}).items()}
-    try:
-        with Path(given).open(newline="", encoding="utf-8-sig") as file:
-            rows = [[as_label(cell) for cell in row] for row in csv.reader(file) if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"--renamed {given}: cannot be read ({error})") from error
+    rows = [[*map(as_label, cells)] for _, cells in open_table(Path(given), ",", columns=2).rows()]
     rows = rows[1:] if rows and rows[0] == ["old", "new"] else rows
     if any(len(row) != 2 for row in rows) or len({row[0] for row in rows}) < len(rows):
         raise DataError(f"--renamed {given}: expected two labels in each row, old,new, each once")

@@ -191,20 +191,13 @@ class Comparison:
 
 def compare(
     ratings: str | Iterable[str] = "demo",
-    policies: type[Policy] | str | Iterable[type[Policy] | str] = Study.policies,
-    *,
-    model: Learner | str | None = None,
-    mechanisms: str | Iterable[str] = "gaussian",
-    seeds: int | Iterable[int] = range(5),
-    preset: str = "recommended",
-    epsilon: float | None = None,
-    rounds: int | None = None,
-    settings: Mapping[str, Any] | None = None,
-    baseline: str | None = None,
-    out: Path | str | None = None,
-    jobs: int = 1,
-    progress: Progress | None = None,
-) -> Comparison:
+    policies: type[Policy] | str | Iterable[type[Policy] | str] = Study.policies, *,
+    model: Learner | str | None = None, mechanisms: str | Iterable[str] = "gaussian",
+    seeds: int | Iterable[int] = range(5), preset: str = "recommended",
+    epsilon: float | None = None, rounds: int | None = None,
+    settings: Mapping[str, Any] | None = None, baseline: str | None = None,
+    out: Path | str | None = None, jobs: int = 1, progress: Progress | None = None,
+) -> Comparison:  # fmt: skip
     """Run every policy on every data set, with every mechanism and seed, and compare them.
 
     Of `ratings` (names of data sets, or paths of tables), `policies` (names,

@@ -69,25 +69,15 @@ _TRUSTED = {
 
 
 def train(
-    ratings: Any,
-    *,
-    items: Any = None,
-    scale: tuple[float, float] | str | None = None,
-    clicks: bool = False,
-    assume_public: Sequence[Public] = (),
-    epsilon: float = TRAINING["privacy.epsilon"],
-    model: Learner | str | None = None,
-    ledger: Path | str | None = "auto",
-    ledger_epsilon: float | None = None,
+    ratings: Any, *, items: Any = None, scale: tuple[float, float] | str | None = None,
+    clicks: bool = False, assume_public: Sequence[Public] = (),
+    epsilon: float = TRAINING["privacy.epsilon"], model: Learner | str | None = None,
+    ledger: Path | str | None = "auto", ledger_epsilon: float | None = None,
     continue_from: Model | Path | str | None = None,
-    renamed: Mapping[Any, Any] | Path | str | None = None,
-    out: Path | str | None = None,
-    overwrite: bool = False,
-    key: bytes | None = None,
-    seed: int | None = None,
-    settings: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
-) -> Model:
+    renamed: Mapping[Any, Any] | Path | str | None = None, out: Path | str | None = None,
+    overwrite: bool = False, key: bytes | None = None, seed: int | None = None,
+    settings: Mapping[str, Any] | None = None, progress: Progress | None = None,
+) -> Model:  # fmt: skip
     """Train on all ratings and return a model that may be published.
 
     Args:
