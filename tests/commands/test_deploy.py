@@ -184,9 +184,8 @@ def test_check_before_joining(deployment: Path, monkeypatch: pytest.MonkeyPatch)
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         assert failed("--superlink", f"127.0.0.1:{nobody.getsockname()[1]}") == ["connection"]
-    assert isinstance(
-        call("deploy", "check", file, "--superlink", "nowhere").exception, ConfigError
-    )
+    nowhere = call("deploy", "check", file, "--superlink", "nowhere")
+    assert isinstance(nowhere.exception, ConfigError)
     (file.parent / "ratings.csv").write_text("user,item,rating\nu,i,five\n", encoding="utf-8")
     assert failed() == ["ratings"]
     (file.parent / "state" / "ledger.sqlite").write_bytes(b"no ledger at all")

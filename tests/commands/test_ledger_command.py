@@ -222,9 +222,8 @@ def test_ledger_restore_states_the_loss(command_line: Call, book: Path) -> None:
     code, _, err = command_line("ledger", "restore", book, "--head", lost, "--lost", "much")
     assert code == 2
     assert "--lost much" in err
-    code, out, _ = command_line(
-        "ledger", "restore", book, "--head", lost, "--lost", "0.5", "--json"
-    )
+    stated = ("ledger", "restore", book, "--head", lost, "--lost", "0.5", "--json")
+    code, out, _ = command_line(*stated)
     assert code == 0
     left = json.loads(out)["left_most"]
     whole = accountant_named("gaussian/gdp").capacity(Budget(10.0, 1e-5))

@@ -118,6 +118,8 @@ def test_the_noise_is_real_unless_it_is_seeded_and_one_rating_is_enough() -> Non
     for refused in ({"settings": {"privacy.trust": "local"}}, {"model": "fedgnn"}):
         with pytest.raises(ConfigError):
             train(**(asked | refused))
+    by_name = asked | {"ratings": "demo", "seed": 1}
+    assert train(**(by_name | {"continue_from": train(**by_name)})).training["trainings"] == 2
     assert len(train(**(asked | {"ratings": people().take(np.arange(1))})).items) == 24
     with pytest.raises(ConfigError, match="at least one"):
         train(**(asked | {"ratings": people().take(np.arange(0))}))

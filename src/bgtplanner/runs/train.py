@@ -114,7 +114,10 @@ def train(
     old = load_model(continue_from) if isinstance(continue_from, str | Path) else continue_from
     if old is not None:  # its kind, its scale and its items, unless others are given
         given, clicks = {"model.name": old.ranker} | given, clicks or old.implicit
-        scale = scale if scale or clicks or "data.scale" in given else (old.low, old.high)
+        known = (
+            clicks or "data.scale" in given or (isinstance(ratings, str) and ratings in DATASETS)
+        )
+        scale = scale if scale or known else (old.low, old.high)
     if seed is not None:
         given = {"run.seed": seed} | given
     config, data = _read(ratings, items, scale, clicks, given)
