@@ -581,8 +581,9 @@ class TestSettings:
         assert {learner.taste_share for learner in learners} == {None}
 
     def test_few_clients_learn_popularity_or_nothing(self) -> None:
-        weights = [Tastes().suited(number, 1500, 3.7).count_weight for number in (6040, 605, 300)]
-        assert weights == pytest.approx([0.2, 0.43, 0.5], abs=0.01)
+        federations = (6040, 1500), (605, 1500), (605, 3700), (605, 100)
+        weights = [Tastes().suited(*of, 3.7).count_weight for of in federations]
+        assert weights == pytest.approx([0.2, 0.306, 0.5, 0.2], abs=0.001)
 
     def test_what_was_chosen_stays(self) -> None:
         for given in (Tastes(axes=3, taste_items=90), Tastes(axes=0, implicit=True)):

@@ -69,7 +69,7 @@ _WAITING = 0.1  # of an upload, at least: what tastes get while nothing is known
 _TOO_NOISY = 2.2  # noise per item over the sampling error: axes are not worth it beyond
 _ITEMS = 5.0  # times the root of the clients: items that axes are learned on, with usual noise
 _CLEAREST, _MOST_ITEMS = 16.0, 1000  # without noise; the server squares as many
-_SCARCE, _MOST_COUNT = 70.0, 0.5  # clients, for noise of 1, that want counts above all; at most
+_SCARCE, _MOST_COUNT = 30.0, 0.5  # noise per client and item from which counts weigh more; most
 _USUAL_NOISE = 1.3  # on the sum of all uploads, over the clip: about epsilon 3
 _PLACED = 5.0  # ridge weight, in items, of the features that other items are placed by
 _TYPICAL = 0.1  # singular value of the first axis in a typical federation, over the clip
@@ -137,7 +137,7 @@ class Tastes(Biases):
             axes = 0 if noisy > _TOO_NOISY else most
         counts, usual = self.count_weight, type(self).count_weight
         if counts == usual:  # it was not chosen
-            counts = max(usual, min(_SCARCE * noise / max(clients, 1), _MOST_COUNT))
+            counts = max(usual, min(noise * items / (_SCARCE * max(clients, 1)), _MOST_COUNT))
         implicit = self.implicit or implicit
         return replace(self, axes=axes, taste_items=among, implicit=implicit, count_weight=counts)
 

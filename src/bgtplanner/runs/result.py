@@ -52,7 +52,7 @@ _OFTEN = re.compile(r"[\d.e+-]+ times as often as ")
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """The result of a run, which a notebook shows as a table; it can be pickled.
+    """The result of a run; it can be pickled.
 
     Attributes:
         summary: The figures of ``summary.json``.
