@@ -394,11 +394,8 @@ def test_features_stay_when_the_server_is_restarted(few: Ratings, tmp_path: Path
     chosen |= {"federation.rounds": 2}
     rows = [f"i{label},{int(number % 3 == 0)}" for number, label in enumerate(few.item_labels)]
     table = "\n".join(["item,new", *rows]) + "\n"
-    own = TASTES | {"count_weight": 0.5}  # counts weigh more where people are few
-    agreed = AGREE_TO_TASTES | {"settings": {"tastes": own}}
-    federation = write_federation(tmp_path, few, chosen, agreed, table)
-    pinned = {"count_weight": 0.5, "axes": 2, "taste_share": 0.6}
-    assert agreed_settings(load_config(file=federation[0]), 30) == pinned
+    federation = write_federation(tmp_path, few, chosen, AGREE_TO_TASTES, table)
+    assert agreed_settings(load_config(file=federation[0]), 30) == TASTES
 
     class Stops:
         def round(self, record: Any, total: int) -> None:
