@@ -19,8 +19,7 @@ from writing import headline, reference  # noqa: E402
 import bgtplanner  # noqa: E402
 from bgtplanner import Budget  # noqa: E402
 from bgtplanner.commands.options import default  # noqa: E402
-from bgtplanner.privacy.accountants import accountant_named, rounded_up  # noqa: E402
-from bgtplanner.runs.train import guessed_right  # noqa: E402
+from bgtplanner.privacy.accountants import accountant_named, guessed_right, rounded_up  # noqa: E402
 from processes import Processes  # noqa: E402
 
 NOTEBOOKS = {"recommender": "Any two users share"}
@@ -80,7 +79,10 @@ def test_every_number_of_the_readme_is_known() -> None:
     gdp = accountant_named("gaussian/gdp")
     for epsilon in (1.0, 3.0, 10.0):
         reading = gdp.other_promise(Budget(epsilon, 1e-5), "replace-special")
-        known |= {f"{100 * guessed_right(epsilon, 1e-5):.0f}", rounded_up(reading or 0.0)}
+        known |= {
+            f"{100 * guessed_right(epsilon, 1e-5, 'gaussian'):.0f}",
+            rounded_up(reading or 0.0),
+        }
     assert default("privacy.delta") == 1e-5
     assert (default("privacy.epsilon"), default("federation.rounds")) == (10.0, 100)
     known |= {"1e-5", "1", "3", "10", "100", "0", "50"}  # budgets, rounds, a coin

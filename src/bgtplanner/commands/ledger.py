@@ -21,7 +21,9 @@ from bgtplanner.errors import (
     LedgerTamperedError,
     RunFolderError,
 )
-from bgtplanner.privacy.accountants import CEILING, both_readings, from_ticks, rounded_up
+from bgtplanner.privacy import accountants
+from bgtplanner.privacy.accountants import CEILING, both_readings, guessed_right, rounded_up
+from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.ledger import Head, Ledger
 from bgtplanner.privacy.witness import Witness
 from bgtplanner.text import Table, csv_text
@@ -51,21 +53,20 @@ def budget(
         per (TIME): Divide the budget: train once in that time, such as 90d, 4w or 1m.
         whole (TIME): For how long the budget is to last, such as 1y.
     """
-    from bgtplanner.privacy.accountants import ACCOUNTANTS, quotes
-    from bgtplanner.privacy.budget import Budget
-
     if per is not None or whole is not None:
         number = _days("--for", whole) // _days("--per", per)
         ConfigError.unless(1 <= number <= 1000, "--per", per, "a part of --for, 1/1000 or more")
-        equal = quotes(Budget(epsilon, delta), number, mechanism=mechanism or "gaussian")
+        equal = accountants.quotes(
+            Budget(epsilon, delta), number, mechanism=mechanism or "gaussian"
+        )
         after = {
-            name: [ACCOUNTANTS[name].epsilon_of_rounds(of["charge"], many + 1, delta)
+            name: [accountants.ACCOUNTANTS[name].epsilon_of_rounds(of["charge"], many + 1, delta)
                    for many in range(number - 1)] + [epsilon]
             for name, of in equal.items() if of["sound"]
         }  # fmt: skip
         named = {"epsilon": epsilon, "delta": delta, "windows": number, "rules": after}
         return Answer(named, windows_view(number, after))
-    table = quotes(
+    table = accountants.quotes(
         Budget(epsilon, delta), rounds, mechanism=mechanism, neighbours=neighbours,
         noise_multiplier=noise_multiplier,
     )  # fmt: skip
@@ -220,7 +221,7 @@ def forget(ledger: Path, *, client: str) -> Answer:
         of = opened.budgets.classes[opened.budgets.class_of_client[place]]
         spent, relation = float(opened.epsilon_spent()[place]), opened.neighbours
     others = {"replace-one": "with quite different ones", "replace-special": "without them"}
-    chance = rounded_up(100 * guesses(of.delta, spent)[0])
+    chance = rounded_up(100 * guessed_right(spent, of.delta))
     letter = [
         "You have left. Your ratings are deleted, and nothing more is computed from them. What",
         "was computed from them before was published with noise, and stays. Whoever has all of it",
@@ -402,13 +403,8 @@ def statement(ledger: Ledger, times: Mapping[int, str]) -> dict[str, Any]:
     return {
         "epsilon": budget.epsilon, "delta": budget.delta, "neighbours": ledger.neighbours,
         "spent": spent, "left": float(ledger.left()[0]) / whole, "rows": rows,
-        "guesses": guesses(budget.delta, spent, budget.epsilon),
+        "guesses": [guessed_right(of, budget.delta) for of in (spent, budget.epsilon)],
     }  # fmt: skip
-
-
-def guesses(delta: float, *epsilons: float) -> list[float]:
-    """Return how often somebody is right at most who tells two equally likely neighbours apart."""
-    return [(1 + delta * math.exp(-of)) / (1 + math.exp(-of)) for of in epsilons]
 
 
 def ledger_facts(ledger: Ledger) -> dict[str, Any]:
@@ -425,7 +421,7 @@ def ledger_facts(ledger: Ledger) -> dict[str, Any]:
             "epsilon": budget.epsilon, "delta": budget.delta, "clients": len(members),
             "epsilon_other_reading": accountant.other_promise(budget, ledger.neighbours),
             "capacity": accountant.capacity(budget),
-            "spent_most": float(from_ticks(spent[0, members].max())),
+            "spent_most": float(accountants.from_ticks(spent[0, members].max())),
             "left_least": float(left[members].min()), "left_most": float(left[members].max()),
             "epsilon_spent_median": float(np.median(epsilon[members])),
             "epsilon_spent_most": float(epsilon[members].max()),

@@ -69,7 +69,7 @@ _WAITING = 0.1  # of an upload, at least: what tastes get while nothing is known
 _TOO_NOISY = 2.2  # noise per item over the sampling error: axes are not worth it beyond
 _ITEMS = 5.0  # times the root of the clients: items that axes are learned on, with usual noise
 _CLEAREST, _MOST_ITEMS = 16.0, 1000  # without noise; the server squares as many
-_SCARCE, _MOST_COUNT = 30.0, 0.5  # noise per client and item from which counts weigh more; most
+_SCARCE, _MOST_COUNT = 30.0, 0.5  # noise times items over clients for a weight of 1; the most
 _USUAL_NOISE = 1.3  # on the sum of all uploads, over the clip: about epsilon 3
 _PLACED = 5.0  # ridge weight, in items, of the features that other items are placed by
 _TYPICAL = 0.1  # singular value of the first axis in a typical federation, over the clip
@@ -104,7 +104,7 @@ class Tastes(Biases):
         popularity_weight: How far a ranking follows popularity.
         implicit: Whether there are no ratings, only what was picked. Then residuals are not
             uploaded, and the ranking leaves out how much an item would be liked.
-        count_weight: As in the bias model; more where there are few clients for the noise.
+        count_weight: As in the bias model; more where noise times items is large for the clients.
     """
 
     axes: int | None = None

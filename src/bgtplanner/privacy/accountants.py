@@ -42,6 +42,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr
 
 from bgtplanner.errors import ConfigError
 from bgtplanner.privacy import conversions
@@ -366,6 +367,17 @@ def meaning_of(epsilon: float, neighbours: str, other: float | None) -> str:
     for name in _ABOUT.keys() - {neighbours} if other is not None else ():
         said += f"; if {_ABOUT[name]} ({name}), epsilon is {rounded_up(other or 0.0)}"
     return f"{said}."
+
+
+def guessed_right(epsilon: float, delta: float, mechanism: str | None = None) -> float:
+    """Return how often the best guess at one person's presence can be right, from 0.5 to 1.
+
+    Gaussian releases are together as one, of two normal distributions that are mu apart: a guess
+    is right with probability Phi(mu / 2). Of others no more is known than epsilon and delta say.
+    """
+    if mechanism == "gaussian":
+        return float(ndtr(0.5 * np.sqrt(conversions.gdp_capacity(epsilon, delta))))
+    return (1 + delta * math.exp(-epsilon)) / (1 + math.exp(-epsilon))
 
 
 def quotes(

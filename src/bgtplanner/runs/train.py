@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
 
 import bgtplanner
 from bgtplanner.arguments import as_path, as_settings, refuse_unless
@@ -28,9 +27,8 @@ from bgtplanner.federation.rounds import State
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.continued import continued, sums_of
 from bgtplanner.models.learner import Learner, model_of
-from bgtplanner.privacy.accountants import TICK, Accountant, meaning_of
+from bgtplanner.privacy.accountants import TICK, Accountant, guessed_right, meaning_of
 from bgtplanner.privacy.budget import Budget
-from bgtplanner.privacy.conversions import gdp_capacity
 from bgtplanner.privacy.mechanisms import Neighbours
 from bgtplanner.privacy.randomness import SeededNoise
 from bgtplanner.privacy.shares import Tolerance
@@ -328,13 +326,14 @@ def guarantee_of(
     `counted` if there is a ledger; the file holds what `trainings` of them have released.
     """
     epsilon, delta = budget.epsilon, budget.delta
+    right = 100 * guessed_right(epsilon, delta, accountant.mechanism)
     other = accountant.other_promise(budget, neighbours)
     sentences = [
         f"({epsilon:g}, {delta:g})-differential privacy for each of {people:,} people, against "
         "whoever has this file.",
         meaning_of(epsilon, neighbours, other),
         f"Whoever knows everything else and guesses whether that is so is right at most "
-        f"{100 * guessed_right(epsilon, delta):.0f} times in 100; a coin is right 50 times.",
+        f"{right:.0f} times in 100; a coin is right 50 times.",
     ]
     dropouts, colluders = tolerance if trust == "secagg" and tolerance else (None, None)
     sentences.append(_TRUSTED[trust].format(dropouts=dropouts, colluders=colluders))
@@ -357,12 +356,3 @@ def guarantee_of(
         "mechanism": accountant.mechanism, "accounting": accountant.name, "people": people,
         "not_accounted": not_accounted, "sentences": sentences,
     }  # fmt: skip
-
-
-def guessed_right(epsilon: float, delta: float) -> float:
-    """Return how often the best guess at one person's presence can be right, from 0.5 to 1.
-
-    All Gaussian releases that a budget pays for are together as one, of two normal distributions
-    that are mu apart: a guess is right with probability Phi(mu / 2).
-    """
-    return float(ndtr(0.5 * np.sqrt(gdp_capacity(epsilon, delta))))
