@@ -13,8 +13,8 @@ maximise the likelihood of the user's own history as a draw from the catalogue, 
 from zero: ``(n_u Cov(phi) + penalty)^-1 (sum of phi over the history - n_u mean(phi))``. Mean and
 covariance, weighted by share, are the same for all users, so that the step has a closed form. An
 item counts in the history the more, the better it was rated. How strong a user's interests are is
-fitted on the client too: the penalty is averaged over by how likely it makes the history. Axes
-that are weaker in the whole federation are penalised more.
+fitted on the client too: the penalty is averaged over, by how likely it makes each item of the
+history, given all others. Axes that are weaker in the whole federation are penalised more.
 
 Tastes. The axes span what people pick together beyond popularity. Let x_u be 1 for the user's
 items among the N most popular, as released, weighted down for the more popular of them, and of
@@ -61,7 +61,7 @@ _RARE = 0.02  # the same in a ranking
 _RARELY = 0.25  # what a rating of a rare item counts in an upload, at least, beside 1
 _LIKED, _UNSURE = 0.75, 0.2  # a rating that is liked, and how far predictions are off
 _USUAL = 0.7  # a usual rating
-_STRENGTHS = (0.001, 0.1, 0.3, 1.0, 3.0)  # prior variances of a user's interests, that may be none
+_STRENGTHS = (0.1, 0.3, 1.0, 3.0)  # prior variances of a user's interests
 _FEWEST_AXES, _MOST_AXES = 8, 32  # few are soon seen clearly; more than four seldom stand out
 _ASKED = 0.01  # length of axes that have not stood out: clients answer, and do not use them
 _USED = 0.25  # squared length of an axis above which it is used; it grows with its strength to 1
@@ -113,7 +113,7 @@ class Tastes(Biases):
     feature_shrinkage: float = 25.0
     axis_shrinkage: float = 150.0
     interest_shrinkage: float = 10.0
-    taste_shrinkage: float = 30.0
+    taste_shrinkage: float = 10.0
     boldness: float = 0.85
     popularity_weight: float = 1.0
     implicit: bool = False
@@ -435,25 +435,31 @@ class Tastes(Biases):
         """Return a table of items, every user's weights of its columns, and how both are turned.
 
         The columns are turned so that their covariance, weighted by popularity, is diagonal. The
-        weights are averaged over prior variances, by how likely each makes the user's history.
+        weights are averaged over prior variances, by how likely each makes every item of the
+        user's history, given the others: an item's logarithm is ``w phi - w' Cov(phi) w / 2``,
+        with the weights w from all other items. Who has one item says nothing about the prior.
         """
         (axes, features), share = self._parts(shared), _share(shared)
         scales = math.sqrt(self.taste_shrinkage), math.sqrt(self.interest_shrinkage)
         table = jnp.concatenate([axes / scales[0], features / scales[1]], axis=1)
         variance, turn = jnp.linalg.eigh(table.T @ (share[:, None] * table))
-        table = table @ turn
+        table, variance = table @ turn, jnp.maximum(variance, 0.0)
         weight = self._weight(interactions)
         total = interactions.products_by_user(table, weight)
-        number = interactions.sum_by_user(weight)
-        spread = number[:, None] * jnp.maximum(variance, 0.0)  # of the total, for a random draw
-        surprise = jnp.where(spread > 1e-9, total**2 / jnp.maximum(spread, 1e-9), 0.0)
-        likely = [
-            -0.5 * (jnp.log1p(prior * spread) + surprise / (1.0 + prior * spread)).sum(1)
-            for prior in _STRENGTHS
-        ]
-        chances = jax.nn.softmax(jnp.stack(likely), axis=0)
+        number = interactions.sum_by_user(weight)[:, None]
+        squares = interactions.products_by_user(table**2, weight**2)
+        each = interactions.sum_by_user(weight**2)[:, None] / jnp.maximum(number, 1e-12)
+        others = (number - 2.0 * each) * total**2 + each * squares
+
+        def likely(prior: float) -> Array:
+            """Return a user's logarithms, added up; each item counts as the mean item does."""
+            gain = 1.0 / ((number - each) * variance + 1.0 / prior)
+            return (gain * (total**2 - squares) - 0.5 * variance * gain**2 * others).sum(1)
+
+        chances = jax.nn.softmax(jnp.stack([likely(prior) for prior in _STRENGTHS]), axis=0)
         priors = jnp.array(_STRENGTHS)[:, None, None]
-        return table, total * (chances[:, :, None] / (spread + 1.0 / priors)).sum(0), turn
+        gain = (chances[:, :, None] / (number * variance + 1.0 / priors)).sum(0)
+        return table, total * gain, turn
 
 
 def _share(shared: Shared) -> Array:

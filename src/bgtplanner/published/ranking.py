@@ -24,7 +24,7 @@ Singles = NDArray[np.float32]
 _RARE = 0.02  # of popularity, relative to the mean item
 _LIKED, _UNSURE = 0.75, 0.2  # a rating that is liked, and how far predictions are off
 _USUAL = 0.7  # a usual rating
-_STRENGTHS = np.array([0.001, 0.1, 0.3, 1.0, 3.0])  # prior variances of a person's interests
+_STRENGTHS = np.array([0.1, 0.3, 1.0, 3.0])  # prior variances of a person's interests
 _USED = 0.25  # squared length of an axis above which it is used; it grows to 1 with its strength
 _STEPS = 1 << 10  # how likely an item is liked is computed at so many ratings from 0 to 1
 _RATINGS = [(_LIKED - step / _STEPS) / _UNSURE for step in range(_STEPS + 2)]
@@ -122,7 +122,8 @@ class TasteRanker(BiasRanker):
         self.axes = axes.shape[1]
         scales = [float(settings[f"{name}_shrinkage"]) ** -0.5 for name in ("taste", "interest")]
         table = np.concatenate([axes * scales[0], features * scales[1]], axis=1)
-        self.variance, self.turn = np.linalg.eigh(table.T @ (self.share[:, None] * table))
+        variance, self.turn = np.linalg.eigh(table.T @ (self.share[:, None] * table))
+        self.variance = np.maximum(variance, 0.0)
         self.interests, self.feature_scale = table @ self.turn, scales[1]
         rare = np.log(self.share + _RARE * self.share.mean())
         self.popular = rare.astype(np.float32) * np.float32(settings["popularity_weight"])
@@ -136,18 +137,22 @@ class TasteRanker(BiasRanker):
     def _drawn(self, people: Histories) -> tuple[Floats, Floats, Floats]:
         """Return everybody's weights of the interests, the gain of each, and each entry's weight.
 
-        The weights are averaged over prior variances, by how likely each makes the history.
+        The weights are averaged over prior variances, by how likely each makes every item of the
+        history, given the others.
         """
         liked = np.where(np.isnan(people.value), _USUAL, people.value) / _USUAL
         weight = np.ones(len(liked)) if self.implicit else liked
-        total = people.sums(weight[:, None] * self.interests[people.item])
-        spread = people.sums(weight)[:, None] * np.maximum(self.variance, 0.0)
-        surprise = np.where(spread > 1e-9, total**2 / np.maximum(spread, 1e-9), 0.0)
-        scaled = _STRENGTHS[:, None, None] * spread
-        likely = -0.5 * (np.log1p(scaled) + surprise / (1.0 + scaled)).sum(axis=2)
+        rows, variance = weight[:, None] * self.interests[people.item], self.variance
+        total, squares = people.sums(rows), people.sums(rows**2)
+        number = people.sums(weight)[:, None]
+        each = people.sums(weight**2)[:, None] / np.maximum(number, 1e-12)
+        strengths = _STRENGTHS[:, None, None]
+        gain = 1.0 / ((number - each) * variance + 1.0 / strengths)
+        others = (number - 2.0 * each) * total**2 + each * squares
+        likely = (gain * (total**2 - squares) - 0.5 * variance * gain**2 * others).sum(axis=2)
         chances = np.exp(likely - likely.max(axis=0))
         chances = (chances / chances.sum(axis=0))[:, :, None]
-        gain = (chances / (spread + 1.0 / _STRENGTHS[:, None, None])).sum(axis=0)
+        gain = (chances / (number * variance + 1.0 / strengths)).sum(axis=0)
         return total * gain, gain, weight
 
     def ranked(self, people: Histories, *, explain: bool = False) -> Ranked:
