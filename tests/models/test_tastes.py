@@ -190,7 +190,8 @@ def newton_step(known: Known, history: NDArray[np.int64], worth: Float, model: T
     usual = (worth**2).sum() / max(worth.sum(), 1e-12)  # each item counts as the mean item
     steps, likely = [], []
     for strength in (0.1, 0.3, 1.0, 3.0):
-        prior, slope = np.diag(penalty) / strength, worth @ slopes
+        first = 1 + 4 / max(worth.sum(), 0.7)  # what is picked first suits most
+        prior, slope = np.diag(penalty) / strength / first, worth @ slopes
         steps.append(-np.linalg.solve(worth.sum() * curve + prior, slope))
         fewer = np.linalg.inv((worth.sum() - usual) * curve + prior)
         own, spread = worth[:, None] * slopes, fewer @ curve @ fewer

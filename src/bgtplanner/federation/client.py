@@ -122,7 +122,7 @@ def _padded(ratings: Ratings) -> Interactions:
         user=np.pad(ratings.user, missing, constant_values=last),  # they stay in order
         item=np.pad(ratings.item, missing),
         value=np.pad(ratings.value, missing),
-        time=None,
+        time=None if ratings.time is None else np.pad(ratings.time, missing),
     )
     arrival = np.pad(np.zeros(len(ratings), np.int32), missing, constant_values=_NEVER)
     return Interactions.of(padded, arrival)

@@ -68,12 +68,15 @@ class Axes(NamedTuple):
         told, chance, asked = (same @ of @ same.T for of in (self.told, self.chance, self.asked))
         return self._replace(items=items, told=told, chance=chance, asked=asked), same
 
-    def leading(self, start: Array, common: Array) -> tuple[Array, Array, Axes]:
+    def leading(
+        self, start: Array, common: Array, sampled: Array | float = 0.0
+    ) -> tuple[Array, Array, Axes]:
         """Return the axes, with which length each is sent out, and the memory of their sizes.
 
         Args:
             start: Axes to begin with.
             common: The direction that is no taste, of length 1.
+            sampled: The size that people without any taste would reach, without noise.
         """
         told, chance = self._fitted(common)
         drawn = jax.random.normal(jax.random.key(1), start.shape)
@@ -84,7 +87,8 @@ class Axes(NamedTuple):
         turned, sizes = _leading(told, start, jnp.maximum(edge, lowest))
         precision = self.precision
         known, spread = precision > 0, _SPREAD / jnp.sqrt(jnp.maximum(precision, 1e-30))
-        stands = sizes > jnp.maximum(edge + _STANDS_OUT * spread, 1e-3 * sizes[0])
+        reached = jnp.hypot(edge, sampled)
+        stands = sizes > jnp.maximum(reached + _STANDS_OUT * spread, 1e-3 * sizes[0])
         strength = jnp.sqrt(jnp.maximum(sizes**2 - edge**2, 0.0))
         strength = strength / jnp.maximum(strength[0], 1e-30)
         sure = jnp.maximum(1.0 - (edge / jnp.maximum(sizes, 1e-30)) ** 2, 0.0)

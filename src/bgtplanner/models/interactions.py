@@ -23,6 +23,7 @@ FEW_COLUMNS = 8
 """Columns up to which products are added edge by edge. Of more, a multiple of it is fastest."""
 
 _NEVER = np.iinfo(np.int32).max
+_DAY = 86_400.0  # seconds
 _SMALL = 50_000  # ratings up to which nothing is laid out: programs compile faster without
 _BLOCKS = (32, 16, 8, 4, 2, 1)
 _MOST_PADDING = 1.3  # of a block size, relative to the ratings
@@ -58,6 +59,7 @@ class Interactions:
 
     item: Array  # of each edge, as all that is not said to be of something else
     value: Array
+    day: Array  # when it was given, in days since 1970; empty where no times are known
     arrival: Array  # first round in which it is known
     present: Array  # 1 if it is known now, 0 if it has not arrived; see `at`
     pair: Array  # the row of the upload that it belongs to
@@ -123,6 +125,7 @@ class Interactions:
             self,
             item=part(self.item),
             value=part(self.value),
+            day=part(self.day),
             arrival=part(self.arrival),
             present=part(self.present),
             pair=part(self.pair) - number * (self.pair_item.shape[0] // self.chunks),
@@ -314,11 +317,14 @@ def laid_out(
         pair = np.repeat(np.arange(chunks) * pairs.members.shape[1], size)
         pair[place] = pairs.place[of_rating]
     known = filled(0 if arrival is None else arrival, _NEVER)
+    none = np.zeros(0, np.float32)
+    days = none if ratings.time is None else filled(ratings.time / _DAY, 0, np.float32)
     whole: Any = jax.tree.map(
         lambda part: part.astype(np.int32) if part.dtype.kind in "iu" else part,
         {
             "item": filled(ratings.item, 0),
             "value": filled(ratings.value, 0, np.float32),
+            "day": days,
             "arrival": known,
             "present": (known <= 0).astype(np.float32),
             "pair": pair,

@@ -34,6 +34,7 @@ before popularity is known, all of it goes to residuals and counts.
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -44,6 +45,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from bgtplanner.errors import ConfigError
 from bgtplanner.models.axes import Axes, orthonormal, unit
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.interactions import Interactions, Shared, Upload
@@ -61,7 +63,8 @@ _RARE = 0.02  # the same in a ranking
 _RARELY = 0.25  # what a rating of a rare item counts in an upload, at least, beside 1
 _LIKED, _UNSURE = 0.75, 0.2  # a rating that is liked, and how far predictions are off
 _USUAL = 0.7  # a usual rating
-_STRENGTHS = (0.1, 0.3, 1.0, 3.0)  # prior variances of a user's interests
+_STRENGTHS = (0.1, 0.3, 1.0, 3.0)  # prior variances of the interests of who has many items
+_FIRST = 4.0  # times as much, over the number of items: what is picked first suits most
 _FEWEST_AXES, _MOST_AXES = 8, 32  # few are soon seen clearly; more than four seldom stand out
 _ASKED = 0.01  # length of axes that have not stood out: clients answer, and do not use them
 _USED = 0.25  # squared length of an axis above which it is used; it grows with its strength to 1
@@ -72,6 +75,7 @@ _CLEAREST, _MOST_ITEMS = 16.0, 1000  # without noise; the server squares as many
 _SCARCE, _MOST_COUNT = 30.0, 0.5  # noise times items over clients for a weight of 1; the most
 _USUAL_NOISE = 1.3  # on the sum of all uploads, over the clip: about epsilon 3
 _PLACED = 5.0  # ridge weight, in items, of the features that other items are placed by
+_BY_CHANCE = float(__import__("os").environ.get("BC", "1.0"))
 _TYPICAL = 0.1  # singular value of the first axis in a typical federation, over the clip
 _PERSONAL = 0.25  # of the use of a list, where tastes are known: a third of what popularity gives
 _UNPLANNED = 0.65  # what tastes get of an upload where nothing is paid
@@ -104,6 +108,10 @@ class Tastes(Biases):
         popularity_weight: How far a ranking follows popularity.
         implicit: Whether there are no ratings, only what was picked. Then residuals are not
             uploaded, and the ranking leaves out how much an item would be liked.
+        half_life: After how many days a rating counts half in popularity and quality; by default
+            all count the same. It is public knowledge of how fast a catalogue ages.
+        date: The public day that ages count from, such as ``2026-11-30``; later ratings have no
+            age. It is never the time of the newest rating.
         count_weight: As in the bias model; more where noise times items is large for the clients.
     """
 
@@ -117,12 +125,18 @@ class Tastes(Biases):
     boldness: float = 0.85
     popularity_weight: float = 1.0
     implicit: bool = False
+    half_life: float | None = None
+    date: str | None = None
     count_weight: float = 0.2  # more than of the bias model: a ranking needs popularity most
 
     def __post_init__(self) -> None:
         super().__post_init__()
         bold = {"boldness": (0, 10), "popularity_weight": (0, 10)}
         check(self, axes=(0, 256), taste_share=(0, 0.95), taste_items=(1, 1e9), **bold)
+        check(self, half_life=(1e-3, 1e6))
+        both, expected = (self.half_life is None) == (self.date is None), "given with half_life"
+        ConfigError.unless(both, "date", self.date, expected)
+        _ = self._today
 
     def suited(self, clients: int, items: int, noise: float, *, implicit: bool = False) -> Self:
         """Choose the items and the number of axes by the noise, relative to the sampling error."""
@@ -195,6 +209,16 @@ class Tastes(Biases):
         return 4 if self._axes else super().steps
 
     @property
+    def _today(self) -> int:
+        """The date, in days since 1970."""
+        try:
+            return (dt.date.fromisoformat(self.date or "1970-01-01") - dt.date(1970, 1, 1)).days
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"date = {self.date!r}: expected a day such as 2026-11-30"
+            ) from error
+
+    @property
     def _axes(self) -> int:
         return self.axes or 0
 
@@ -223,13 +247,16 @@ class Tastes(Biases):
     def train(self, shared: Shared, local: Local, interactions: Interactions) -> Statistics:
         """Return residuals, counts and tastes, summed by item, each scaled to its share."""
         trained = super().train(shared, local, interactions)
-        rating = trained.upload.rows
-        rating = rating * jnp.array([0.0, 1.0]) if self.implicit else rating
+        rating = self._counted(trained.upload.rows)
+        whole = _lengths(rating, interactions)  # whose ratings are old has a shorter upload
+        if self.half_life is not None:
+            aged = super().train(shared, local, self._aged(interactions))
+            rating = self._counted(aged.upload.rows)
         share = self._taste_share(shared)
         counts = self._counts_as(shared)
         usual = jnp.sqrt(_share(shared) @ counts**2)  # the length that is left of most uploads
         closer = counts[interactions.pair_item, None] * rating / usual
-        rating = _scaled(closer, interactions, _lengths(rating, interactions))
+        rating = _scaled(closer, interactions, whole)
         rows = jnp.sqrt(1.0 - share) * rating
         if self._axes:
             told = self._told(shared, interactions)
@@ -321,6 +348,19 @@ class Tastes(Biases):
         ratings = posterior.forecast(left, clip, norm, self.count_weight)
         return {"ratings": ratings, "lists": lists}
 
+    def _counted(self, rows: Array) -> Array:
+        """Return residuals and counts, or counts alone where there are no ratings."""
+        return rows * jnp.array([0.0, 1.0]) if self.implicit else rows
+
+    def _aged(self, interactions: Interactions) -> Interactions:
+        """Return the interactions as they count in popularity: the older, the less."""
+        if not interactions.day.shape[0]:
+            problem = "the ratings have no times, by which they age; name data.time_column"
+            raise ConfigError(f"tastes.half_life = {self.half_life}: {problem}")
+        age = jnp.maximum(self._today - interactions.day, 0.0)
+        counts = interactions.present * 0.5 ** (age / self.half_life)
+        return replace(interactions, present=counts)
+
     def _counts_as(self, shared: Shared) -> Array:
         """Return what a rating of each item counts in an upload: less where items are rare.
 
@@ -380,13 +420,23 @@ class Tastes(Biases):
         axes, places = axes.moved(items)
         start = jnp.where(axes.precision > 0, places @ asked, self._first(after)[items])
         common = unit((popularity * _picked(popularity))[items, None])
-        turned, strength, axes = axes.leading(start, common)
+        turned, strength, axes = axes.leading(start, common, self._sampled(noise))
         lengths = jnp.sqrt(_USED + (1.0 - _USED) * strength)
         lengths = jnp.where(strength > 0, lengths, _ASKED) * (after.items[:, _SHARE].sum() > 0)
         found = lengths * unit(self._placed(turned, items, after))
         silent = (axes.precision > 0) & (gained == 0) & asked.any()  # nobody has answered
         found = jnp.where(silent, before.items[:, sent], found)
         return Shared(after.items.at[:, sent].set(found), after.dense), axes
+
+    def _sampled(self, noise: Noise) -> Array | float:
+        """Return how large an axis is by chance, where people pick what is popular and no more.
+
+        Their answers of length 1 then point anywhere. The mean of those to K questions, taken as
+        a symmetric matrix, reaches ``2 / sqrt(K people)`` (Wigner's law); about half of it, since
+        the fit shrinks it, and many have too few items to tell anything.
+        """
+        length = 1.0 if noise.norm is None else noise.clip
+        return _BY_CHANCE * length / jnp.sqrt(jnp.maximum(self._axes * noise.clients, 1.0))
 
     def _placed(self, axes: Array, items: Array, shared: Shared) -> Array:
         """Return axes with places for the items beyond the popular ones, by their features."""
@@ -437,7 +487,8 @@ class Tastes(Biases):
         The columns are turned so that their covariance, weighted by popularity, is diagonal. The
         weights are averaged over prior variances, by how likely each makes every item of the
         user's history, given the others: an item's logarithm is ``w phi - w' Cov(phi) w / 2``,
-        with the weights w from all other items. Who has one item says nothing about the prior.
+        with the weights w from all other items. One item alone says nothing about the prior, so
+        that this matters most where histories are short, and is larger there.
         """
         (axes, features), share = self._parts(shared), _share(shared)
         scales = math.sqrt(self.taste_shrinkage), math.sqrt(self.interest_shrinkage)
@@ -451,15 +502,16 @@ class Tastes(Biases):
         each = interactions.sum_by_user(weight**2)[:, None] / jnp.maximum(number, 1e-12)
         others = (number - 2.0 * each) * total**2 + each * squares
 
-        def likely(prior: float) -> Array:
+        def likely(prior: Array) -> Array:
             """Return a user's logarithms, added up; each item counts as the mean item does."""
             gain = 1.0 / ((number - each) * variance + 1.0 / prior)
             return (gain * (total**2 - squares) - 0.5 * variance * gain**2 * others).sum(1)
 
-        chances = jax.nn.softmax(jnp.stack([likely(prior) for prior in _STRENGTHS]), axis=0)
-        priors = jnp.array(_STRENGTHS)[:, None, None]
-        gain = (chances[:, :, None] / (number * variance + 1.0 / priors)).sum(0)
-        return table, total * gain, turn
+        priors = [of * (1.0 + _FIRST / jnp.maximum(number, _USUAL)) for of in _STRENGTHS]
+        chances = jax.nn.softmax(jnp.stack([likely(prior) for prior in priors]), axis=0)
+        gain = [1.0 / (number * variance + 1.0 / prior) for prior in priors]
+        weights = total * sum(of[:, None] * by for of, by in zip(chances, gain, strict=True))
+        return table, weights, turn
 
 
 def _share(shared: Shared) -> Array:

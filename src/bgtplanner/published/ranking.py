@@ -24,7 +24,8 @@ Singles = NDArray[np.float32]
 _RARE = 0.02  # of popularity, relative to the mean item
 _LIKED, _UNSURE = 0.75, 0.2  # a rating that is liked, and how far predictions are off
 _USUAL = 0.7  # a usual rating
-_STRENGTHS = np.array([0.1, 0.3, 1.0, 3.0])  # prior variances of a person's interests
+_STRENGTHS = np.array([0.1, 0.3, 1.0, 3.0])  # prior variances of interests, with many items
+_FIRST = 4.0  # times as much, over the number of items: what is picked first suits most
 _USED = 0.25  # squared length of an axis above which it is used; it grows to 1 with its strength
 _STEPS = 1 << 10  # how likely an item is liked is computed at so many ratings from 0 to 1
 _RATINGS = [(_LIKED - step / _STEPS) / _UNSURE for step in range(_STEPS + 2)]
@@ -146,7 +147,8 @@ class TasteRanker(BiasRanker):
         total, squares = people.sums(rows), people.sums(rows**2)
         number = people.sums(weight)[:, None]
         each = people.sums(weight**2)[:, None] / np.maximum(number, 1e-12)
-        strengths = _STRENGTHS[:, None, None]
+        first = 1.0 + _FIRST / np.maximum(number, _USUAL)
+        strengths = _STRENGTHS[:, None, None] * first
         gain = 1.0 / ((number - each) * variance + 1.0 / strengths)
         others = (number - 2.0 * each) * total**2 + each * squares
         likely = (gain * (total**2 - squares) - 0.5 * variance * gain**2 * others).sum(axis=2)

@@ -205,10 +205,12 @@ def _check_together(config: Config) -> None:
     """Refuse settings that each could be, but not together."""
     model, planning, privacy = config.model, config.planning, config.privacy
     free = planning.policy == "unlimited"
+    aged, long = config.tastes.half_life is not None, privacy.clip >= 1
     _ = privacy.relation  # refuses one that does not go with the trust
     config.require(
         ("planning.policy", free or config.private, "unlimited, for --mechanism none"),
         ("privacy.mechanism", not (free and config.private), "none, for --policy unlimited"),
+        ("privacy.clip", long or not aged, "1, for tastes.half_life: what is old is shorter"),
         ("model.options", model.name not in Config.model_fields or not model.options,
          f"nothing: the settings of {model.name} are in [{model.name}]"),
     )  # fmt: skip
