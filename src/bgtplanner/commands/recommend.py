@@ -6,6 +6,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import typer
 
 from bgtplanner.commands.options import Answer, command, files_of_client, need, say, show
 from bgtplanner.commands.train import worth, written
+from bgtplanner.data.catalogue import Catalogue, read_items, ridge
 from bgtplanner.data.files import is_number, open_table
 from bgtplanner.data.tables import TableFormat, read_table
 from bgtplanner.durable import replacing
@@ -24,9 +26,9 @@ from bgtplanner.errors import (
     RunFolderError,
     StorageError,
 )
-from bgtplanner.published.file import key_in
 from bgtplanner.published.model import Model, Recommended, load_model
 from bgtplanner.serving.site import MODEL, write_page
+from bgtplanner.signing import key_in
 from bgtplanner.text import csv_text
 
 if TYPE_CHECKING:
@@ -79,7 +81,7 @@ def recommend(
         one = "history" if history else "user"
         raise ConfigError(f"--{one} and other options for whose lists exclude each other")
     model, frame = _opened(source, ratings, data_dir, verify)
-    model = model if items is None else model.with_items(items)
+    model = model if items is None else with_items(model, read_items(items))
     how: dict[str, Any] = {"top": top, "explain": explain, "exclude": _named(exclude)}
     how["only"] = None if only is None else _named(only)
     if history is not None:
@@ -123,6 +125,24 @@ def _opened(
     from bgtplanner.runs.result import histories_of
 
     return result.model, histories_of(result.ratings)
+
+
+def with_items(model: Model, newer: Catalogue) -> Model:
+    """Return a model with the new items of a newer catalogue at its end.
+
+    A new item gets its place from its features, by ridge regression over the known items of what
+    was released.
+    """
+    every, number = Catalogue.of(model).followed_by(newer), len(model.items)
+    placed = ridge(model.features, model.released, every.features[number:])
+    return replace(
+        model,
+        items=[*model.items, *every.labels[number:].tolist()],
+        titles=None if every.titles is None else every.titles.tolist(),
+        features=every.features,
+        released=np.concatenate([model.released, placed]).astype(np.float32),
+        sums=None if model.sums is None else np.pad(model.sums, ((0, len(placed)), (0, 0))),
+    )
 
 
 @command()

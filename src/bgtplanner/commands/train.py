@@ -54,8 +54,8 @@ def train(
         seed: Repeatable noise: the model is then not private.
     """
     need("sim")
-    from bgtplanner.published.file import key_in, public_key
     from bgtplanner.runs.train import train as trained
+    from bgtplanner.signing import key_in, public_key
 
     key = None if sign is None else key_in(sign)
     signed = [] if key is None else [f"Signed; readers give: --verify {public_key(key)}"]

@@ -100,6 +100,14 @@ class Catalogue:
         """
         return _catalogue(files.OpenTable.from_frame(frame), item, None)
 
+    @classmethod
+    def of(cls, model: Any) -> Catalogue:
+        """The items of a published model, or of anything else with the same attributes."""
+        return cls(
+            labels=np.array([str(label) for label in model.items]), names=tuple(model.names),
+            titles=np.array(model.titles) if model.titles else None, features=model.features,
+        )  # fmt: skip
+
     def take(self, order: NDArray[np.int64]) -> Catalogue:
         """Return the same items in another order."""
         titles, features = (

@@ -155,10 +155,7 @@ class SentCatalogue(Sent):
 
     def without_ratings(self) -> Ratings:
         """Return no ratings, with these items and this scale, as a model file needs them."""
-        known = Catalogue(
-            labels=np.array(self.items), features=self.features, names=self.names,
-            titles=np.array(self.titles) if self.titles else None,
-        )  # fmt: skip
+        known = Catalogue.of(self)
         empty = Ratings.from_arrays([], [], [], items=known.labels, scale=(self.low, self.high))
         return replace(empty, item_labels=known.labels, catalogue=known)
 

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgtplanner.data.tables import Histories
-from bgtplanner.published.reasons import Explanation
 from bgtplanner.registry import Registry
 
 Floats = NDArray[np.float64]
@@ -35,11 +34,15 @@ _SLOPE = _SLOPE.astype(np.float32)
 
 
 class Ranked(NamedTuple):
-    """All items for some people."""
+    """All items for some people; and, if it was asked for, why they are ranked so."""
 
     scores: Singles  # the highest first, [people, n_items]
     predicted: Singles | None  # ratings from 0 to 1; None where there are none
-    why: Explanation | None = None  # None unless it was asked for
+    popularity: Any = None  # logarithm, relative to the mean item; None plays no part in it
+    quality: Any = None  # how much better than usual each item is rated
+    leaning: Any = None  # by feature, how much higher its items are rated
+    interest: Any = None  # logarithm of how much more often they are picked
+    tastes: Any = None  # what the axes of taste add to each item
     because: Floats | None = None  # by how much each entry's person is drawn to what is like it
 
 
@@ -75,10 +78,10 @@ class Ranker:
         found += self.base.astype(np.float32)
         return np.clip(found, 0.0, 1.0, out=found)
 
-    def ranked(self, people: Histories, *, explain: bool = False) -> Ranked:
+    def ranked(self, people: Histories, *, explain: bool = False) -> Ranked:  # noqa: ARG002
         """Return the ranking of all items for some people: by predicted rating."""
         predicted = self.predicted(self.own(people))
-        return Ranked(predicted, predicted, Explanation() if explain else None)
+        return Ranked(predicted, predicted)
 
     def places(self) -> Floats:
         """Return where items lie: those that the same people like are near each other."""
@@ -166,16 +169,15 @@ class TasteRanker(BiasRanker):
         if not explain:
             return Ranked(scores, predicted)
         turned, table = bold * (weights @ self.turn.T), self.interests @ self.turn.T
-        why = Explanation(
-            popularity=np.log(self.share * len(self.share) + _RARE),
-            quality=None if self.implicit else self.released[:, 0],
+        drawn = weight[:, None] * self.interests[people.item]
+        return Ranked(
+            scores, predicted, np.log(self.share * len(self.share) + _RARE),
+            quality=None if own is None else self.released[:, 0],
             leaning=None if own is None else own[:, 3 + self.axes :],
             interest=turned[:, self.axes :] * self.feature_scale,
             tastes=turned[:, : self.axes] @ table[:, : self.axes].T if self.axes else None,
-        )
-        drawn = weight[:, None] * self.interests[people.item]
-        drawn *= np.repeat(bold * gain, np.diff(people.starts), axis=0)
-        return Ranked(scores, predicted, why, drawn)
+            because=drawn * np.repeat(bold * gain, np.diff(people.starts), axis=0),
+        )  # fmt: skip
 
     def places(self) -> Floats:
         """Return where items lie: by axes and features, as people's interests weigh them."""

@@ -9,7 +9,7 @@ person's own did. Who has no history is told so.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,35 +34,24 @@ _NEW = "nothing of yours is known yet"
 _Floats = NDArray[np.float64]
 
 
-class Explanation(NamedTuple):
-    """Why items are ranked as they are for some users; None plays no part in it."""
-
-    popularity: Any = None  # logarithm, relative to the mean item
-    quality: Any = None  # how much better than usual each item is rated
-    leaning: Any = None  # by feature, how much higher its items are rated
-    interest: Any = None  # logarithm of how much more often they are picked
-    tastes: Any = None  # what the axes of taste add to each item
-
-
 def reasons_of(
-    model: Model, people: Histories, ranked: Ranked, table: _Floats, items: NDArray[Any]
+    model: Model, people: Histories, why: Ranked, table: _Floats, items: NDArray[Any]
 ) -> list[list[str | None]]:
     """Return a reason for each place of each list; None where there is none.
 
     `items` are those on the lists, ``[people, top]``; `table` is where all items lie.
     """
-    why, none, wide = ranked.why or Explanation(), np.zeros(items.shape), model.high - model.low
-    digits, unit = (
-        (".1f", "stars") if model.low >= 0 and 3 <= model.high <= 10 else (".2g", "points")
-    )
+    stars, none = model.low >= 0 and 3 <= model.high <= 10, np.zeros(items.shape)
     whom = "others" if model.learned else "chance would"
     names = [plain_name(name) for name in model.names]
-    popular, good = (none if of is None else np.asarray(of, np.float64)[items] for of in why[:2])
+    popular, good = (
+        none if of is None else np.asarray(of)[items] for of in (why.popularity, why.quality)
+    )
     popular, good = popular * (popular >= _POPULAR), good * (good >= _HIGHER)
     kind = (popular > 0) + 2 * (good > 0)
     leaning, leaned = _of_features(model.features, names, why.leaning, items)
     interest, picked = _of_features(model.features, names, why.interest, items)
-    drawn, said = _of_history(model.titles, people, ranked, table, items)
+    drawn, said = _of_history(model.titles, people, why, table, items)
     strengths = np.stack([
         popular + good / _TENTH,
         np.where(leaning >= _HIGHER, leaning / _TENTH, 0.0),
@@ -76,8 +65,9 @@ def reasons_of(
         if which == 0:
             return _OF_ALL[kind[at]]
         if which == 1:
-            stars = why.leaning[at[0]][leaned[at]] * wide
-            return f"you rate {names[leaned[at]]} {stars:{digits}} {unit} above your mean"
+            more = why.leaning[at[0]][leaned[at]] * (model.high - model.low)
+            much = f"{more:.1f} stars" if stars else f"{more:.2g} points"
+            return f"you rate {names[leaned[at]]} {much} above your mean"
         if which == 2:
             often = np.exp(why.interest[at[0]][picked[at]])
             return f"you pick {names[picked[at]]} {often:.2g} times as often as {whom}"
@@ -96,35 +86,32 @@ def reasons_of(
 
 
 def _of_history(
-    titles: Sequence[str] | None, people: Histories, ranked: Ranked, table: _Floats, items: Any
+    titles: Sequence[str] | None, people: Histories, why: Ranked, table: _Floats, items: Any
 ) -> tuple[_Floats, list[list[str]]]:
     """Return how far a person's history moved each item up, and in words what of it did.
 
     It is the item of the history that did most, if it was rated high, or picked without a rating,
     and has a title. Otherwise only the axes of taste count, which other people have shaped.
     """
-    tastes = None if ranked.why is None else ranked.why.tastes
     drawn = np.zeros(items.shape)
-    if tastes is not None:
-        drawn = np.take_along_axis(np.asarray(tastes, np.float64), items, axis=1)
+    if why.tastes is not None:
+        drawn = np.take_along_axis(np.asarray(why.tastes, np.float64), items, axis=1)
     said = [["fits what people like you pick"] * items.shape[1] for _ in items]
-    if ranked.because is None or titles is None:
+    if why.because is None or titles is None:
         return drawn, said
     number, rated = np.diff(people.starts), np.nan_to_num(people.value)
     usual = np.maximum(people.sums(rated) / np.maximum(number, 1), _HIGH).repeat(number)
     for at in np.flatnonzero(number).tolist():
         mine = slice(*people.starts[at : at + 2])
-        added = ranked.because[mine] @ table[items[at]].T
+        added = why.because[mine] @ table[items[at]].T
         together = added.sum(axis=0)
         added[people.value[mine] < usual[mine]] = -np.inf
         first, most = added.argmax(axis=0), added.max(axis=0)
         for place in np.flatnonzero((most >= _CARRIES) & (together >= _DRAWN)).tolist():
             of = mine.start + first[place]
-            title, liked = titles[people.item[of]], rated[of] > 0
-            drawn[at, place] = together[place]
-            said[at][place] = (
-                f"because you {f'rated {title} high' if liked else f'picked {title}'}"
-            )
+            title, drawn[at, place] = titles[people.item[of]], together[place]
+            how = f"rated {title} high" if rated[of] > 0 else f"picked {title}"
+            said[at][place] = f"because you {how}"
     return drawn, said
 
 

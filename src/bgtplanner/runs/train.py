@@ -120,7 +120,7 @@ def train(
         given = {"run.seed": seed} | given
     config, data = _read(ratings, items, scale, clicks, given)
     if old is not None and data.catalogue is None:
-        data = data.with_catalogue(old.catalogue)
+        data = data.with_catalogue(Catalogue.of(old))
     place = None if old is None else places_in(old, data, renamed)
     assumed = _assumed(data, assume_public, old)
     target = None if out is None else as_path("out", out)
