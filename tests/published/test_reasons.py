@@ -72,25 +72,23 @@ def test_what_all_say() -> None:
     assert found == ["liked by many", "popular", well, None, well]
 
 
-def test_the_strongest_first_and_at_most_two() -> None:
+def test_the_strongest_alone() -> None:
     why = {"popularity": [1.0] * 5, "leaning": [[0.2, 0, 0, 0, 0]], "tastes": [[1.5] * 5]}
     found = of(**why)
-    assert found[0] == "you rate Sci-Fi 1.0 stars above your mean; fits what people like you pick"
+    assert found[0] == "you rate Sci-Fi 1.0 stars above your mean"
     # What moves an item up for everybody is no reason where something of one's own is.
     assert found[1] == "fits what people like you pick"
-    # What is weak beside the strongest is not worth a word.
-    assert of(leaning=[[0.03, 0, 0, 0, 0]], tastes=[[5.0] * 5])[0] == found[1]
+    assert of(leaning=[[0.14, 0, 0, 0, 0]], tastes=[[1.5] * 5])[0] == found[1]
 
 
 def test_the_same_is_not_said_twice() -> None:
     """What a feature adds, items of the history with that feature add."""
     people = Histories(np.array([0, 1]), np.array([0]), np.array([0.9]))
-    why = {"interest": np.log([[1.6, 1, 1, 1, 1]]), "leaning": np.array([[0.1, 0, 0, 0, 0]])}
-    found = said(people, drawn=np.array([[0.7, 0, 0, 0, 0]]), **why)
-    assert found[0] == "you rate Sci-Fi 0.5 stars above your mean; because you rated Solaris high"
-    found = said(people, drawn=np.array([[0.2, 0, 0, 0, 0]]), **why)
-    leaning = "you rate Sci-Fi 0.5 stars above your mean"
-    assert found[0] == f"{leaning}; you pick Sci-Fi 1.6 times as often as others"
+    interest = np.log([[3.0, 1, 1, 1, 1]])
+    found = said(people, drawn=np.array([[0.6, 0, 0, 0, 0]]), interest=interest)
+    assert found[0] == "because you rated Solaris high"
+    found = said(people, drawn=np.array([[0.5, 0, 0, 0, 0]]), interest=interest)
+    assert found[0] == "you pick Sci-Fi 3 times as often as others"
 
 
 def test_who_has_no_history_is_told_so() -> None:

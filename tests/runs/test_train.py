@@ -29,10 +29,10 @@ from bgtplanner.privacy.accountants import accountant_named, guessed_right
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.conversions import gdp_capacity
 from bgtplanner.privacy.ledger import Ledger
-from bgtplanner.signing import public_key
 from bgtplanner.runs.assembly import federation_of, split_of
 from bgtplanner.runs.config import load_config
 from bgtplanner.runs.train import guarantee_of
+from bgtplanner.signing import public_key
 
 FEW = {"federation.rounds": 3}
 

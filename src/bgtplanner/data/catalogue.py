@@ -360,3 +360,19 @@ def plain_name(name: str) -> str | None:
     third = ("early ", "mid-", "late ")[(first + last - 2 * decade) // 7]
     called = _DECADES.get(decade, f"{decade}s")
     return f"titles from the {third if last - first < 6 else ''}{called}"
+
+
+def strongest_feature(
+    features: NDArray[Any], names: Sequence[str | None], values: Any, items: NDArray[Any]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return how far a feature with a name moved each item up at most, and which feature it was.
+
+    It counts only as far as the item's features together moved it up: an item that is lifted by
+    one feature and pulled down by two others is not recommended because of the one.
+    """
+    if values is None or not features.size or len(names) != np.shape(values)[1]:
+        return np.zeros(items.shape), np.zeros(items.shape, dtype=np.int64)
+    added = features[items] * np.asarray(values, np.float64)[:, None, :]
+    together = added.sum(axis=2)
+    added[:, :, [name is None for name in names]] = 0.0
+    return np.minimum(added.max(axis=2), together), added.argmax(axis=2)

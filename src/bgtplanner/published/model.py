@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.tables import Histories, read_histories
 from bgtplanner.errors import ConfigError, DataError, ModelFileError, NothingLearnedError
 from bgtplanner.published import file
@@ -104,18 +105,15 @@ class Model:
         if self.ranker not in list(RANKERS):  # no address is looked up
             known = ", ".join(RANKERS)
             raise ModelFileError(f"the model is a {self.ranker!r}; this release reads {known}")
-        texts = [*self.names, *(self.titles or ())]
         stated = (self.settings, self.guarantee, self.evidence, self.training)
-        fits = self.features.shape == (number, len(self.names)) and self.low < self.high
-        fits = fits and self.released.ndim == 2 and len(self.released) == number > 0
-        fits = fits and number == len(self._place)
+        fits = self.released.ndim == 2 and len(self.released) == number > 0
+        fits = fits and self.low < self.high and self.titles != []
         fits = fits and (self.sums is None or self.sums.shape == (number, 5))
-        fits = fits and (self.titles is None or len(self.titles) == number)
-        fits = fits and all(isinstance(of, str) for of in texts)
+        fits = fits and all(isinstance(of, str) for of in [*self.names, *(self.titles or ())])
         if not fits or not all(isinstance(of, dict) for of in stated):
-            raise ModelFileError("the model's items, features, numbers and scale do not fit")
+            raise ModelFileError("the model's items, numbers and scale do not fit")
         try:
-            _ = self._ranker  # its settings and numbers fit the kind
+            _ = Catalogue.of(self), self._ranker  # refuse what is not for the same items, or kind
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             raise ModelFileError(f"the model lacks what the kind {self.ranker} needs") from error
 
@@ -181,11 +179,25 @@ class Model:
         barred = np.zeros(len(self.items), dtype=bool) if only is None else ~self._among(only)
         barred[[self._place[str(of)] for of in exclude if str(of) in self._place]] = True
         labels, everybody = self._histories(histories)
-        step = max(1, _AT_ONCE // len(self.items))
+        step, size = max(1, _AT_ONCE // len(self.items)), min(top, len(self.items))
         for begin in range(0, len(labels), step):
-            some = labels[begin : begin + step]
-            people = everybody.some(begin, begin + len(some))
-            yield from self._lists(some, people, barred, top, explain)
+            people = everybody.some(begin, min(begin + step, len(labels)))
+            ranked = self._ranker.ranked(people, explain=explain)
+            scores = np.where(barred, np.float32(-np.inf), ranked.scores)
+            scores[people.person, people.item] = -np.inf
+            best = np.argpartition(scores, -size, axis=1)[:, -size:]
+            values = np.take_along_axis(scores, best, axis=1)
+            best = np.take_along_axis(best, np.lexsort((best, -values), axis=1), axis=1)
+            ratings: list[list[Any]] = [[None] * size] * len(best)
+            if ranked.predicted is not None:
+                ratings = self._raw(np.take_along_axis(ranked.predicted, best, axis=1))
+            reasons: list[list[str | None]] = [[None] * size] * len(best)
+            if explain:
+                reasons = reasons_of(self, people, ranked, self._ranker.places(), best)
+            for at, length in enumerate((values > -np.inf).sum(axis=1)):
+                label, found = labels[begin + at], best[at, :length].tolist()
+                columns = enumerate(zip(found, ratings[at], reasons[at], strict=False))
+                yield label, [self._line(label, place, *of) for place, of in columns]
 
     def _histories(self, histories: Any) -> tuple[list[Any], Histories]:
         """Return people, and what they have rated."""
@@ -201,28 +213,6 @@ class Model:
         found = (self.features[:, columns] > 0).any(axis=1)
         found[[at for name, at in self._place.items() if name in wanted - {*self.names}]] = True
         return np.asarray(found)
-
-    def _lists(
-        self, labels: list[Any], people: Histories, barred: NDArray[Any], top: int, explain: bool
-    ) -> Iterator[tuple[Any, list[Recommended]]]:
-        """Yield the lists of some people."""
-        ranked = self._ranker.ranked(people, explain=explain)
-        scores = np.where(barred, np.float32(-np.inf), ranked.scores)
-        scores[np.repeat(np.arange(len(labels)), np.diff(people.starts)), people.item] = -np.inf
-        size = min(top, len(self.items))
-        best = np.argpartition(scores, -size, axis=1)[:, -size:]
-        values = np.take_along_axis(scores, best, axis=1)
-        best = np.take_along_axis(best, np.lexsort((best, -values), axis=1), axis=1)
-        lengths = (values > -np.inf).sum(axis=1)
-        ratings: list[list[Any]] = [[None] * size] * len(labels)
-        if ranked.predicted is not None:
-            ratings = self._raw(np.take_along_axis(ranked.predicted, best, axis=1))
-        reasons: list[list[str | None]] = [[None] * size] * len(labels)
-        if explain:
-            reasons = reasons_of(self, people, ranked, self._ranker.places(), best)
-        for at, label in enumerate(labels):
-            columns = zip(best[at, : lengths[at]].tolist(), ratings[at], reasons[at], strict=False)
-            yield label, [self._line(label, place, *of) for place, of in enumerate(columns)]
 
     def _line(
         self, user: Any, at: int, item: int, predicted: Any = None, reason: str | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +47,14 @@ class Ranked(NamedTuple):
 
 
 class Ranker:
-    """What makes rankings from what was released; one for each kind of model."""
+    """What makes rankings from what was released; one for each kind of model.
+
+    People respond to a level and to some of what was released, each with a ridge weight by the
+    name of its setting; the last one holds for all further columns.
+    """
+
+    columns: ClassVar[Any]
+    weights: ClassVar[tuple[str, ...]]
 
     def __init__(
         self, released: Floats, features: Floats, settings: Mapping[str, Any], implicit: bool
@@ -59,7 +66,9 @@ class Ranker:
 
     def responses(self) -> tuple[Floats, Floats]:
         """Return what people respond to, ``[n_items, width]``, and the ridge weight of each."""
-        raise NotImplementedError
+        table = np.insert(self.released[:, self.columns], 0, 1.0, axis=1)
+        weights = [float(self.settings[name]) for name in self.weights]
+        return table, np.array(weights + weights[-1:] * table.shape[1])[: table.shape[1]]
 
     def own(self, people: Histories) -> Floats:
         """Return everybody's responses: ``(X'X + diag(penalty)) w = X'y`` of their own ratings."""
@@ -91,22 +100,13 @@ class Ranker:
 class BiasRanker(Ranker):
     """Level, popularity and quality; released: quality, popularity, and how sure they are."""
 
-    def responses(self) -> tuple[Floats, Floats]:
-        """Return level, popularity and quality."""
-        names = ("level_shrinkage", "popularity_shrinkage", "quality_shrinkage")
-        table = np.stack([np.ones(len(self.released)), self.released[:, 1], self.released[:, 0]])
-        return table.T, np.array([float(self.settings[name]) for name in names])
+    columns, weights = [1, 0], ("level_shrinkage", "popularity_shrinkage", "quality_shrinkage")
 
 
 class FactorRanker(Ranker):
     """Biases and factors of the items; a person's factors are solved from the history."""
 
-    def responses(self) -> tuple[Floats, Floats]:
-        """Return level and factors."""
-        width = self.released.shape[1] - 1
-        table = np.concatenate([np.ones((len(self.released), 1)), self.released[:, 1:]], axis=1)
-        factor = float(self.settings["factor_shrinkage"])
-        return table, np.array([float(self.settings["bias_shrinkage"])] + [factor] * width)
+    columns, weights = slice(1, None), ("bias_shrinkage", "factor_shrinkage")
 
 
 class TasteRanker(BiasRanker):
@@ -132,9 +132,8 @@ class TasteRanker(BiasRanker):
         base, penalty = super().responses()
         widths = [self.axes, features.shape[1]]
         own = [float(settings["axis_shrinkage"]), float(settings["feature_shrinkage"])]
-        return np.concatenate([base, axes, features], axis=1), np.r_[
-            penalty, np.repeat(own, widths)
-        ]
+        penalty = np.concatenate([penalty, np.repeat(own, widths)])
+        return np.concatenate([base, axes, features], axis=1), penalty
 
     def _drawn(self, people: Histories) -> tuple[Floats, Floats, Floats]:
         """Return everybody's weights of the interests, the gain of each, and each entry's weight.
