@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from bgtplanner.commands.train import worth, written
 from bgtplanner.data.catalogue import Catalogue, read_items, ridge
 from bgtplanner.data.files import is_number, open_table
 from bgtplanner.data.tables import TableFormat, read_table
-from bgtplanner.durable import replacing
+from bgtplanner.durable import replace_file, replacing
 from bgtplanner.errors import (
     ConfigError,
     DataError,
@@ -27,7 +26,7 @@ from bgtplanner.errors import (
     StorageError,
 )
 from bgtplanner.published.model import Model, Recommended, load_model
-from bgtplanner.serving.site import MODEL, write_page
+from bgtplanner.serving import MODEL, PAGE
 from bgtplanner.signing import key_in
 from bgtplanner.text import csv_text
 
@@ -198,13 +197,25 @@ def export(
     if page is None:
         made.save(str(out))
         return written(made, str(out), *sentences)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(source) if alone else Path(folder) / MODEL
-        if not alone:
-            made.save(file)
-        write_page(file.read_bytes(), Path(page))
+    write_page(Path(page), made, Path(source) if alone else None)
     said = [f"Page: {page}, to be put on any web server with https", *sentences]
     return Answer({"page": page, "guarantee": made.guarantee}, said)
+
+
+def write_page(folder: Path, model: Model, file: Path | None = None) -> None:
+    """Write the page with a model, as its file has it; somebody else's page is not replaced."""
+    if (folder / "index.html").exists() and not (folder / MODEL).exists():
+        raise RunFolderError(f"--page {folder}: has another index.html; name another folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for of in PAGE.iterdir():
+            replace_file(folder / of.name, of.read_bytes())
+        if file is None:
+            model.save(folder / MODEL)
+        else:
+            replace_file(folder / MODEL, file.read_bytes())
+    except OSError as error:
+        raise StorageError.of(f"--page {folder}", error, "choose another with --page") from error
 
 
 def _load(folder: str, ratings: str | None, data_dir: str | None) -> Result:

@@ -298,6 +298,6 @@ def load_model(path: Path | str | bytes, *, signer: bytes | None = None) -> Mode
     """
     facts, arrays = file.read(path if isinstance(path, bytes) else Path(path), signer)
     try:
-        return Model(**facts, **{name: of.astype(np.float32) for name, of in arrays.items()})
+        return Model(**facts | {name: of.astype(np.float32) for name, of in arrays.items()})
     except (TypeError, ValueError) as error:
         raise ModelFileError("the model file lacks what one must hold") from error
