@@ -428,7 +428,7 @@ def differences(old: Model, new: Model) -> dict[str, Any]:
 
 @command()
 def report(folder: str, *, open_page: bool = False, live: bool = False, as_json: bool) -> None:
-    """Write the report of a run or a study: one page that also opens offline.
+    """Write the report of a run: one page that also opens offline.
 
     Example: `bgtplanner report runs/first --open`
 
@@ -436,7 +436,7 @@ def report(folder: str, *, open_page: bool = False, live: bool = False, as_json:
     that is not there yet is waited for. Each figure is an image that a browser can save.
 
     Options:
-        folder (FOLDER): Folder of a run, a comparison or a sweep.
+        folder (FOLDER): Folder of a run.
         open_page: Open the page in a browser.
         live: Write the page again and again while a run goes on.
     """

@@ -232,8 +232,8 @@ def compare(
     write_tables(found, folder)
     lines = [part for table in tables_of(found, planned=True) for part in (table, "")]
     lines += [f"failed: {of.cell.name}: {of.error or ''}" for of in found.failed]
+    lines += [found.headline] * bool(found.headline)
     lines.append(f"Tables: {shlex.quote(str(folder))}/{study.kind}.json")
-    lines.append(f"To see it as a page: bgtplanner report {shlex.quote(str(folder))} --open")
     return Answer(found.as_json(), lines, code=1 if found.failed else 0)
 
 

@@ -253,8 +253,6 @@ def load(
         RunFolderError: If the run is not finished.
     """
     folder = RunFolder(as_path("path", path))
-    if (folder.path / "study.json").exists():
-        raise RunFolderError(f"{path}: holds a study; read it with bgtplanner.load_study")
     folder.notes()  # refuses what another version has written
     found, config = folder.summary(), folder.config()
     if folder.deployed:

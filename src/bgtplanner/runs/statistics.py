@@ -12,6 +12,7 @@ import json
 import math
 import statistics
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -138,7 +139,23 @@ class Comparison:
     def __repr__(self) -> str:
         from bgtplanner.report.terminal import as_text
 
-        return as_text(tables_of(self, planned=True))
+        return f"{as_text(tables_of(self, planned=True))}\n\n{self.headline}".rstrip()
+
+    @property
+    def headline(self) -> str:
+        """Which policies have lower errors than the baseline, and not by chance; of no sweep."""
+        against, wins = self.study.against, dict[str, list[tuple[float, str]]]()
+        for row in () if self.study.variations else self.differences:
+            value = row.figures[self.error]
+            if value is not None and row.policy != "unlimited":
+                sure = value.half is not None and value.mean < -value.half
+                wins.setdefault(row.group, []).extend([(value.mean, row.policy)] if sure else [])
+        if not any(wins.values()):
+            none = f"No policy has an error below that of {against} by more than could be chance."
+            return none if wins else ""
+        best = Counter(min(of)[1] for of in wins.values() if of).most_common()
+        said = ", ".join(f"{name} in {number} of {len(wins)} settings" for name, number in best)
+        return f"Lower errors than {against}'s, and not by chance: {said}."
 
     @property
     def failed(self) -> list[Outcome]:
