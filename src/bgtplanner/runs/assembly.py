@@ -70,7 +70,7 @@ def policy_named(policy: type[Policy] | str) -> str:
 def ratings_of(config: Config) -> Ratings:
     """Load the ratings that a config names, with their catalogue."""
     data, seed = config.data, config.run.seed
-    same = "data_dir delimiter header scale feedback count_cap items items_column unknown_items"
+    same = "data_dir delimiter header scale feedback count_cap items"
     how: dict[str, Any] = {name: getattr(data, name) for name in same.split()}
     for name in ("user", "item", "rating", "weight", "time", "client", "test"):
         how[name] = getattr(data, f"{name}_column")
