@@ -221,7 +221,7 @@ def forget(ledger: Path, *, client: str) -> Answer:
         of = opened.budgets.classes[opened.budgets.class_of_client[place]]
         spent, relation = float(opened.epsilon_spent()[place]), opened.neighbours
     others = {"replace-one": "with quite different ones", "replace-special": "without them"}
-    chance = rounded_up(100 * guessed_right(spent, of.delta))
+    chance = rounded_up(100 * guessed_right(spent, of.delta, opened.accountant.mechanism))
     letter = [
         "You have left. Your ratings are deleted, and nothing more is computed from them. What",
         "was computed from them before was published with noise, and stays. Whoever has all of it",
@@ -403,7 +403,8 @@ def statement(ledger: Ledger, times: Mapping[int, str]) -> dict[str, Any]:
     return {
         "epsilon": budget.epsilon, "delta": budget.delta, "neighbours": ledger.neighbours,
         "spent": spent, "left": float(ledger.left()[0]) / whole, "rows": rows,
-        "guesses": [guessed_right(of, budget.delta) for of in (spent, budget.epsilon)],
+        "guesses": [guessed_right(of, budget.delta, rule.mechanism)
+                    for of in (spent, budget.epsilon)],
     }  # fmt: skip
 
 

@@ -210,9 +210,9 @@ class Model:
         if wanted - {*self.names, *self._place}:
             raise DataError("only: the model has neither an item nor a feature of that name")
         columns = [at for at, name in enumerate(self.names) if name in wanted]
-        found = (self.features[:, columns] > 0).any(axis=1)
+        found: NDArray[np.bool_] = np.any(self.features[:, columns] > 0, axis=1)
         found[[at for name, at in self._place.items() if name in wanted - {*self.names}]] = True
-        return np.asarray(found)
+        return found
 
     def _line(
         self, user: Any, at: int, item: int, predicted: Any = None, reason: str | None = None

@@ -43,7 +43,7 @@ FLAGS = {
 
 TRAINING = {"privacy.epsilon": 3.0, "federation.rounds": 20}
 """What `train` does by default. Whoever guesses from a model with this epsilon whether somebody is
-in it is right at most 64 times in 100, where a coin is right 50 times; with 10, it would be 84
+in it is right at most 65 times in 100, where a coin is right 50 times; with 10, it would be 85
 times. Every round pays; more rounds would only be waited for."""
 
 _ALWAYS_TOLERATED = 0.05  # share of the clients; some always drop out of a real round

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -326,14 +327,14 @@ def guarantee_of(
     `counted` if there is a ledger; the file holds what `trainings` of them have released.
     """
     epsilon, delta = budget.epsilon, budget.delta
-    right = 100 * guessed_right(epsilon, delta, accountant.mechanism)
+    right = math.ceil(100 * guessed_right(epsilon, delta, accountant.mechanism))
     other = accountant.other_promise(budget, neighbours)
     sentences = [
         f"({epsilon:g}, {delta:g})-differential privacy for each of {people:,} people, against "
         "whoever has this file.",
         meaning_of(epsilon, neighbours, other),
         f"Whoever knows everything else and guesses whether that is so is right at most "
-        f"{right:.0f} times in 100; a coin is right 50 times.",
+        f"{right} times in 100; a coin is right 50 times.",
     ]
     dropouts, colluders = tolerance if trust == "secagg" and tolerance else (None, None)
     sentences.append(_TRUSTED[trust].format(dropouts=dropouts, colluders=colluders))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import logging
 import secrets
 import time
@@ -134,8 +135,8 @@ class Endpoints:
 
     async def items(self, _: Request) -> Response:
         """Answer with all items; a search would show in the logs of proxies."""
-        model, _ = await self.live.newest()
-        pairs = zip(model.items, model.titles or [None] * len(model.items), strict=True)
+        model = (await self.live.newest())[0]
+        pairs = itertools.zip_longest(model.items, model.titles or ())
         found = [{"item": item, "title": title} for item, title in pairs]
         return await run_in_threadpool(JSONResponse, {"total": len(found), "items": found})
 
