@@ -31,7 +31,6 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import MessageError
 from bgtplanner.federation.aggregation import wire
 from bgtplanner.federation.aggregation.wire import Reader, array, blob, fixed, real, several, text
-from bgtplanner.published.model import Model
 from bgtplanner.text import LONGEST_LABEL, MOST_LABELS
 
 HELLO, TRAIN, KEEP = "query.hello", "train", "query.keep"
@@ -122,14 +121,6 @@ class SentCatalogue(Sent):
         return cls(
             items=items, low=low, high=high, features=table.features, names=table.names,
             titles=titles,
-        )  # fmt: skip
-
-    @classmethod
-    def from_model(cls, model: Model) -> SentCatalogue:
-        """Return the catalogue that a model file is about."""
-        return cls(
-            items=tuple(model.items), low=model.low, high=model.high, features=model.features,
-            names=tuple(model.names), titles=tuple(model.titles or ()),
         )  # fmt: skip
 
     @cached_property

@@ -26,7 +26,7 @@ from bgtplanner.models.learner import Learner
 from bgtplanner.models.metrics import HEADLINE, METRICS, shown
 from bgtplanner.models.references import REFERENCES
 from bgtplanner.planning.policy import Policy
-from bgtplanner.runs.assembly import objects_given, policy_named
+from bgtplanner.runs.assembly import classes_given
 from bgtplanner.runs.folder import write_whole
 from bgtplanner.runs.study import Outcome, Progress, Study, finished_cells, in_words, run_study
 from bgtplanner.text import Table
@@ -209,7 +209,7 @@ class Comparison:
 def compare(
     ratings: str | Iterable[str] = "demo",
     policies: type[Policy] | str | Iterable[type[Policy] | str] = Study.policies, *,
-    model: Learner | str | None = None, mechanisms: str | Iterable[str] = "gaussian",
+    model: type[Learner] | str | None = None, mechanisms: str | Iterable[str] = "gaussian",
     seeds: int | Iterable[int] = range(5), preset: str = "recommended",
     epsilon: float | None = None, rounds: int | None = None,
     settings: Mapping[str, Any] | None = None, baseline: str | None = None,
@@ -236,14 +236,14 @@ def compare(
         >>> found.rows[0].policy, found.rows[0].figures["rmse_final"].seeds
         ('unlimited', 1)
     """
-    own = objects_given(model)
+    own = classes_given(model)
     single = {"privacy.epsilon": epsilon, "federation.rounds": rounds}
     own |= {key: of for key, of in single.items() if of is not None} | as_settings(settings)
-    kind = "names or classes of policies; an object can plan a single run only"
+    chosen = _several("policies", policies, str | type, "names or classes of policies")
     study = Study(
         datasets=_several("ratings", ratings, str, "names of data sets, or paths of tables"),
         mechanisms=_several("mechanisms", mechanisms, str, "names of mechanisms"),
-        policies=tuple(map(policy_named, _several("policies", policies, str | type, kind))),
+        policies=tuple(classes_given(policy=of)["planning.policy"] for of in chosen),
         seeds=tuple(as_whole("seeds", seed, 0) for seed in _several("seeds", seeds, object, "")),
         preset=preset,
         settings=own,

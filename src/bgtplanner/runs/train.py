@@ -70,7 +70,7 @@ _TRUSTED = {
 def train(
     ratings: Any, *, items: Any = None, scale: tuple[float, float] | str | None = None,
     clicks: bool = False, assume_public: Sequence[Public] = (),
-    epsilon: float = TRAINING["privacy.epsilon"], model: Learner | str | None = None,
+    epsilon: float = TRAINING["privacy.epsilon"], model: type[Learner] | str | None = None,
     ledger: Path | str | None = "auto", ledger_epsilon: float | None = None,
     continue_from: Model | Path | str | None = None,
     renamed: Mapping[Any, Any] | Path | str | None = None, out: Path | str | None = None,
@@ -87,7 +87,7 @@ def train(
         assume_public: What may be read off the ratings although it reveals something about
             people: ``catalogue``, which items occur, and ``scale``. The model then says so.
         epsilon: What all trainings with this ledger together may reveal about a person.
-        model: ``tastes``, ``biases``, ``factorization``, or a learner.
+        model: ``tastes``, ``biases``, ``factorization``, or a class.
         ledger: The file that counts what was spent; by default beside the ratings. With None,
             nothing is counted beyond this training, and the model says so. It knows people by
             their labels: who joins, leaves or comes back is noted there.
@@ -109,7 +109,7 @@ def train(
         >>> len(made.recommend({}, top=3))
         3
     """
-    given = {"privacy.epsilon": epsilon, **assembly.objects_given(model), **as_settings(settings)}
+    given = {"privacy.epsilon": epsilon, **assembly.classes_given(model), **as_settings(settings)}
     old = load_model(continue_from) if isinstance(continue_from, str | Path) else continue_from
     if old is not None:  # its kind, its scale and its items, unless others are given
         given, clicks = {"model.name": old.ranker} | given, clicks or old.implicit
