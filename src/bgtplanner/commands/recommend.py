@@ -45,7 +45,7 @@ def recommend(
     source: str, *, user: list[str] | None = None, everybody: bool = False, top: int = 10,
     out: str | None = None, ratings: str | None = None, history: str | None = None,
     items: str | None = None, exclude: str | None = None, only: str | None = None,
-    explain: bool = True, verify: str | None = None, data_dir: str | None = None,
+    explain: bool = True, verify: str | None = None,
 ) -> Answer | None:  # fmt: skip
     """Recommend items: those that a user has not rated and is expected to like best.
 
@@ -79,7 +79,7 @@ def recommend(
     if (user and everybody) or (history and (ratings or user or everybody)):
         one = "history" if history else "user"
         raise ConfigError(f"--{one} and other options for whose lists exclude each other")
-    model, frame = _opened(source, ratings, data_dir, verify)
+    model, frame = _opened(source, ratings, verify)
     model = model if items is None else with_items(model, read_items(items))
     how: dict[str, Any] = {"top": top, "explain": explain, "exclude": _named(exclude)}
     how["only"] = None if only is None else _named(only)
@@ -105,7 +105,7 @@ def recommend(
 
 
 def _opened(
-    source: str, ratings: str | None, data_dir: str | None, verify: str | None
+    source: str, ratings: str | None, verify: str | None
 ) -> tuple[Model, dict[str, Any] | None]:
     """Return a model, and the ratings of people in it or in a table, if there are any."""
     if Path(source).is_file():
@@ -115,12 +115,13 @@ def _opened(
     ConfigError.unless(verify is None, "--verify", verify, "nothing: only model files are signed")
     home = Path(source) / "client.toml"
     if home.is_file():
-        for flag, value in (("--ratings", ratings), ("--data-dir", data_dir)):
-            ConfigError.unless(value is None, flag, value, "nothing: the client has its ratings")
+        ConfigError.unless(
+            ratings is None, "--ratings", ratings, "nothing: the client has its own"
+        )
         client = files_of_client(home)
         model = client.last_model()
         return model, client.histories(model)
-    result = _load(source, ratings, data_dir)
+    result = _load(source, ratings)
     from bgtplanner.runs.result import histories_of
 
     return result.model, histories_of(result.ratings)
@@ -145,9 +146,7 @@ def with_items(model: Model, newer: Catalogue) -> Model:
 
 
 @command()
-def predict(
-    folder: str, *, user: str, item: str, ratings: str | None = None, data_dir: str | None = None
-) -> Answer:
+def predict(folder: str, *, user: str, item: str, ratings: str | None = None) -> Answer:
     """Predict the rating that a user would give an item, on the scale of the data.
 
     Example: `bgtplanner predict runs/first --client 7 --item 42`
@@ -158,7 +157,7 @@ def predict(
         item: Label of an item in the data.
         ratings (PATH): Where the ratings of the run are now.
     """
-    result = _load(folder, ratings, data_dir)
+    result = _load(folder, ratings)
     value, model = result.predict(user, item), result.model
     titles = dict(zip(map(str, model.items), model.titles or (), strict=False))
     title = titles.get(item)
@@ -169,7 +168,6 @@ def predict(
 @command()
 def export(
     source: str, *, out: str | None = None, page: str | None = None, ratings: str | None = None,
-    data_dir: str | None = None,
 ) -> Answer:  # fmt: skip
     """Write the model of a finished run as a file, or a page that makes lists in the browser.
 
@@ -192,7 +190,7 @@ def export(
     if out is not None and Path(out).exists():
         raise RunFolderError(f"--out {out}: exists; name another file")
     alone = Path(source).is_file()
-    made = load_model(source) if alone else _load(source, ratings, data_dir).model
+    made = load_model(source) if alone else _load(source, ratings).model
     sentences = made.guarantee.get("sentences", [])
     if page is None:
         made.save(str(out))
@@ -218,12 +216,12 @@ def write_page(folder: Path, model: Model, file: Path | None = None) -> None:
         raise StorageError.of(f"--page {folder}", error, "choose another with --page") from error
 
 
-def _load(folder: str, ratings: str | None, data_dir: str | None) -> Result:
+def _load(folder: str, ratings: str | None) -> Result:
     """Return the result of a finished run."""
     need("sim")
     from bgtplanner.runs.run import load
 
-    return load(folder, ratings=ratings, data_dir=data_dir)
+    return load(folder, ratings=ratings)
 
 
 def _named(text: str | None) -> list[str]:

@@ -238,15 +238,12 @@ def _check_code(
         raise RunFolderError(f"{folder.path}: names code to run, {' and '.join(code)}. {then}")
 
 
-def load(
-    path: Path | str, *, ratings: Ratings | str | None = None, data_dir: str | None = None
-) -> Result:
+def load(path: Path | str, *, ratings: Ratings | str | None = None) -> Result:
     """Load a finished run, to predict and recommend. Nothing in the folder is changed or run.
 
     Args:
         path: The run folder.
         ratings: If they were given in Python; or where they are now, such as ``csv:PATH``.
-        data_dir: The folder where data sets are now, if it has moved.
 
     Raises:
         RunFolderError: If the run is not finished.
@@ -263,8 +260,8 @@ def load(
     refuse_unless(fits, "ratings", ratings, RATINGS)
     held = ratings if isinstance(ratings, Ratings) else None
     moved = {} if ratings is held else {"dataset": ratings}
-    if data_dir is not None:
-        moved["data_dir"] = str(as_path("data_dir", data_dir))
+    if not Path(config.data.data_dir or ".").is_dir():  # the environment may say where it is now
+        moved["data_dir"] = None
     return Result(
         summary=found,
         rounds=folder.rounds(),
