@@ -107,7 +107,7 @@ class TestResume:
             again = command_line("resume", folder, "-q")
             assert (again.code, again.out) == (1, "")
             assert "after round 2 of 12" in again.err
-        done = command_line("resume", folder, "--json", "--verbose")
+        done = command_line("resume", folder, "--json")
         assert "continuing after round 2" in done.err
         assert timeless(object_of(done)) == timeless(whole)
         assert timeless(object_of(command_line("resume", folder, "--json"))) == timeless(whole)

@@ -26,7 +26,7 @@ from bgtplanner.errors import (
     StorageError,
 )
 from bgtplanner.published.model import Model, Recommended, load_model
-from bgtplanner.serving import MODEL, PAGE
+from bgtplanner.serving import MODEL, PAGE, facts_of
 from bgtplanner.signing import key_in
 from bgtplanner.text import csv_text
 
@@ -371,15 +371,9 @@ def model_show(path: str) -> Answer:
         path: A model file.
     """
     model = load_model(path)
-    content = {
-        "model": model.ranker, "items": len(model.items), "features": len(model.names),
-        "scale": None if model.implicit else [model.low, model.high],
-        "verdict": model.verdict()._asdict(), "guarantee": model.guarantee,
-        "training": model.training,
-    }  # fmt: skip
     what = "clicks" if model.implicit else f"ratings from {model.low:g} to {model.high:g}"
     said = f"{path}: {model.ranker}, {len(model.items):,} items, {what}"
-    return Answer(content, [said, *worth(model)])
+    return Answer(facts_of(model), [said, *worth(model)])
 
 
 @model_app.command("diff")

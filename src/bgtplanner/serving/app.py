@@ -1,8 +1,4 @@
-"""What is answered: lists for histories that are sent, what the model holds, and the page.
-
-The endpoint has the newest good model of its file; a person's own page is for whoever has its
-address, once.
-"""
+"""What is answered: lists for histories that are sent, what the model holds, and the page."""
 
 from __future__ import annotations
 
@@ -28,7 +24,7 @@ from starlette.staticfiles import StaticFiles
 
 from bgtplanner.errors import BGTPlannerError, InputError, NothingLearnedError
 from bgtplanner.published.model import Model, load_model
-from bgtplanner.serving import MODEL, PAGE
+from bgtplanner.serving import MODEL, PAGE, facts_of
 from bgtplanner.serving.gate import Gate
 from bgtplanner.text import LONGEST_LABEL
 
@@ -143,12 +139,7 @@ class Endpoints:
     async def model(self, _: Request) -> Response:
         """Answer with what the model is, what it promises, and what its lists are worth."""
         model, content = await self.live.newest()
-        scale = None if model.implicit else [model.low, model.high]
-        return JSONResponse({
-            "model": model.ranker, "items": len(model.items), "features": model.names,
-            "scale": scale, "verdict": model.verdict()._asdict(), "guarantee": model.guarantee,
-            "training": model.training, "sha256": hashlib.sha256(content).hexdigest(),
-        })  # fmt: skip
+        return JSONResponse(facts_of(model) | {"sha256": hashlib.sha256(content).hexdigest()})
 
     async def file(self, _: Request) -> Response:
         """Answer with the model file, as the page reads it."""
