@@ -46,7 +46,6 @@ REFUSED: list[tuple[str, str]] = [
     ("run --out {tmp}/file", "{tmp}/file: is a file, not a folder"),
     ("run --out a\0b", "holds a zero byte"),
     ("run --dataset csv:{tmp}/good.csv --set data.user_column=nope", "user='nope'"),
-    ("run -q -v", "--verbose and --quiet exclude each other"),
     ("nonsense", "No such command 'nonsense'"),
     ("resume", "'FOLDER'"),
     ("resume {tmp}/none", "{tmp}/none: not a run folder"),

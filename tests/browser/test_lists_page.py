@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bgtplanner.commands.recommend import write_page
 from bgtplanner.data.tables import Histories
 from bgtplanner.published.model import Model
 from bgtplanner.published.ranking import RANKERS
-from bgtplanner.serving.site import PAGE, write_page
+from bgtplanner.serving import PAGE
 from browser.visiting import Open, Visit
 from made import TASTES, tastes
 
@@ -70,8 +71,9 @@ def site(tmp_path: Path) -> Iterator[Callable[..., str]]:
     servers: list[Any] = []
 
     def write(model: Model, spoil: bytes = b"") -> str:
-        model.save(file := tmp_path / "films.model")
-        write_page(file.read_bytes() + spoil, tmp_path)
+        write_page(tmp_path, model)
+        with (tmp_path / "public.model").open("ab") as file:
+            file.write(spoil)
         servers.append(ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=tmp_path)))
         threading.Thread(target=servers[-1].serve_forever).start()
         return f"http://127.0.0.1:{servers[-1].server_port}/"

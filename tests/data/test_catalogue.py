@@ -122,12 +122,6 @@ def test_a_table_without_a_header(
     assert {f"{names}: Drama", f"{names}: War"} <= set(made.names)
 
 
-def test_a_column_of_labels_that_is_named_has_a_header(tmp_path: Path) -> None:
-    (tmp_path / "items.csv").write_text("code,kind\n7,War\n8,War\n")
-    named = read_items(tmp_path / "items.csv", item="code")
-    assert named.labels.tolist() == ["7", "8"]
-
-
 @pytest.mark.parametrize(
     ("frame", "said"),
     [

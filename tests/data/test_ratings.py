@@ -45,7 +45,6 @@ class TestFromArrays:
         assert ratings.item.tolist() == [0, 0, 1]
         np.testing.assert_allclose(ratings.value, [0.2, 0.6, 1.0])
         np.testing.assert_allclose(ratings.to_raw(ratings.value), [1, 3, 5], rtol=1e-6)
-        assert ratings.density == 3 / 4
         assert repr(ratings) == "Ratings(ratings: 3 ratings, 2 users, 2 items, 2 clients)"
 
     @pytest.mark.parametrize(
@@ -184,17 +183,7 @@ class TestWithCatalogue:
             ratings.with_catalogue(self.films)
         said = str(caught.value)
         assert "3 of 5 ratings are of 2 items that the catalogue lacks" in said
-        assert "data.unknown_items=leave-out" in said
         assert "777" not in said
-        made = ratings.with_catalogue(self.films, unknown="leave-out")
-        assert (len(made), made.n_users, made.n_clients) == (2, 3, 3)
-        assert made.item_labels[made.item].tolist() == [9, 7]
-        assert "3 of 5 ratings" in made.notes[-1]
-        assert "777" not in made.notes[-1]
-        with pytest.raises(DataError, match="none of the rated items"):
-            build([(1, 777, 3)]).with_catalogue(self.films, unknown="leave-out")
-        with pytest.raises(ConfigError, match="unknown = 'skip'"):
-            ratings.with_catalogue(self.films, unknown="skip")  # type: ignore[arg-type]
 
 
 class TestFromFrame:

@@ -185,15 +185,10 @@ class TestCatalogues:
     def test_what_cannot_be(self, own: Path, tmp_path: Path) -> None:
         table = tmp_path / "films.csv"
         table.write_text("item,title\n10,A\n12,B\n")
-        rest = load_ratings("ml-100k", data_dir=own, items=table, unknown_items="leave-out")
-        assert len(rest) == 2
-        for items in ("none", "auto"):
-            with pytest.raises(ConfigError, match="is about a table of items"):
-                load_ratings("demo", items=items, items_column="x")
+        with pytest.raises(DataError, match="the catalogue lacks"):
+            load_ratings("ml-100k", data_dir=own, items=table)
         with pytest.raises(ConfigError, match="--items"):
             load_ratings("demo", items=" ")
-        with pytest.raises(ConfigError, match="'x': expected one of item, title"):
-            load_ratings("demo", items=table, items_column="x")
 
 
 class TestCsv:

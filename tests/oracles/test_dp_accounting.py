@@ -27,7 +27,6 @@ from bgtplanner.privacy.conversions import (
     ORDERS,
     gdp_capacity,
     gdp_epsilon,
-    laplace_renyi_epsilon,
     renyi_capacity,
     renyi_epsilon,
 )
@@ -141,22 +140,6 @@ def test_the_renyi_capacity_is_what_their_accountant_just_allows(
         accountant = rdp.RdpAccountant(ORDERS)
         accountant.compose(dp_accounting.GaussianDpEvent(1 / math.sqrt(2 * rho * share)))
         assert (accountant.get_epsilon(delta) <= epsilon) == below
-
-
-@pytest.mark.parametrize("delta", DELTAS)
-@pytest.mark.parametrize(
-    ("multipliers", "counts"),
-    [([10.0], [300]), ([2.0], [40]), ([0.5, 20.0], [3, 900]), ([5.0, 7.0, 9.0], [30, 60, 90])],
-)
-def test_renyi_curves_of_laplace_releases(
-    multipliers: list[float], counts: list[int], delta: float
-) -> None:
-    accountant = rdp.RdpAccountant(ORDERS)
-    for multiplier, count in zip(multipliers, counts, strict=True):
-        accountant.compose(event("laplace", multiplier, count))
-    ours = laplace_renyi_epsilon(1 / np.array(multipliers), counts, delta)
-    pure = sum(count / x for x, count in zip(multipliers, counts, strict=True))
-    assert ours == pytest.approx(min(accountant.get_epsilon(delta), pure), rel=1e-6)
 
 
 # ---- never below the tight figure

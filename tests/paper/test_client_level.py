@@ -7,7 +7,7 @@ import pytest
 
 from bgtplanner.paper.accounting import Spent, client_level
 from bgtplanner.privacy.accountants import accountant_named
-from bgtplanner.privacy.conversions import filter_epsilon, laplace_renyi_epsilon
+from bgtplanner.privacy.conversions import squares_epsilon
 
 PRIVUNIT = accountant_named("privunit/either")
 
@@ -17,14 +17,8 @@ def test_laplace_blocks_take_the_best_of_three_bounds() -> None:
     assert few == Spent(0.5, 0.5)
     many = client_level("laplace", [100.0] * 50, [20] * 50, 1e-5)
     assert many.pure == pytest.approx(10.0)
-    by_renyi = laplace_renyi_epsilon([0.01], [1000], 1e-5)
-    by_filter = float(filter_epsilon(0.1, 1e-5))
-    assert many.epsilon == pytest.approx(min(by_renyi, by_filter), rel=1e-9)
+    assert many.epsilon == pytest.approx(float(squares_epsilon(0.1, 1e-5)), rel=1e-9)
     assert many.epsilon < 2
-    # Far down, where the Renyi orders end, the filter's bound is the better one.
-    tiny = client_level("laplace", [1e5], [100], 1e-5)
-    assert tiny.epsilon == pytest.approx(float(filter_epsilon(1e-8, 1e-5)), rel=1e-9)
-    assert tiny.epsilon < 0.5 * laplace_renyi_epsilon([1e-5], [100], 1e-5)
 
 
 def test_a_row_that_privunit_turned_is_what_the_ledger_charges() -> None:
@@ -40,7 +34,7 @@ def test_many_such_rows_are_bounded_by_their_squares() -> None:
     epsilons = PRIVUNIT.charge(multipliers)
     found = client_level("privunit", multipliers, blocks, 1e-5)
     assert found.pure == pytest.approx(float((blocks * epsilons).sum()), rel=1e-9)
-    by_filter = float(filter_epsilon((blocks * epsilons**2).sum(), 1e-5))
-    assert found.epsilon == pytest.approx(by_filter, rel=1e-9)
+    by_squares = float(squares_epsilon((blocks * epsilons**2).sum(), 1e-5))
+    assert found.epsilon == pytest.approx(by_squares, rel=1e-9)
     assert found.pure is not None
     assert found.epsilon < found.pure / 2

@@ -21,7 +21,6 @@ from bgtplanner.privacy.conversions import (
     gaussian_delta,
     gdp_capacity,
     gdp_epsilon,
-    laplace_renyi_epsilon,
     renyi_capacity,
     renyi_epsilon,
     squares_capacity,
@@ -162,21 +161,6 @@ def test_no_reading_of_squares_is_too_small(spent: float) -> None:
             order = float(taken[-1][0])
             exact = 2 * (mpmath.mpf(spent) - exact_offset(order, delta)) / mpmath.mpf(order)
             assert capacity <= max(exact, 0)
-
-
-@pytest.mark.parametrize("pure", [1e-7, 1e-4, 0.03, 1.0, 40.0])
-def test_no_reading_of_laplace_releases_is_too_small(pure: float) -> None:
-    with mpmath.workdps(60):
-        for number, delta in [(1, 1e-5), (1000, 1e-9), (10**6, 1e-2)]:
-            x, best = mpmath.mpf(pure), mpmath.inf
-            for order in ORDERS[::5]:
-                a = mpmath.mpf(order)
-                inside = a * mpmath.exp((a - 1) * x) + (a - 1) * mpmath.exp(-a * x)
-                curve = mpmath.log(inside / (2 * a - 1)) / (a - 1)
-                best = min(best, number * curve + exact_offset(order, delta))
-            found = laplace_renyi_epsilon([pure], [number], delta, ORDERS[::5])
-            assert found >= min(best, number * x) * (1 - mpmath.mpf(10) ** -15)
-            assert found <= max(best, 0) + (1 + number * (1 + x)) * mpmath.mpf(10) ** -12
 
 
 def test_delta_of_the_gaussian_mechanism_at_the_ends() -> None:

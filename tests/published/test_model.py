@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from bgtplanner.commands.recommend import differences
+from bgtplanner.commands.recommend import differences, with_items
 from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.errors import ConfigError, DataError, ModelFileError, NothingLearnedError
 from bgtplanner.published.model import load_model
@@ -157,7 +157,7 @@ def test_a_new_item_has_the_place_of_its_features() -> None:
             features=np.append(made.features, [[0, 1]], axis=0).astype(np.float32),
             names=tuple(names),
         )  # fmt: skip
-        more = made.with_items(newer)
+        more = with_items(made, newer)
         assert more.items == [*made.items, "new"]
         assert more.features[-1].tolist() == [0, 1]
         assert 0.04 < more.released[-1, 0] < 0.11
@@ -198,7 +198,7 @@ def test_other_kinds_predict_by_ridge_regression() -> None:
 def test_what_changed() -> None:
     made = tastes()
     new = Catalogue.from_frame({"item": ["new"]})
-    later = tastes(seed=5, guarantee=made.guarantee | {"epsilon": 4.0}).with_items(new)
+    later = with_items(tastes(seed=5, guarantee=made.guarantee | {"epsilon": 4.0}), new)
     found = differences(made, later)
     assert (found["came"], found["went"], found["stayed"]) == (1, 0, 30)
     assert found["epsilon"] == [3.0, 4.0]
@@ -211,10 +211,10 @@ def test_a_new_item_keeps_numbers_that_are_not_yes_or_no() -> None:
         labels=np.array([*made.items, "new"]), titles=None, names=made.names,
         features=np.append(made.features, [[-0.25, 0.5]], axis=0).astype(np.float32),
     )  # fmt: skip
-    more = made.with_items(newer)
+    more = with_items(made, newer)
     assert more.features[-1].tolist() == [-0.25, 0.5]
     assert more.titles == [*(made.titles or ()), "new"]  # its label, as it has no title
-    assert tastes(titles=None).with_items(newer).titles is None
+    assert with_items(tastes(titles=None), newer).titles is None
 
 
 def test_at_most_half_of_all_reasons_are_those_of_everybody() -> None:

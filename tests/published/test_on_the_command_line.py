@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bgtplanner import load_model
-from bgtplanner.published.file import public_key
+from bgtplanner.signing import public_key
 from made import tastes
 
 WITHOUT_JAX = """

@@ -11,7 +11,7 @@ import pytest
 from bgtplanner.data.catalogue import plain_name
 from bgtplanner.data.tables import Histories
 from bgtplanner.published.ranking import Ranked
-from bgtplanner.published.reasons import Explanation, reasons_of
+from bgtplanner.published.reasons import reasons_of
 
 NAMES = ("genre: Sci-Fi", "genre: Horror", "year: 1990 to 1998", "title: words 7", "vector: 0")
 FEATURES = np.array(
@@ -24,11 +24,11 @@ SOMEBODY = Histories(np.array([0, 1]), np.array([0]), np.array([0.1]))
 def of(scale: tuple[float, float] = (0.0, 5.0), **why: Any) -> list[str | None]:
     """Return the reasons for all five items, for one user."""
     arrays: Any = {key: np.asarray(value, dtype=np.float32) for key, value in why.items()}
-    return said(Explanation(**arrays), scale=scale)
+    return said(scale=scale, **arrays)
 
 
 def said(
-    why: Explanation, people: Histories = SOMEBODY, scale: Any = (0.0, 5.0), drawn: Any = None
+    people: Histories = SOMEBODY, scale: Any = (0.0, 5.0), drawn: Any = None, **why: Any
 ) -> list[str | None]:
     """Return them of people whose history draws them to items, along axes that the items are."""
     model: Any = SimpleNamespace(
@@ -36,7 +36,7 @@ def said(
         titles=["Solaris", "Stalker", "Mirror", "Ran", "Ikiru"],
     )  # fmt: skip
     unused = np.zeros((1, 5), np.float32)
-    ranked = Ranked(unused, unused, why, drawn)
+    ranked = Ranked(unused, unused, **why, because=drawn)
     (found,) = reasons_of(model, people, ranked, np.eye(5), np.arange(5)[None])
     return found
 
@@ -72,30 +72,28 @@ def test_what_all_say() -> None:
     assert found == ["liked by many", "popular", well, None, well]
 
 
-def test_the_strongest_first_and_at_most_two() -> None:
+def test_the_strongest_alone() -> None:
     why = {"popularity": [1.0] * 5, "leaning": [[0.2, 0, 0, 0, 0]], "tastes": [[1.5] * 5]}
     found = of(**why)
-    assert found[0] == "you rate Sci-Fi 1.0 stars above your mean; fits what people like you pick"
+    assert found[0] == "you rate Sci-Fi 1.0 stars above your mean"
     # What moves an item up for everybody is no reason where something of one's own is.
     assert found[1] == "fits what people like you pick"
-    # What is weak beside the strongest is not worth a word.
-    assert of(leaning=[[0.03, 0, 0, 0, 0]], tastes=[[5.0] * 5])[0] == found[1]
+    assert of(leaning=[[0.14, 0, 0, 0, 0]], tastes=[[1.5] * 5])[0] == found[1]
 
 
 def test_the_same_is_not_said_twice() -> None:
     """What a feature adds, items of the history with that feature add."""
     people = Histories(np.array([0, 1]), np.array([0]), np.array([0.9]))
-    why = Explanation(interest=np.log([[1.6, 1, 1, 1, 1]]), leaning=np.array([[0.1, 0, 0, 0, 0]]))
-    found = said(why, people, drawn=np.array([[0.7, 0, 0, 0, 0]]))
-    assert found[0] == "you rate Sci-Fi 0.5 stars above your mean; because you rated Solaris high"
-    found = said(why, people, drawn=np.array([[0.2, 0, 0, 0, 0]]))
-    leaning = "you rate Sci-Fi 0.5 stars above your mean"
-    assert found[0] == f"{leaning}; you pick Sci-Fi 1.6 times as often as others"
+    interest = np.log([[3.0, 1, 1, 1, 1]])
+    found = said(people, drawn=np.array([[0.6, 0, 0, 0, 0]]), interest=interest)
+    assert found[0] == "because you rated Solaris high"
+    found = said(people, drawn=np.array([[0.5, 0, 0, 0, 0]]), interest=interest)
+    assert found[0] == "you pick Sci-Fi 3 times as often as others"
 
 
 def test_who_has_no_history_is_told_so() -> None:
     nobody = Histories(np.zeros(2, np.int64), np.zeros(0, np.int64), np.zeros(0))
-    found = said(Explanation(popularity=np.log([3, 1, 1, 1, 1])), nobody)
+    found = said(nobody, popularity=np.log([3, 1, 1, 1, 1]))
     known = "nothing of yours is known yet"
     assert found == [f"popular; {known}", *[known] * 4]
 
@@ -104,16 +102,15 @@ def test_an_item_of_the_history_that_carries_another() -> None:
     """It was rated high, or picked without a rating, and moved the other one up the most."""
     people = Histories(np.array([0, 3]), np.array([0, 1, 2]), np.array([0.9, 0.8, 0.2]))
     drawn = np.array([[0, 0, 0, 0.3, 0.01], [0, 0, 0, 0.2, 0.04], [0, 0, 0, 0.4, 0.6]])
-    found = said(Explanation(), people, drawn=drawn)
+    found = said(people, drawn=drawn)
     assert found[3] == "because you rated Solaris high", "not Mirror, which was rated low"
     assert found[4] is None, "what was rated high adds too little"
     drawn[2, 3] = -0.4
-    assert said(Explanation(), people, drawn=drawn)[3] is None, "all together adds too little"
+    assert said(people, drawn=drawn)[3] is None, "all together adds too little"
     people = people._replace(value=np.array([0.9, np.nan, 0.2]))
     drawn[1, 3] = 0.9
-    assert said(Explanation(), people, drawn=drawn)[3] == "because you picked Stalker"
-    tastes = Explanation(tastes=np.array([[0.5, 0.5, 0, 0, 0.1]]))
-    found = said(tastes, people, drawn=drawn)
+    assert said(people, drawn=drawn)[3] == "because you picked Stalker"
+    found = said(people, drawn=drawn, tastes=np.array([[0.5, 0.5, 0, 0, 0.1]]))
     assert found[0] == "fits what people like you pick"
     assert found[3] == "because you picked Stalker"
 

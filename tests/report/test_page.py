@@ -19,8 +19,8 @@ from bgtplanner import load_model
 from bgtplanner.errors import RunFolderError
 from bgtplanner.report import page as page_module
 from bgtplanner.report import pictures
-from bgtplanner.report.facts import Facts
-from bgtplanner.report.page import facts_of, follow, render, write_report
+from bgtplanner.report.facts import Facts, read_facts
+from bgtplanner.report.page import follow, render, write_report
 from bgtplanner.report.pictures import Picture, as_file
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.run import simulate
@@ -64,7 +64,7 @@ def heading(facts: Facts, name: str) -> Any:
 
 def drawn(folder: Path) -> dict[str, tuple[Picture, Figure]]:
     found = {}
-    for picture in [of for section in facts_of(folder).sections for of in section.pictures]:
+    for picture in [of for section in read_facts(folder).sections for of in section.pictures]:
         picture.draw(figure := Figure())
         found[picture.name] = picture, figure
     return found
@@ -118,7 +118,7 @@ class TestPage:
 class TestSections:
     def test_who_gains(self, tmp_path: Path) -> None:
         folder = make_run(tmp_path / "run", SHORT | {"privacy.budgets": "3:0.4,10:0.6"})
-        (table,) = heading(facts_of(folder), "Who gains and who loses").tables
+        (table,) = heading(read_facts(folder), "Who gains and who loses").tables
         assert table.rows[0] == (
             "by number of ratings",
             ["up to 20 ratings", "30", "0.2100", "0.2000", "-5.0%", "-8.0% to -2.0%", "60%"],
@@ -131,20 +131,20 @@ class TestSections:
         self, tmp_path: Path
     ) -> None:
         folder = make_run(tmp_path / "run", SHORT)
-        facts = facts_of(folder)
+        facts = read_facts(folder)
         tables = heading(facts, "What people would be shown").tables
         assert [table.title for table in tables] == ["User 1", "User 472", "User 943"]
         assert tables[0].rows[0] == ("", ["A Film of 1990", "4.2", "popular, and drama"])
         assert "everybody can get these data" in words_of(facts)
         own = SHORT | {"data.dataset": "csv:own.csv"}
-        asked = facts_of(make_run(tmp_path / "asked", own | {"run.examples": 3}))
+        asked = read_facts(make_run(tmp_path / "asked", own | {"run.examples": 3}))
         assert "because run.examples asks for them" in words_of(asked)
         unasked = make_run(tmp_path / "own", own)
         (unasked / "examples.json").unlink()  # a run on such data writes none
-        assert "--set run.examples=3" in words_of(facts_of(unasked))
+        assert "--set run.examples=3" in words_of(read_facts(unasked))
         file = folder / "config.toml"
         file.write_text(file.read_text().replace("[folder]", "[folder]\ndeployed = true"))
-        found, rounds = facts_of(folder), RunFolder(folder).rounds()
+        found, rounds = read_facts(folder), RunFolder(folder).rounds()
         assert "What people would be shown" not in [of.heading for of in found.sections]
         used, late = (sum(of[key] for of in rounds) for key in ("clients", "late"))
         assert f"Uploads used: {used:,}, {late:,} late." in words_of(found)
@@ -185,11 +185,11 @@ class TestLive:
     @pytest.mark.parametrize("done", [0, 7])
     def test_unfinished(self, tmp_path: Path, done: int) -> None:
         folder = make_run(tmp_path / "run", SHORT, rounds_done=done)
-        facts = facts_of(folder, state="running")
+        facts = read_facts(folder, state="running")
         assert facts.headline.startswith(f"Round {done} of 12")
         assert facts.progress == (done, 12)
         assert ("each client alone" in render(folder, state="running")) == (done > 0)
-        stopped = facts_of(folder, state="stopped")
+        stopped = read_facts(folder, state="stopped")
         assert f"bgtplanner resume {folder}" in " ".join(stopped.lead)
 
     @words_alone

@@ -1,4 +1,4 @@
-"""A study as it is shown: facts, tables of 80 columns, files, pictures."""
+"""A study as it is shown: its headline, tables of 80 columns, files."""
 
 from __future__ import annotations
 
@@ -8,14 +8,10 @@ from typing import Any
 
 import pytest
 
-from bgtplanner.report.facts import facts_of_comparison
-from bgtplanner.report.page import render, write_report
 from bgtplanner.report.terminal import as_text
 from bgtplanner.runs.statistics import Comparison, summed_up, tables_of, write_tables
 from bgtplanner.runs.study import Outcome, Study, parse_grid
-from made_runs import make_study
 
-SHORT = {"federation.rounds": 12}
 LEVELS = {"bgt": 0.31, "uniform": 0.33, "late": 0.3301, "unlimited": 0.2}
 
 
@@ -54,17 +50,13 @@ def printed(found: Comparison, **options: Any) -> list[list[str]]:
     return [line.split() for line in text.splitlines()]
 
 
-class TestFacts:
+class TestHeadline:
     def test_the_best_and_what_could_be_chance(self) -> None:
-        facts = facts_of_comparison(comparison())
-        said = "Lower errors than uniform's, and not by chance, on ml-100k, gaussian: bgt."
-        assert facts.headline == said
-        assert facts.lead == ["12 of 12 cells are finished."]
+        said = "Lower errors than uniform's, and not by chance: bgt in {0} of {0} settings."
+        assert comparison().headline == said.format(1)
         several = comparison(datasets=("ml-100k", "demo"), mechanisms=("gaussian", "laplace"))
-        headline = facts_of_comparison(several).headline
-        assert (
-            headline == "Lower errors than uniform's, and not by chance: bgt in 4 of 4 settings."
-        )
+        assert several.headline == said.format(4)
+        assert comparison(policies=("bgt",)).headline == ""
 
     @pytest.mark.parametrize(
         "axes",
@@ -77,13 +69,7 @@ class TestFacts:
     def test_what_could_be_chance_is_never_called_better(self, axes: dict[str, Any]) -> None:
         against = axes.get("baseline", "uniform")
         said = f"No policy has an error below that of {against} by more than could be chance."
-        assert facts_of_comparison(comparison(**axes)).headline == said
-
-    def test_a_sweep(self) -> None:
-        facts = facts_of_comparison(comparison("privacy.epsilon=5,20", lost="epsilon=20"))
-        assert facts.kind == "sweep"
-        assert facts.headline.startswith("Effect of privacy.epsilon: ")
-        assert "12 failed, for the reasons below." in facts.lead
+        assert comparison(**axes).headline == said
 
 
 class TestTables:
@@ -120,17 +106,3 @@ class TestTables:
         tree = json.loads((tmp_path / "comparison.json").read_text())
         assert (tree["baseline"], tree["reported"]) == ("uniform", ["rmse_best", "f1_best"])
         assert tree["failed"][0]["folder"] == "ml-100k/gaussian/uniform/seed-2"
-
-
-class TestFolders:
-    def test_page(self, tmp_path: Path) -> None:
-        settings = {"datasets": ("demo", "csv:a <b>.csv"), "policies": ("bgt", "unlimited")}
-        study = Study(**settings, seeds=(0,), settings=SHORT)  # type: ignore[arg-type]
-        folder = make_study(tmp_path / "grid", study, leave_out=1)
-        text = write_report(folder).read_text()
-        assert "3 of 4" in text
-        assert "csv:a &lt;b&gt;.csv, gaussian" in text
-        assert "<b>" not in text
-        assert "reload every" in render(folder, state="running")
-        write_tables(comparison(), folder)  # all that came is written
-        assert "reload every" not in render(folder, state="running")

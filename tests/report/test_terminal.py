@@ -36,10 +36,10 @@ def text_of(target: Console) -> str:
     return text
 
 
-def told(verbosity: int = 0, total: int = 30, first: int = 0, **changes: Any) -> str:
+def told(quiet: bool = False, total: int = 30, first: int = 0, **changes: Any) -> str:
     """What is printed of a run of so many rounds."""
     target = console(force_terminal=changes.pop("terminal", False))
-    view = RunProgress(target, verbosity)
+    view = RunProgress(target, quiet)
     ratings = Ratings.from_arrays([0] * 10 + [1] * 10, [*range(10)] * 2, range(20), name="mine")
     config = load_config(settings={"federation.rounds": total})
     view.started(config, split_ratings(ratings, seed=0, rounds=5), first)
@@ -67,7 +67,7 @@ class TestRun:
         assert "30/30" in text
         assert "budget left 50%" in text
         assert "\nround 8/30" not in text
-        assert told(-1) == told(-1, terminal=True) == ""
+        assert told(True) == told(True, terminal=True) == ""
 
 
 def test_a_study() -> None:
@@ -76,14 +76,14 @@ def test_a_study() -> None:
     lines = ["6 cells, 4 of them finished before"]
     lines += ["5/6  demo gaussian bgt seed 0: failed: no [such] file"]
     lines += ["6/6  demo gaussian bgt seed 0: RMSE 0.1900, 4 s"]
-    for verbosity, terminal in ((0, False), (0, True), (-1, False)):
+    for quiet, terminal in ((False, False), (False, True), (True, False)):
         target = console(force_terminal=terminal)
-        view = StudyProgress(target, verbosity)
+        view = StudyProgress(target, quiet)
         view(None, 4, 6)
         view(Outcome(cell=cell, error="no [such] file"), 5, 6)
         view(done, 6, 6)
         view.close()
         text = text_of(target)
         if not terminal:
-            assert text.splitlines() == (lines if verbosity == 0 else [])
-        assert ("6/6" in text) == (verbosity == 0)
+            assert text.splitlines() == ([] if quiet else lines)
+        assert ("6/6" in text) == (not quiet)

@@ -176,9 +176,9 @@ class TestBadValues:
 def test_a_setting_that_is_gone_is_refused_in_a_sentence_and_read_of_old_runs(
     tmp_path: Path,
 ) -> None:
-    said = "run.devices: several devices are not used any more; leave it out"
-    assert message_of(settings={"run.devices": 2}) == said
-    assert message_of(file=toml(tmp_path, "[run]\ndevices = 2\n")).endswith(said)
+    said = "run.devices: is gone; leave it out"
+    assert message_of(settings={"run.devices": 2}).startswith(said)
+    assert said in message_of(file=toml(tmp_path, "[run]\ndevices = 2\n"))
     old = toml(tmp_path, "[run]\ndevices = 2\n[data]\nitems = 'auto'\n[folder]\nschema = 1\n")
     assert load_config(file=old) == load_config()
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from bgtplanner import Budget, Budgets, Ledger, Model, Ratings, load_model, train
+from bgtplanner.commands.recommend import with_items
 from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.synthetic import synthetic_ratings
 from bgtplanner.errors import BudgetExceeded, ConfigError, DataError, LedgerError
@@ -73,7 +74,7 @@ def test_with_next_to_nothing_more_to_spend_lists_stay_as_they_were(asked: Any) 
     assert sum(len(one & other) for one, other in pairs) >= 180, "of 190 places"
     again = load_model(asked["ledger"].with_name("b.model"))
     assert again.sums is not None
-    assert again.with_items(Catalogue.from_frame({"item": ["x", "y"]})).sums is not None
+    assert with_items(again, Catalogue.from_frame({"item": ["x", "y"]})).sums is not None
     anew = train(**(asked | {"continue_from": None, "epsilon": 12.04}))
     assert alike(old, anew, 3) < 0.9
 

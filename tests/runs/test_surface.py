@@ -102,15 +102,16 @@ class OwnFactors(Factorization):
 
 
 class TestCompare:
-    def test_classes_and_learners(self, tmp_path: Path) -> None:
+    def test_classes(self, tmp_path: Path) -> None:
         """A learner is made anew in every cell, from its settings."""
         policies: list[Any] = [Late, EveryOther]
         out = tmp_path / "grid"
-        found = compare("demo", policies, model=OwnFactors(dim=2), seeds=0, out=out, **TWICE)
+        how: dict[str, Any] = TWICE | {"settings": {"model.options.dim": 2}}
+        found = compare("demo", policies, model=OwnFactors, seeds=0, out=out, **how)
         named = [row.policy for row in found.rows if not row.reference]
         assert named == ["late", f"{__name__}:EveryOther"]
         assert not found.failed
-        assert found.study.settings["model.options"]["dim"] == 2
+        assert found.study.settings["model.name"] == f"{__name__}:OwnFactors"
         again = load_study(out)
         assert again.rows == found.rows
         assert repr(again) == repr(found)
@@ -122,7 +123,7 @@ class TestCompare:
             ("ratings", np.ones(3), "ratings = a ndarray: expected names of data sets"),
             ("policies", [3], "policies = a list: expected names or classes"),
             ("mechanisms", None, "mechanisms = None"),
-            ("model", 3, "model = <class 'int'>"),
+            ("model", 3, "model = 3: expected a name or a class"),
             ("seeds", "0-1", "seeds = '0-1': expected a whole number"),
             ("jobs", 0, "--jobs = 0: expected a whole number, at least 1"),
             ("out", 3, "out = 3: expected a path"),
@@ -148,7 +149,7 @@ def test_by_address_with_options(tmp_path: Path) -> None:
     options = {"model.options.shrinkage": 2.0}
     address = f"{__name__}:Level"
     named = simulate(**FOUR, model=address, settings=TINY | options)
-    held = simulate(**FOUR, model=Level(shrinkage=2.0), settings=TINY, out=tmp_path / "run")
+    held = simulate(**FOUR, model=Level, settings=TINY | options, out=tmp_path / "run")
     assert held.summary["rmse_final"] == named.summary["rmse_final"]
     config = RunFolder(tmp_path / "run").config()
     assert (config.model.name, config.model.options["shrinkage"]) == (address, 2.0)
@@ -165,16 +166,16 @@ class Stopper(Observer):
 
 
 def test_code_of_ones_own_runs_again_if_it_is_given_or_trusted(tmp_path: Path) -> None:
-    learner, settings = Level(shrinkage=2.0), TINY | {"run.checkpoint_every": 1}
-    given: dict[str, Any] = FOUR | {"model": learner, "settings": settings}
-    whole = simulate(**given)
-    for name, how in (("given", {"model": learner}), ("trusted", {"trust_code": True})):
+    settings = TINY | {"run.checkpoint_every": 1, "model.options.shrinkage": 2.0}
+    given: dict[str, Any] = FOUR | {"model": Level, "settings": settings}
+    whole, own = simulate(**given), {"model": Level}
+    for name, how in (("given", own), ("trusted", {"trust_code": True})):
         with pytest.raises(KeyboardInterrupt):
             simulate(**given, out=tmp_path / name, observer=Stopper())
         with pytest.raises(RunFolderError, match="names code to run"):
             resume(tmp_path / name)
         with pytest.raises(RunFolderError, match="another model"):
-            resume(tmp_path / name, model=Factorization())
+            resume(tmp_path / name, model=Factorization)
         ended = resume(tmp_path / name, **how)
         assert ended.summary["rmse_final"] == whole.summary["rmse_final"]
 

@@ -94,7 +94,7 @@ def test_it_has_the_ratings_and_the_ledger_of_the_person(
     epsilons = [row["epsilon"] for row in spent["rows"]]
     assert 0 < epsilons[0] < epsilons[-1] < 8
     assert epsilons == sorted(epsilons)
-    assert 0.5 < spent["guesses"][0] < spent["guesses"][1] == pytest.approx(0.99966, abs=1e-5)
+    assert 0.5 < spent["guesses"][0] < spent["guesses"][1] == pytest.approx(0.79758, abs=1e-5)
     file = load_client(folder / "client.toml")
     assert ask(path="/public.model", method="GET").status == 200
     (file.state / "times").unlink()  # as of a client that was enrolled before they were noted

@@ -102,7 +102,7 @@ def show(ledger: Path, *, client: str | None = None) -> Answer:
     with _opened(ledger, read_only=True) as opened:
         if client is None:
             facts = ledger_facts(opened)
-            return Answer(facts, ledger_view(facts, list(opened.history())))
+            return Answer(facts, ledger_view(facts))
         labels = _labels(ledger)
         balance = _balances(opened, labels)[_place_of(client, opened, labels)]
     return Answer(balance, [f"{name:<14} {value}" for name, value in balance.items()])
@@ -221,7 +221,7 @@ def forget(ledger: Path, *, client: str) -> Answer:
         of = opened.budgets.classes[opened.budgets.class_of_client[place]]
         spent, relation = float(opened.epsilon_spent()[place]), opened.neighbours
     others = {"replace-one": "with quite different ones", "replace-special": "without them"}
-    chance = rounded_up(100 * guessed_right(spent, of.delta))
+    chance = rounded_up(100 * guessed_right(spent, of.delta, opened.accountant.mechanism))
     letter = [
         "You have left. Your ratings are deleted, and nothing more is computed from them. What",
         "was computed from them before was published with noise, and stays. Whoever has all of it",
@@ -403,7 +403,8 @@ def statement(ledger: Ledger, times: Mapping[int, str]) -> dict[str, Any]:
     return {
         "epsilon": budget.epsilon, "delta": budget.delta, "neighbours": ledger.neighbours,
         "spent": spent, "left": float(ledger.left()[0]) / whole, "rows": rows,
-        "guesses": [guessed_right(of, budget.delta) for of in (spent, budget.epsilon)],
+        "guesses": [guessed_right(of, budget.delta, rule.mechanism)
+                    for of in (spent, budget.epsilon)],
     }  # fmt: skip
 
 
@@ -437,10 +438,10 @@ def ledger_facts(ledger: Ledger) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def ledger_view(facts: Mapping[str, Any], history: list[dict[str, Any]]) -> list[str | Table]:
-    """Return what a ledger promises and has spent, class by class, and its latest rounds."""
+def ledger_view(facts: Mapping[str, Any]) -> list[str]:
+    """Return what a ledger promises and has spent, class by class."""
     promise = "promised" if facts["sound"] else "booked (no promise)"
-    lines: list[str | Table] = [
+    lines = [
         f"{facts['clients']:,} clients, accountant {facts['rule']}, head {facts['head'][:20]}…"
     ]
     if facts["members"]:
@@ -458,13 +459,4 @@ def ledger_view(facts: Mapping[str, Any], history: list[dict[str, Any]]) -> list
         ]
     if facts["unsettled"]:
         lines.append(f"{facts['unsettled']} reservations were never settled; they count as spent")
-    reserves = [entry for entry in history if entry["kind"] in ("reserve", "loss")]
-    rows = []
-    for entry in reserves[-10:]:
-        name = entry["run"] if entry["kind"] == "reserve" else "(stated loss)"
-        cells = [entry["number"], name, entry.get("round", ""), entry.get("clients", "all")]
-        cells += [f"{entry['charge_most']:.4g}", "yes" if entry.get("settled") else "no"]
-        rows.append(("", [str(cell) for cell in cells]))
-    title = f"the last {len(rows)} of {len(reserves)} reservations:"
-    columns = ["row", "run", "round", "clients", "charge", "settled"]
-    return [*lines, Table(title, columns, rows)] if rows else lines
+    return lines

@@ -29,13 +29,12 @@ _SHARED = {
     "assign": "Set any config key: SECTION.KEY=VALUE. Repeatable.",
     "preset": "One of: recommended, paper; by default recommended.",
     "quiet": "Print nothing but the result.",
-    "verbose": "Print a line for every round, and all details at the end.",
 }
 _NAMES = {
     "as_json": ["--json"], "as_csv": ["--csv"], "assign": ["--set"], "everybody": ["--all"],
     "continue_from": ["--continue"], "whole": ["--for"],
     "live": ["--live"], "open_page": ["--open"], "quiet": ["--quiet", "-q"],
-    "trust_code": ["--trust-code"], "user": ["--client", "--user"], "verbose": ["--verbose", "-v"],
+    "trust_code": ["--trust-code"], "user": ["--client", "--user"],
 }  # fmt: skip
 """Options that are not called like their parameters, and flags that have no opposite."""
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,10 @@ import typer
 
 from bgtplanner.commands.options import Answer, command, files_of_client, need, say, show
 from bgtplanner.commands.train import worth, written
+from bgtplanner.data.catalogue import Catalogue, read_items, ridge
 from bgtplanner.data.files import is_number, open_table
 from bgtplanner.data.tables import TableFormat, read_table
-from bgtplanner.durable import replacing
+from bgtplanner.durable import replace_file, replacing
 from bgtplanner.errors import (
     ConfigError,
     DataError,
@@ -24,9 +25,9 @@ from bgtplanner.errors import (
     RunFolderError,
     StorageError,
 )
-from bgtplanner.published.file import key_in
 from bgtplanner.published.model import Model, Recommended, load_model
-from bgtplanner.serving.site import MODEL, write_page
+from bgtplanner.serving import MODEL, PAGE, facts_of
+from bgtplanner.signing import key_in
 from bgtplanner.text import csv_text
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def recommend(
     source: str, *, user: list[str] | None = None, everybody: bool = False, top: int = 10,
     out: str | None = None, ratings: str | None = None, history: str | None = None,
     items: str | None = None, exclude: str | None = None, only: str | None = None,
-    explain: bool = True, verify: str | None = None, data_dir: str | None = None,
+    explain: bool = True, verify: str | None = None,
 ) -> Answer | None:  # fmt: skip
     """Recommend items: those that a user has not rated and is expected to like best.
 
@@ -78,8 +79,8 @@ def recommend(
     if (user and everybody) or (history and (ratings or user or everybody)):
         one = "history" if history else "user"
         raise ConfigError(f"--{one} and other options for whose lists exclude each other")
-    model, frame = _opened(source, ratings, data_dir, verify)
-    model = model if items is None else model.with_items(items)
+    model, frame = _opened(source, ratings, verify)
+    model = model if items is None else with_items(model, read_items(items))
     how: dict[str, Any] = {"top": top, "explain": explain, "exclude": _named(exclude)}
     how["only"] = None if only is None else _named(only)
     if history is not None:
@@ -104,7 +105,7 @@ def recommend(
 
 
 def _opened(
-    source: str, ratings: str | None, data_dir: str | None, verify: str | None
+    source: str, ratings: str | None, verify: str | None
 ) -> tuple[Model, dict[str, Any] | None]:
     """Return a model, and the ratings of people in it or in a table, if there are any."""
     if Path(source).is_file():
@@ -114,21 +115,38 @@ def _opened(
     ConfigError.unless(verify is None, "--verify", verify, "nothing: only model files are signed")
     home = Path(source) / "client.toml"
     if home.is_file():
-        for flag, value in (("--ratings", ratings), ("--data-dir", data_dir)):
-            ConfigError.unless(value is None, flag, value, "nothing: the client has its ratings")
+        ConfigError.unless(
+            ratings is None, "--ratings", ratings, "nothing: the client has its own"
+        )
         client = files_of_client(home)
         model = client.last_model()
         return model, client.histories(model)
-    result = _load(source, ratings, data_dir)
+    result = _load(source, ratings)
     from bgtplanner.runs.result import histories_of
 
     return result.model, histories_of(result.ratings)
 
 
+def with_items(model: Model, newer: Catalogue) -> Model:
+    """Return a model with the new items of a newer catalogue at its end.
+
+    A new item gets its place from its features, by ridge regression over the known items of what
+    was released.
+    """
+    every, number = Catalogue.of(model).followed_by(newer), len(model.items)
+    placed = ridge(model.features, model.released, every.features[number:])
+    return replace(
+        model,
+        items=[*model.items, *every.labels[number:].tolist()],
+        titles=None if every.titles is None else every.titles.tolist(),
+        features=every.features,
+        released=np.concatenate([model.released, placed]).astype(np.float32),
+        sums=None if model.sums is None else np.pad(model.sums, ((0, len(placed)), (0, 0))),
+    )
+
+
 @command()
-def predict(
-    folder: str, *, user: str, item: str, ratings: str | None = None, data_dir: str | None = None
-) -> Answer:
+def predict(folder: str, *, user: str, item: str, ratings: str | None = None) -> Answer:
     """Predict the rating that a user would give an item, on the scale of the data.
 
     Example: `bgtplanner predict runs/first --client 7 --item 42`
@@ -139,7 +157,7 @@ def predict(
         item: Label of an item in the data.
         ratings (PATH): Where the ratings of the run are now.
     """
-    result = _load(folder, ratings, data_dir)
+    result = _load(folder, ratings)
     value, model = result.predict(user, item), result.model
     titles = dict(zip(map(str, model.items), model.titles or (), strict=False))
     title = titles.get(item)
@@ -150,7 +168,6 @@ def predict(
 @command()
 def export(
     source: str, *, out: str | None = None, page: str | None = None, ratings: str | None = None,
-    data_dir: str | None = None,
 ) -> Answer:  # fmt: skip
     """Write the model of a finished run as a file, or a page that makes lists in the browser.
 
@@ -173,26 +190,38 @@ def export(
     if out is not None and Path(out).exists():
         raise RunFolderError(f"--out {out}: exists; name another file")
     alone = Path(source).is_file()
-    made = load_model(source) if alone else _load(source, ratings, data_dir).model
+    made = load_model(source) if alone else _load(source, ratings).model
     sentences = made.guarantee.get("sentences", [])
     if page is None:
         made.save(str(out))
         return written(made, str(out), *sentences)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(source) if alone else Path(folder) / MODEL
-        if not alone:
-            made.save(file)
-        write_page(file.read_bytes(), Path(page))
+    write_page(Path(page), made, Path(source) if alone else None)
     said = [f"Page: {page}, to be put on any web server with https", *sentences]
     return Answer({"page": page, "guarantee": made.guarantee}, said)
 
 
-def _load(folder: str, ratings: str | None, data_dir: str | None) -> Result:
+def write_page(folder: Path, model: Model, file: Path | None = None) -> None:
+    """Write the page with a model, as its file has it; somebody else's page is not replaced."""
+    if (folder / "index.html").exists() and not (folder / MODEL).exists():
+        raise RunFolderError(f"--page {folder}: has another index.html; name another folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for of in PAGE.iterdir():
+            replace_file(folder / of.name, of.read_bytes())
+        if file is None:
+            model.save(folder / MODEL)
+        else:
+            replace_file(folder / MODEL, file.read_bytes())
+    except OSError as error:
+        raise StorageError.of(f"--page {folder}", error, "choose another with --page") from error
+
+
+def _load(folder: str, ratings: str | None) -> Result:
     """Return the result of a finished run."""
     need("sim")
     from bgtplanner.runs.run import load
 
-    return load(folder, ratings=ratings, data_dir=data_dir)
+    return load(folder, ratings=ratings)
 
 
 def _named(text: str | None) -> list[str]:
@@ -342,15 +371,9 @@ def model_show(path: str) -> Answer:
         path: A model file.
     """
     model = load_model(path)
-    content = {
-        "model": model.ranker, "items": len(model.items), "features": len(model.names),
-        "scale": None if model.implicit else [model.low, model.high],
-        "verdict": model.verdict()._asdict(), "guarantee": model.guarantee,
-        "training": model.training,
-    }  # fmt: skip
     what = "clicks" if model.implicit else f"ratings from {model.low:g} to {model.high:g}"
     said = f"{path}: {model.ranker}, {len(model.items):,} items, {what}"
-    return Answer(content, [said, *worth(model)])
+    return Answer(facts_of(model), [said, *worth(model)])
 
 
 @model_app.command("diff")
@@ -397,7 +420,7 @@ def differences(old: Model, new: Model) -> dict[str, Any]:
 
 @command()
 def report(folder: str, *, open_page: bool = False, live: bool = False, as_json: bool) -> None:
-    """Write the report of a run or a study: one page that also opens offline.
+    """Write the report of a run: one page that also opens offline.
 
     Example: `bgtplanner report runs/first --open`
 
@@ -405,7 +428,7 @@ def report(folder: str, *, open_page: bool = False, live: bool = False, as_json:
     that is not there yet is waited for. Each figure is an image that a browser can save.
 
     Options:
-        folder (FOLDER): Folder of a run, a comparison or a sweep.
+        folder (FOLDER): Folder of a run.
         open_page: Open the page in a browser.
         live: Write the page again and again while a run goes on.
     """

@@ -63,8 +63,7 @@ def serve(
     ConfigError.unless(rate >= 0, "rate", rate, "requests a second, or 0 for any number")
     ConfigError.unless(1 <= max_body <= 1 << 14, "max_body", max_body, "KiB, from 1 to 16384")
     need("serve")
-    from bgtplanner.serving.app import Endpoints
-    from bgtplanner.serving.live import LiveModel
+    from bgtplanner.serving.app import Endpoints, LiveModel
 
     live, (listening, named) = LiveModel(Path(source)), _listening(host, port, allow_host or ())
     hosts = {"localhost", "127.0.0.1", "[::1]", named, host.lower()}
@@ -79,7 +78,7 @@ def serve(
 def _own_page(folder: Path, user: str | None, port: int, as_json: bool) -> None:
     """Serve a person their own page, on this machine alone."""
     need("serve")
-    from bgtplanner.serving.own import OwnPage
+    from bgtplanner.serving.app import OwnPage
 
     file = files_of_client(folder / "client.toml")
     model = file.last_model()

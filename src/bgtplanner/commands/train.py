@@ -54,14 +54,14 @@ def train(
         seed: Repeatable noise: the model is then not private.
     """
     need("sim")
-    from bgtplanner.published.file import key_in, public_key
     from bgtplanner.runs.train import train as trained
+    from bgtplanner.signing import key_in, public_key
 
     key = None if sign is None else key_in(sign)
     signed = [] if key is None else [f"Signed; readers give: --verify {public_key(key)}"]
 
     assumed: Any = [of.strip() for of in (assume_public or "").split(",") if of.strip()]
-    view = TrainingProgress(Screen(stderr=as_json), -1 if quiet or as_json else 0)
+    view = TrainingProgress(Screen(stderr=as_json), quiet or as_json)
     with contextlib.closing(view):
         made = trained(
             ratings, clicks=clicks, assume_public=assumed, out=out, overwrite=overwrite, seed=seed,
@@ -91,7 +91,7 @@ def written(model: Model, out: str, *lines: str) -> Answer:
 def run(
     *, settings: dict[str, Any], preset: str | None = None, config: str | None = None,
     out: str | None = None, overwrite: bool = False, show_config: bool = False,
-    as_json: bool, verbose: bool = False, quiet: bool = False,
+    as_json: bool, quiet: bool = False,
 ) -> Answer:  # fmt: skip
     """Train a federated recommender; without arguments, on the embedded demo data.
 
@@ -114,15 +114,14 @@ def run(
         lines = to_toml(chosen).removesuffix("\n").split("\n")
         return Answer(chosen.model_dump(mode="json"), lines)
     folder = new_folder(chosen.data.dataset) if out is None else Path(out)
-    with contextlib.closing(_view(as_json, verbose, quiet)) as view:
+    with contextlib.closing(_view(as_json, quiet)) as view:
         result = execute(chosen, out=folder, overwrite=overwrite, observer=view)
     return _ended(result, quiet or as_json)
 
 
 @command()
 def resume(
-    folder: str, *, trust_code: bool = False, as_json: bool, verbose: bool = False,
-    quiet: bool = False,
+    folder: str, *, trust_code: bool = False, as_json: bool, quiet: bool = False
 ) -> Answer:  # fmt: skip
     """Continue an interrupted run; it ends exactly as if it had not been interrupted.
 
@@ -135,17 +134,15 @@ def resume(
     need("sim")
     from bgtplanner.runs.run import resume as go_on
 
-    with contextlib.closing(_view(as_json, verbose, quiet)) as view:
+    with contextlib.closing(_view(as_json, quiet)) as view:
         result = go_on(folder, trust_code=trust_code, observer=view)
     return _ended(result, quiet or as_json)
 
 
-def _view(as_json: bool, verbose: bool, quiet: bool) -> RunProgress:
+def _view(as_json: bool, quiet: bool) -> RunProgress:
     """Start JAX, where a failure can be reported in one line; return who shows the run."""
     import jax
 
-    if verbose and quiet:
-        raise ConfigError("--verbose and --quiet exclude each other; give one of them")
     try:
         jax.devices()
     except Exception as error:  # JAX raises assertion errors, too
@@ -154,8 +151,7 @@ def _view(as_json: bool, verbose: bool, quiet: bool) -> RunProgress:
             f"JAX_PLATFORMS = {chosen!r}: JAX finds no such device; unset it, or install a JAX "
             "that supports it"
         ) from error
-    level = -1 if quiet or (as_json and not verbose) else 1 if verbose else 0
-    return RunProgress(Screen(stderr=as_json), level)
+    return RunProgress(Screen(stderr=as_json), quiet or as_json)
 
 
 def new_folder(dataset: str) -> Path:
@@ -226,14 +222,14 @@ def compare(
     folder = new_folder("sweep" if vary else "compare") if out is None else Path(out)
     before = Study.read(folder) or (Study(policies=("bgt",)) if vary else Study())
     study = replace(before, **named, settings={**before.settings, **settings})
-    view = StudyProgress(Screen(stderr=as_json), -1 if quiet or as_json else 0)
+    view = StudyProgress(Screen(stderr=as_json), quiet or as_json)
     with contextlib.closing(view):
         found = summed_up(study, run_study(study, folder, jobs=jobs, progress=view))
     write_tables(found, folder)
     lines = [part for table in tables_of(found, planned=True) for part in (table, "")]
     lines += [f"failed: {of.cell.name}: {of.error or ''}" for of in found.failed]
+    lines += [found.headline] * bool(found.headline)
     lines.append(f"Tables: {shlex.quote(str(folder))}/{study.kind}.json")
-    lines.append(f"To see it as a page: bgtplanner report {shlex.quote(str(folder))} --open")
     return Answer(found.as_json(), lines, code=1 if found.failed else 0)
 
 

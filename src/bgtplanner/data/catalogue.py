@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from bgtplanner.data import files
 from bgtplanner.data.tables import labels_of
-from bgtplanner.errors import ConfigError, DataError
+from bgtplanner.errors import DataError
 
 _IDS = ("id", *files.ITEM_NAMES, "isbn", "sku")
 _TITLES = (
@@ -84,21 +84,28 @@ class Catalogue:
         return f"Catalogue({len(self):,} items, {len(self.names)} features{titles})"
 
     @classmethod
-    def from_frame(cls, frame: Any, item: str | None = None) -> Catalogue:
+    def from_frame(cls, frame: Any) -> Catalogue:
         """A catalogue from a table: a mapping of columns, or a frame of pandas, Polars or Arrow.
 
-        The column `item` has the labels; by default it is detected, as all the others are.
+        The column of labels is detected, as all the others are.
 
         Raises:
             DataError: If there is no column of labels, or a label is missing or named twice.
-            ConfigError: If there is no such column.
 
         Example:
             >>> films = {"item": [7, 8, 9], "genre": ["Drama|War", "War", "Drama"]}
             >>> Catalogue.from_frame(films).names
             ('genre: Drama', 'genre: War')
         """
-        return _catalogue(files.OpenTable.from_frame(frame), item, None)
+        return _catalogue(files.OpenTable.from_frame(frame), None)
+
+    @classmethod
+    def of(cls, model: Any) -> Catalogue:
+        """The items of a published model, or of anything else with the same attributes."""
+        return cls(
+            labels=np.array([str(label) for label in model.items]), names=tuple(model.names),
+            titles=np.array(model.titles) if model.titles else None, features=model.features,
+        )  # fmt: skip
 
     def take(self, order: NDArray[np.int64]) -> Catalogue:
         """Return the same items in another order."""
@@ -233,31 +240,26 @@ def _separated(texts: Sequence[str]) -> list[list[str]]:
     return best
 
 
-def read_items(
-    path: Path | str, item: str | None = None, columns: tuple[str, ...] | None = None
-) -> Catalogue:
+def read_items(path: Path | str, columns: tuple[str, ...] | None = None) -> Catalogue:
     """Read a table of items: CSV text with any usual delimiter, plain or gzipped, or Parquet.
 
-    The column `item` has the labels. A table without a header has these `columns`; if there is
-    only one, every line is a label, whatever signs are in it. What is not given is detected.
+    A table without a header has these `columns`; if there is only one, every line is a label,
+    whatever signs are in it. What is not given is detected.
 
     Raises:
         DataError: If it cannot be read as items; names the file.
-        ConfigError: If there is no such column.
     """
     least = len(columns or ("item", "title"))
     whole_lines = "::" if least == 1 else None  # between cells; quotes do not count beside it
     among = ("\t", "::", "|", ";", ",")  # titles have blanks and commas
     table = files.open_table(Path(path), whole_lines, columns=least, among=among, older=True)
-    return _catalogue(table, item, columns)
+    return _catalogue(table, columns)
 
 
-def _catalogue(table: files.OpenTable, item: str | None, given: Sequence[str] | None) -> Catalogue:
+def _catalogue(table: files.OpenTable, given: Sequence[str] | None) -> Catalogue:
     """Return the catalogue in an open table."""
-    names, header = _header(table, item, given)
-    expected = f"one of {', '.join(names[:20])}"
-    ConfigError.unless(item is None or item in names, "items: item", item, expected)
-    own = files.usual_place(names, _IDS) or 0 if item is None else names.index(item)
+    names, header = _header(table, given)
+    own = files.usual_place(names, _IDS) or 0
     cells = table.columns(range(len(names)), header=header)
     if not cells or not len(cells[own]):
         raise DataError(f"{table.path or 'the catalogue'} has no items; expected a row for each")
@@ -288,15 +290,13 @@ def _catalogue(table: files.OpenTable, item: str | None, given: Sequence[str] | 
     )  # fmt: skip
 
 
-def _header(
-    table: files.OpenTable, item: str | None, names: Sequence[str] | None
-) -> tuple[Sequence[str], bool]:
+def _header(table: files.OpenTable, names: Sequence[str] | None) -> tuple[Sequence[str], bool]:
     """Return the names of the columns, and whether they stand in the first row.
 
     Without names the label comes first, and then the title, if that is text.
     """
     first, problem = table.first, ""
-    named = item is not None or files.usual_place(first, (*_IDS, *_TITLES)) is not None
+    named = files.usual_place(first, (*_IDS, *_TITLES)) is not None
     if names is None and table.delimiter and not named and _is_a_row(first, table):
         names = ("item", *["title"] * (len(first) > 1 and not files.is_number(first[1])))
         names += tuple(f"column {at + 1}" for at in range(len(names), len(first)))
@@ -352,3 +352,19 @@ def plain_name(name: str) -> str | None:
     third = ("early ", "mid-", "late ")[(first + last - 2 * decade) // 7]
     called = _DECADES.get(decade, f"{decade}s")
     return f"titles from the {third if last - first < 6 else ''}{called}"
+
+
+def strongest_feature(
+    features: NDArray[Any], names: Sequence[str | None], values: Any, items: NDArray[Any]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return how far a feature with a name moved each item up at most, and which feature it was.
+
+    It counts only as far as the item's features together moved it up: an item that is lifted by
+    one feature and pulled down by two others is not recommended because of the one.
+    """
+    if values is None or not features.size or len(names) != np.shape(values)[1]:
+        return np.zeros(items.shape), np.zeros(items.shape, dtype=np.int64)
+    added = features[items] * np.asarray(values, np.float64)[:, None, :]
+    together = added.sum(axis=2)
+    added[:, :, [name is None for name in names]] = 0.0
+    return np.minimum(added.max(axis=2), together), added.argmax(axis=2)

@@ -114,8 +114,6 @@ _SETS = (
     Dataset(name="synthetic", make=functools.partial(synthetic_ratings, catalogue=True),
             description="synthetic ratings of 1,000 clients, by seed"),
     _FILMTRUST, _STEAM,
-    replace(_FILMTRUST, name="filmtrust-full", files=("ratings.txt",),
-            description="FilmTrust: all 1,508 users who rated"),
     _MOVIELENS_100K, _MOVIELENS_1M,
     replace(_MOVIELENS_1M, name="ml-1m-users", clients=None,
             description="MovieLens 1M: 6,040 users, one client per user"),
@@ -156,8 +154,7 @@ def dataset_info(name: str) -> Dataset:
 def load_ratings(
     name: str, *, data_dir: Path | str | None = None, seed: int = 0, weight: Column = None,
     scale: Scale | str | None = None, feedback: Feedback = "auto", count_cap: float = COUNT_CAP,
-    items: Catalogue | Path | str = "auto", items_column: str | None = None,
-    unknown_items: Literal["error", "leave-out"] = "error",
+    items: Catalogue | Path | str = "auto",
     shape: Mapping[str, Any] | None = None, **table: Any,
 ) -> Ratings:  # fmt: skip
     """Load the ratings of a named set, or of a table: CSV text, plain or gzipped, or Parquet.
@@ -172,8 +169,6 @@ def load_ratings(
         count_cap: The largest count that counts.
         items: The public catalogue: ``auto`` takes the set's own file if it is there, ``none``
             takes the items that occur in the ratings; or a table of items, or a catalogue.
-        items_column: The column of the items' labels in such a table, by name.
-        unknown_items: As for :meth:`Ratings.with_catalogue`.
         shape: Size and shape of ``synthetic``, as for `synthetic_ratings`.
         table: How a table of your own is read: any attribute of `TableFormat`, such as
             ``user="who"`` or ``delimiter="tab"``; by default it is detected.
@@ -206,7 +201,7 @@ def load_ratings(
         files = find_files(name, data_dir)
         ratings = _read(info, files, feedback, count_cap)
         own = None if info.catalogue is None else files[0].with_name(info.catalogue)
-    ratings = _with_items(ratings, info, items, own, items_column, unknown_items)
+    ratings = _with_items(ratings, info, items, own)
     if info.clients is None:
         return ratings
     return deal_users(ratings, info.clients, seed=seed, merged=info.merged)
@@ -229,9 +224,8 @@ def _read(info: Dataset, paths: Sequence[Path], feedback: Feedback, cap: float) 
 
 
 def _with_items(
-    ratings: Ratings, info: Dataset, items: Catalogue | Path | str, own: Catalogue | Path | None,
-    items_column: str | None, unknown: Literal["error", "leave-out"],
-) -> Ratings:  # fmt: skip
+    ratings: Ratings, info: Dataset, items: Catalogue | Path | str, own: Catalogue | Path | None
+) -> Ratings:
     """Return ratings with the catalogue asked for; the set's own file is known by its name."""
     auto = items == "auto"
     source = own if auto else items
@@ -239,9 +233,6 @@ def _with_items(
         fits = bool(source.strip()) and "\0" not in source
         ConfigError.unless(fits, "--items", source, "a path")
         source = None if source == "none" else with_home(source)
-    if items_column is not None and not isinstance(source, Path):
-        about = "is about a table of items; give one with --items, or leave it out"
-        raise ConfigError(f"data.items_column (items_column) {about}")
     if source is None:
         return replace(ratings, catalogue=None)
     where = ""
@@ -254,9 +245,9 @@ def _with_items(
             return replace(ratings, notes=(*ratings.notes, note))
         named = source.name.removesuffix(".gz") == info.catalogue
         columns = info.items_columns if named else None
-        where, source = f" from {source.name}", read_items(path or source, items_column, columns)
+        where, source = f" from {source.name}", read_items(path or source, columns=columns)
     if source is not ratings.catalogue:
-        ratings = ratings.with_catalogue(source, unknown=unknown)
+        ratings = ratings.with_catalogue(source)
     titles = "" if source.titles is None else ", titles"
     note = f"Catalogue{where}: {ratings.n_items:,} items, {len(source.names):,} features{titles}."
     return replace(ratings, notes=(*ratings.notes, note))

@@ -176,11 +176,6 @@ class Ratings:
         """Client index of each rating, in ascending order."""
         return self.client_of_user[self.user]
 
-    @property
-    def density(self) -> float:
-        """Share of the user-item pairs that have a rating."""
-        return len(self) / (self.n_users * self.n_items) if len(self) else 0.0
-
     def take(self, rows: NDArray[Any]) -> Self:
         """The same users, items and clients, with only the given rows (a mask or indices)."""
         names = ("user", "item", "value", "time", "test")
@@ -200,16 +195,11 @@ class Ratings:
         ends = np.bincount(self.client_of_user, minlength=self.n_clients).cumsum()[:-1]
         return [tuple(of.tolist()) for of in np.split(self.user_labels[order], ends)]
 
-    def with_catalogue(
-        self, catalogue: Catalogue, *, unknown: Literal["error", "leave-out"] = "error"
-    ) -> Self:
+    def with_catalogue(self, catalogue: Catalogue) -> Self:
         """The same ratings with the items of a public catalogue: all of them, rated or not.
 
-        The list of items then no longer reveals which ones were rated. Ratings of items that the
-        catalogue lacks are an error, or they are left out, and :attr:`notes` has their number.
+        The list of items then no longer reveals which ones were rated.
         """
-        possible = ("error", "leave-out")
-        ConfigError.unless(unknown in possible, "unknown", unknown, " or ".join(possible))
         fits = isinstance(catalogue, Catalogue)
         refuse_unless(fits, "catalogue", catalogue, "a Catalogue; see Catalogue.from_frame")
         numbers = all(map(_WHOLE.fullmatch, catalogue.labels))  # whatever has been rated
@@ -219,22 +209,16 @@ class Ratings:
         here = {label: place for place, label in enumerate(labels.astype(str).tolist())}
         own = [here.get(as_label(label), -1) for label in self.item_labels.tolist()]
         item = np.array(own, dtype=np.int64)[self.item]
-        known, notes = item >= 0, self.notes
-        if len(self) and not known.any():
-            asked = "is it of these data, and are its labels those of the ratings?"
-            mend = "Name their column with data.items_column"
-            raise DataError(f"the catalogue has none of the rated items; {asked} {mend}")
-        if not known.all():
-            lacking = len(np.unique(self.item[~known]))
-            problem = f"{(~known).sum():,} of {len(self):,} ratings are of {lacking:,} items that"
-            mend = "complete it, or leave these ratings out with data.unknown_items=leave-out"
-            if unknown == "error":
-                raise DataError(f"{problem} the catalogue lacks; {mend}")
-            notes = (*notes, f"{problem} the catalogue lacks: they are left out.")
-        kept = replace(self.take(known), item=item[known].astype(np.int32), n_items=len(labels))
+        lacking = item < 0
+        if lacking.any():
+            number = len(np.unique(self.item[lacking]))
+            problem = f"{lacking.sum():,} of {len(self):,} ratings are of {number:,} items that"
+            asked = "are its labels those of the ratings? Complete it, or leave these ratings out"
+            raise DataError(f"{problem} the catalogue lacks; {asked}")
+        kept = replace(self, item=item.astype(np.int32), n_items=len(labels))
         return replace(
             kept.take(np.lexsort((kept.item, kept.user, kept.client))),
-            item_labels=labels, catalogue=catalogue.take(order), notes=notes,
+            item_labels=labels, catalogue=catalogue.take(order),
             public=self.public | {"catalogue"},
         )  # fmt: skip
 

@@ -283,6 +283,11 @@ class Histories(NamedTuple):
     item: NDArray[np.int64]  # index of the item
     value: NDArray[np.float64]  # the rating from 0 to 1; NaN if it was only picked
 
+    @property
+    def person(self) -> NDArray[np.int64]:
+        """Return whose each entry is."""
+        return np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
+
     def some(self, begin: int, end: int) -> Histories:
         """Return the histories of the people from one index up to another."""
         starts = self.starts[begin : end + 1]

@@ -3,66 +3,34 @@
 from __future__ import annotations
 
 import shutil
-import socket
-import sqlite3
-import ssl
 import stat
 import sys
-from collections.abc import Callable
-from contextlib import closing
-from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
 
 from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
 
-from bgtplanner.errors import BGTPlannerError, ConfigError
+from bgtplanner.errors import ConfigError
 from bgtplanner.federation.aggregation.keys import public_bytes
 from bgtplanner.flower.client import Client
 from bgtplanner.flower.identity import identity_in
 
-_CONNECT_SECONDS = 10.0
 
+def check_client(client: Client) -> dict[str, str]:
+    """Return what was found of each part that a client needs; the first that fails is refused.
 
-class Finding(NamedTuple):
-    """What was checked, whether all is well, and a note that never names a rating or an item."""
-
-    what: str
-    well: bool
-    note: str
-
-
-def finding(what: str, check: Callable[[], str]) -> Finding:
-    """Return the result of a check: what it says, or the error that it raises."""
-    try:
-        return Finding(what, True, check())
-    except (BGTPlannerError, OSError, sqlite3.Error) as error:
-        return Finding(what, False, str(error))
-
-
-def host_and_port(name: str, address: str) -> tuple[str, int]:
-    """Return the parts of HOST:PORT, or refuse an address of another form."""
-    host, _, port = address.rpartition(":")
-    fits = bool(host) and port.isdigit() and 0 < int(port) < 2**16
-    ConfigError.unless(fits, name, address, "HOST:PORT, such as 127.0.0.1:8443")
-    return host, int(port)
-
-
-def check_client(
-    client: Client, *, superlink: str | None = None, root_certificates: Path | None = None
-) -> list[Finding]:
-    """Check everything that a client needs; with the server's HOST:PORT, the connection, too."""
-    checks: dict[str, Callable[[], str]] = {
-        "programs": _programs, "file modes": partial(_modes, client),
-        "ratings": partial(_ratings, client), "ledger": partial(_ledger, client),
-    }  # fmt: skip
-    if client.policy.secagg is not None:
-        checks["roster"] = partial(_roster, client)
-    if superlink is not None:
-        address = host_and_port("--superlink", superlink)
-        checks["connection"] = partial(_connected, *address, root_certificates)
-    return [finding(what, check) for what, check in checks.items()]
+    No note names a rating or an item.
+    """
+    found = {"programs": _programs(), "file modes": _modes(client)}
+    table = client.file.table()
+    found["ratings"] = f"{len(table.user)} ratings by {len(table.user.names)} users"
+    with client.open_ledger() as ledger:
+        left, spent = float(ledger.left()[0]), float(ledger.epsilon_spent()[0])
+    spent_of = f"epsilon {spent:.3g} of {client.policy.epsilon:g} spent"
+    if left <= 0:
+        raise ConfigError(spent_of)
+    found["ledger"] = f"{spent_of}; a round may still cost {left:.4g}"
+    return found if client.policy.secagg is None else found | {"roster": _roster(client)}
 
 
 def _programs() -> str:
@@ -100,25 +68,6 @@ def _modes(client: Client) -> str:
     return "ratings and state are private, the policy is protected"
 
 
-def _ratings(client: Client) -> str:
-    """Check that the ratings can be read; the note counts them and names none."""
-    table = client.file.table()
-    return f"{len(table.user)} ratings by {len(table.user.names)} users"
-
-
-def _ledger(client: Client) -> str:
-    """Check that the ledger can be opened and written, and still has a budget."""
-    with client.open_ledger() as ledger:
-        left, spent = float(ledger.left()[0]), float(ledger.epsilon_spent()[0])
-    with closing(sqlite3.connect(client.file.ledger, timeout=1.0, isolation_level=None)) as file:
-        file.execute("BEGIN IMMEDIATE")  # others may be writing: nobody can if the file is fixed
-        file.execute("ROLLBACK")
-    spent_of = f"epsilon {spent:.3g} of {client.policy.epsilon:g} spent"
-    if left <= 0:
-        raise ConfigError(spent_of)
-    return f"{spent_of}; a round may still cost {left:.4g}"
-
-
 def _roster(client: Client) -> str:
     """Check with whom this client would add up; the digest is to be compared with the others'."""
     group, path = client.policy.secagg, client.file.identity
@@ -131,13 +80,3 @@ def _roster(client: Client) -> str:
         few = f"fewer than smallest_group = {group.smallest_group}, so no sum is joined"
         raise ConfigError(f"{note}; {few}")
     return note
-
-
-def _connected(host: str, port: int, root_certificates: Path | None) -> str:
-    """Check that the server answers over TLS, with a certificate that this client trusts."""
-    trusted = ssl.create_default_context(cafile=root_certificates)
-    with (
-        socket.create_connection((host, port), _CONNECT_SECONDS) as plain,
-        trusted.wrap_socket(plain, server_hostname=host) as secure,
-    ):
-        return f"{host}:{port}, {secure.version()}"

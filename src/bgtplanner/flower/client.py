@@ -33,6 +33,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
+from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.durable import replace_file, replacing
 from bgtplanner.errors import BGTPlannerError, ConfigError, MessageError
@@ -215,7 +216,7 @@ class Client(ClientState):
         It is stored as it came, if all of it can be read and the policy names its catalogue.
         """
         model = load_model(sent.file)
-        self._agree_to(SentCatalogue.from_model(model))
+        self._agree_to(SentCatalogue.of(Catalogue.of(model), model.low, model.high))
         small = bool((np.abs(model.released) <= _LARGEST_PARAMETER).all())
         unless(small, "parameters that are too large")
         model.verdict()  # its evidence and its guarantee can be read

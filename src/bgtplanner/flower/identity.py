@@ -12,6 +12,7 @@ from bgtplanner.errors import ConfigError, MessageError
 from bgtplanner.federation.aggregation import keys
 from bgtplanner.federation.aggregation.roster import HEAD, Roster
 from bgtplanner.flower.messages import Hello, HelloRequest
+from bgtplanner.signing import key_in
 
 
 def write_identity(file: Path) -> None:
@@ -26,8 +27,8 @@ def write_identity(file: Path) -> None:
 def identity_in(file: Path) -> Ed25519PrivateKey:
     """Return the identity key in a file."""
     try:
-        return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(file.read_text("ascii").strip()))
-    except (OSError, ValueError) as error:
+        return Ed25519PrivateKey.from_private_bytes(key_in(str(file)))
+    except ConfigError as error:
         raise ConfigError(
             f"{file}: expected an identity key; 'bgtplanner deploy enroll' makes one"
         ) from error

@@ -31,7 +31,6 @@ from bgtplanner.data.ratings import Ratings
 from bgtplanner.errors import MessageError
 from bgtplanner.federation.aggregation import wire
 from bgtplanner.federation.aggregation.wire import Reader, array, blob, fixed, real, several, text
-from bgtplanner.published.model import Model
 from bgtplanner.text import LONGEST_LABEL, MOST_LABELS
 
 HELLO, TRAIN, KEEP = "query.hello", "train", "query.keep"
@@ -124,14 +123,6 @@ class SentCatalogue(Sent):
             titles=titles,
         )  # fmt: skip
 
-    @classmethod
-    def from_model(cls, model: Model) -> SentCatalogue:
-        """Return the catalogue that a model file is about."""
-        return cls(
-            items=tuple(model.items), low=model.low, high=model.high, features=model.features,
-            names=tuple(model.names), titles=tuple(model.titles or ()),
-        )  # fmt: skip
-
     @cached_property
     def text(self) -> str:
         """Everything but the features, as it is hashed."""
@@ -155,10 +146,7 @@ class SentCatalogue(Sent):
 
     def without_ratings(self) -> Ratings:
         """Return no ratings, with these items and this scale, as a model file needs them."""
-        known = Catalogue(
-            labels=np.array(self.items), features=self.features, names=self.names,
-            titles=np.array(self.titles) if self.titles else None,
-        )  # fmt: skip
+        known = Catalogue.of(self)
         empty = Ratings.from_arrays([], [], [], items=known.labels, scale=(self.low, self.high))
         return replace(empty, item_labels=known.labels, catalogue=known)
 

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from bgtplanner.privacy.accountants import PURE, Accountant
 from bgtplanner.privacy.compatibility import Unit
-from bgtplanner.privacy.conversions import filter_epsilon, gdp_epsilon, laplace_renyi_epsilon
+from bgtplanner.privacy.conversions import filter_epsilon, gdp_epsilon, squares_epsilon
 from bgtplanner.privacy.mechanisms import mechanism_named
 
 ROW = Unit(name="row", release="bgtplanner.paper.rows:release_rows", sound=False, own_clips=True)
@@ -63,8 +63,6 @@ def client_level(
     if not kind.pure:
         return Spent(float(gdp_epsilon((number / multipliers**2).sum(), delta)), None)
     epsilons = kind.epsilon_of(multipliers)
-    pure = float((number * epsilons).sum())
-    readings = [pure, float(filter_epsilon((number * epsilons**2).sum(), delta))]
-    if mechanism == "laplace":
-        readings.append(laplace_renyi_epsilon(epsilons.ravel(), number.ravel(), delta))
-    return Spent(min(readings), pure)
+    pure, squares = float((number * epsilons).sum()), (number * epsilons**2).sum()
+    bounds = filter_epsilon(squares, delta), squares_epsilon(squares, delta)
+    return Spent(min(pure, *map(float, bounds)), pure)

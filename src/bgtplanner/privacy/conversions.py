@@ -185,28 +185,6 @@ def filter_epsilon(spent: ArrayLike, delta: ArrayLike) -> Floats:
     return np.asarray(np.where(spent > 0, epsilon * (1 + _READING_SLACK), 0.0))
 
 
-def laplace_renyi_epsilon(
-    epsilons: ArrayLike, counts: ArrayLike, delta: float, orders: Floats = ORDERS
-) -> float:
-    """Return epsilon at delta of so many Laplace releases of each pure epsilon.
-
-    By their exact Renyi curves: a reading of releases with fixed charges, not a filter.
-    """
-    pure = np.asarray(epsilons, dtype=np.float64)[:, None]
-    number = np.asarray(counts, dtype=np.float64)[:, None]
-    a = orders
-    # Mironov 2017, proposition 6: D_a = 1/(a-1) log( a/(2a-1) e^((a-1)x) + (a-1)/(2a-1) e^(-ax) )
-    log_terms = np.logaddexp(
-        np.log(a / (2 * a - 1)) + (a - 1) * pure, np.log((a - 1) / (2 * a - 1)) - a * pure
-    )
-    # Both logarithms, and their sum near 0, are rounded.
-    rounding = _TERM_ERROR * (1 + (a - 1) * pure)
-    total = (number * (log_terms + rounding) / (a - 1)).sum(axis=0)
-    offset, error = _renyi_offset(np.asarray(delta), orders)
-    epsilon = float((total * (1 + _READING_SLACK) + offset + error).min())
-    return max(0.0, min(epsilon, float((number * pure).sum())))
-
-
 def _searched(
     below: Callable[[Floats], NDArray[np.bool_]], high: ArrayLike
 ) -> tuple[Floats, Floats]:

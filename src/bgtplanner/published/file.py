@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bgtplanner.durable import replace_file
-from bgtplanner.errors import ConfigError, MissingExtraError, ModelFileError, StorageError
+from bgtplanner.errors import ModelFileError, StorageError
+from bgtplanner.signing import is_signed, public_key, signed
 
 VERSION = 1
 """Of the format; every version that was ever written stays readable."""
@@ -33,7 +34,6 @@ def write(
     """Write a model file; a `key` is the 32 bytes of an Ed25519 private key, which signs it."""
     text = json.dumps(facts, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     told = {"format": _FORMAT, "version": str(VERSION), "model": text, "digest": "0" * 64}
-    owner = None if key is None else _ed25519().Ed25519PrivateKey.from_private_bytes(key)
     if key is not None:
         told |= {"signer": public_key(key), "signature": "0" * 128}
     header, body = dict[str, Any]({"__metadata__": told}), b""
@@ -50,8 +50,8 @@ def write(
 
     digest = hashlib.sha256(content()).digest()  # of the file with zeros in the place of both
     told["digest"] = digest.hex()
-    if owner is not None:
-        told["signature"] = owner.sign(digest).hex()
+    if key is not None:
+        told["signature"] = signed(key, digest)
     try:
         replace_file(path, content())
     except OSError as error:
@@ -68,7 +68,7 @@ def read(
     Raises:
         ModelFileError: If it is none, or damaged, altered, or of a later release.
     """
-    version, path = VERSION, named(source)
+    version, path = VERSION, "the model that came" if isinstance(source, bytes) else source
     try:
         content = source if isinstance(source, bytes) else source.read_bytes()
         (length,) = struct.unpack_from("<Q", content)
@@ -90,37 +90,9 @@ def read(
         if version > VERSION:
             problem = f"of a later release (format {version}); update bgtplanner"
         raise ModelFileError(f"{path}: {problem}") from e
-    if signer is not None:
-        public = _ed25519().Ed25519PublicKey
-        try:
-            signature = bytes.fromhex(told.get("signature", ""))
-            public.from_public_bytes(signer).verify(signature, digest)
-        except Exception as error:  # cryptography has errors of its own
-            problem = "not signed by the given key; do not use it"
-            raise ModelFileError(f"{path}: {problem}") from error
+    if signer is not None and not is_signed(signer, told.get("signature", ""), digest):
+        raise ModelFileError(f"{path}: not signed by the given key; do not use it")
     return facts, arrays
-
-
-def key_in(text: str) -> bytes:
-    """Return an Ed25519 key from the 64 hexadecimal digits in a text, or in the file it names."""
-    try:
-        digits = text if len(text) == 64 else Path(text).read_text("ascii")
-        key = bytes.fromhex(digits.strip())
-    except (OSError, ValueError):
-        key = b""
-    ConfigError.unless(len(key) == 32, "key", text, "64 hexadecimal digits, or a file with them")
-    return key
-
-
-def public_key(key: bytes) -> str:
-    """Return the public key of a private one, by which readers check who signed."""
-    own = _ed25519().Ed25519PrivateKey.from_private_bytes(key)
-    return str(own.public_key().public_bytes_raw().hex())
-
-
-def named(source: Path | str | bytes) -> str:
-    """Return what errors call a model file."""
-    return "the model that came" if isinstance(source, bytes) else str(source)
 
 
 def _array(of: Mapping[str, Any], body: bytes) -> NDArray[Any]:
@@ -130,12 +102,3 @@ def _array(of: Mapping[str, Any], body: bytes) -> NDArray[Any]:
     if not np.isfinite(found).all():
         raise ValueError("not finite")
     return found
-
-
-def _ed25519() -> Any:
-    """Return what signs and checks signatures, which an extra brings."""
-    try:
-        from cryptography.hazmat.primitives.asymmetric import ed25519
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("flower", "signing a model file, or checking who did,") from error
-    return ed25519

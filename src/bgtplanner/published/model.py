@@ -7,7 +7,7 @@ leaves the process that it is given to.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bgtplanner.data.catalogue import Catalogue, read_items, ridge
+from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.tables import Histories, read_histories
 from bgtplanner.errors import ConfigError, DataError, ModelFileError, NothingLearnedError
 from bgtplanner.published import file
@@ -105,18 +105,15 @@ class Model:
         if self.ranker not in list(RANKERS):  # no address is looked up
             known = ", ".join(RANKERS)
             raise ModelFileError(f"the model is a {self.ranker!r}; this release reads {known}")
-        texts = [*self.names, *(self.titles or ())]
         stated = (self.settings, self.guarantee, self.evidence, self.training)
-        fits = self.features.shape == (number, len(self.names)) and self.low < self.high
-        fits = fits and self.released.ndim == 2 and len(self.released) == number > 0
-        fits = fits and number == len(self._place)
+        fits = self.released.ndim == 2 and len(self.released) == number > 0
+        fits = fits and self.low < self.high and self.titles != []
         fits = fits and (self.sums is None or self.sums.shape == (number, 5))
-        fits = fits and (self.titles is None or len(self.titles) == number)
-        fits = fits and all(isinstance(of, str) for of in texts)
+        fits = fits and all(isinstance(of, str) for of in [*self.names, *(self.titles or ())])
         if not fits or not all(isinstance(of, dict) for of in stated):
-            raise ModelFileError("the model's items, features, numbers and scale do not fit")
+            raise ModelFileError("the model's items, numbers and scale do not fit")
         try:
-            _ = self._ranker  # its settings and numbers fit the kind
+            _ = Catalogue.of(self), self._ranker  # refuse what is not for the same items, or kind
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             raise ModelFileError(f"the model lacks what the kind {self.ranker} needs") from error
 
@@ -179,53 +176,43 @@ class Model:
                 "nothing was learned from others, and the items have no features to go by. Train "
                 "with more people, with a larger --epsilon, or with features of the items"
             )
-        barred = np.zeros(len(self.items), dtype=bool) if only is None else ~self._allowed(only)
+        barred = np.zeros(len(self.items), dtype=bool) if only is None else ~self._among(only)
         barred[[self._place[str(of)] for of in exclude if str(of) in self._place]] = True
         labels, everybody = self._histories(histories)
-        step = max(1, _AT_ONCE // len(self.items))
+        step, size = max(1, _AT_ONCE // len(self.items)), min(top, len(self.items))
         for begin in range(0, len(labels), step):
-            some = labels[begin : begin + step]
-            people = everybody.some(begin, begin + len(some))
-            yield from self._lists(some, people, barred, top, explain)
+            people = everybody.some(begin, min(begin + step, len(labels)))
+            ranked = self._ranker.ranked(people, explain=explain)
+            scores = np.where(barred, np.float32(-np.inf), ranked.scores)
+            scores[people.person, people.item] = -np.inf
+            best = np.argpartition(scores, -size, axis=1)[:, -size:]
+            values = np.take_along_axis(scores, best, axis=1)
+            best = np.take_along_axis(best, np.lexsort((best, -values), axis=1), axis=1)
+            ratings: list[list[Any]] = [[None] * size] * len(best)
+            if ranked.predicted is not None:
+                ratings = self._raw(np.take_along_axis(ranked.predicted, best, axis=1))
+            reasons: list[list[str | None]] = [[None] * size] * len(best)
+            if explain:
+                reasons = reasons_of(self, people, ranked, self._ranker.places(), best)
+            for at, length in enumerate((values > -np.inf).sum(axis=1)):
+                label, found = labels[begin + at], best[at, :length].tolist()
+                columns = enumerate(zip(found, ratings[at], reasons[at], strict=False))
+                yield label, [self._line(label, place, *of) for place, of in columns]
 
     def _histories(self, histories: Any) -> tuple[list[Any], Histories]:
         """Return people, and what they have rated."""
         scale = None if self.implicit else (self.low, self.high)
         return read_histories(histories, self._place, scale)
 
-    def _allowed(self, only: Iterable[Any]) -> NDArray[np.bool_]:
+    def _among(self, only: Iterable[Any]) -> NDArray[np.bool_]:
         """Return which items are named, or have a feature that is."""
-        allowed = np.zeros(len(self.items), dtype=bool)
-        for name in map(str, only):
-            if name in self.names:
-                allowed |= self.features[:, self.names.index(name)] > 0
-            elif name in self._place:
-                allowed[self._place[name]] = True
-            else:
-                raise DataError("only: the model has neither an item nor a feature of that name")
-        return allowed
-
-    def _lists(
-        self, labels: list[Any], people: Histories, barred: NDArray[Any], top: int, explain: bool
-    ) -> Iterator[tuple[Any, list[Recommended]]]:
-        """Yield the lists of some people."""
-        ranked = self._ranker.ranked(people, explain=explain)
-        scores = np.where(barred, np.float32(-np.inf), ranked.scores)
-        scores[np.repeat(np.arange(len(labels)), np.diff(people.starts)), people.item] = -np.inf
-        size = min(top, len(self.items))
-        best = np.argpartition(scores, -size, axis=1)[:, -size:]
-        values = np.take_along_axis(scores, best, axis=1)
-        best = np.take_along_axis(best, np.lexsort((best, -values), axis=1), axis=1)
-        lengths = (values > -np.inf).sum(axis=1)
-        ratings: list[list[Any]] = [[None] * size] * len(labels)
-        if ranked.predicted is not None:
-            ratings = self._raw(np.take_along_axis(ranked.predicted, best, axis=1))
-        reasons: list[list[str | None]] = [[None] * size] * len(labels)
-        if explain:
-            reasons = reasons_of(self, people, ranked, self._ranker.places(), best)
-        for at, label in enumerate(labels):
-            columns = zip(best[at, : lengths[at]].tolist(), ratings[at], reasons[at], strict=False)
-            yield label, [self._line(label, place, *of) for place, of in enumerate(columns)]
+        wanted = {str(of) for of in only}
+        if wanted - {*self.names, *self._place}:
+            raise DataError("only: the model has neither an item nor a feature of that name")
+        columns = [at for at, name in enumerate(self.names) if name in wanted]
+        found: NDArray[np.bool_] = np.any(self.features[:, columns] > 0, axis=1)
+        found[[at for name, at in self._place.items() if name in wanted - {*self.names}]] = True
+        return found
 
     def _line(
         self, user: Any, at: int, item: int, predicted: Any = None, reason: str | None = None
@@ -281,15 +268,12 @@ class Model:
         larger = " or a larger epsilon" * bool(self.guarantee.get("private", True))
         more = f"More people{larger} would be needed for more."
         if not self.learned:
-            nothing = "Nothing was learned from others"
-            if not features:
-                headline = f"{nothing}, and items have no features: there are no lists."
-                return Verdict("nothing", headline, (more,))
-            headline = f"{nothing}: lists follow the features that a person likes."
-            return Verdict("personal", headline, (more,))
+            alone = ", and items have no features: there are no lists."
+            alone = ": lists follow the features that a person likes." if features else alone
+            level: Level = "personal" if features else "nothing"
+            return Verdict(level, f"Nothing was learned from others{alone}", (more,))
         number = {0: "No axis", 1: "One axis"}.get(axes, f"{axes} axes")
-        stand = "stands" if axes < 2 else "stand"
-        reasons = [f"{number} of taste {stand} out from the noise."]
+        reasons = [f"{number} of taste {'stands' if axes < 2 else 'stand'} out from the noise."]
         if "popularity" in self.evidence:  # which a client is told at the end of a run
             known = float(self.evidence["popularity"])
             how = "well" if known >= _KNOWN_WELL else "roughly" if known >= _KNOWN else "barely"
@@ -299,37 +283,11 @@ class Model:
         if axes >= _SEVERAL or (axes and features):
             headline = "Expect lists that are clearly more personal than popularity."
             return Verdict("clearly personal", headline, tuple(reasons))
+        headline = "Lists will not be better than popularity."
         if axes or features:
             headline = "Expect lists that are somewhat more personal than popularity."
-            return Verdict("personal", headline, (*reasons, more))
-        return Verdict("popularity", "Lists will not be better than popularity.", (*reasons, more))
-
-    @property
-    def catalogue(self) -> Catalogue:
-        """The public items: their labels, titles and features."""
-        return Catalogue(
-            labels=np.array([str(label) for label in self.items]), names=tuple(self.names),
-            titles=None if self.titles is None else np.array(self.titles), features=self.features,
-        )  # fmt: skip
-
-    def with_items(self, items: Catalogue | Path | str) -> Model:
-        """Return the model with the new items of a newer catalogue, or of a table, at its end.
-
-        A new item gets its place from its features, by ridge regression over the known items of
-        what was released.
-        """
-        newer = items if isinstance(items, Catalogue) else read_items(items)
-        known = self.catalogue
-        every, number = known.followed_by(newer), len(known)
-        placed = ridge(self.features, self.released, every.features[number:])
-        return replace(
-            self,
-            items=[*self.items, *every.labels[number:].tolist()],
-            titles=None if every.titles is None else every.titles.tolist(),
-            features=every.features,
-            released=np.concatenate([self.released, placed]).astype(np.float32),
-            sums=None if self.sums is None else np.pad(self.sums, ((0, len(placed)), (0, 0))),
-        )
+        level = "personal" if axes or features else "popularity"
+        return Verdict(level, headline, (*reasons, more))
 
 
 def load_model(path: Path | str | bytes, *, signer: bytes | None = None) -> Model:
@@ -340,7 +298,6 @@ def load_model(path: Path | str | bytes, *, signer: bytes | None = None) -> Mode
     """
     facts, arrays = file.read(path if isinstance(path, bytes) else Path(path), signer)
     try:
-        facts |= {name: array.astype(np.float32) for name, array in arrays.items()}
-        return Model(**facts)
+        return Model(**facts | {name: of.astype(np.float32) for name, of in arrays.items()})
     except (TypeError, ValueError) as error:
-        raise ModelFileError(f"{file.named(path)}: lacks what a model file must hold") from error
+        raise ModelFileError("the model file lacks what one must hold") from error

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bgtplanner.data.tables import Histories
-from bgtplanner.published.reasons import Explanation
 from bgtplanner.registry import Registry
 
 Floats = NDArray[np.float64]
@@ -36,16 +35,27 @@ _SLOPE = _SLOPE.astype(np.float32)
 
 
 class Ranked(NamedTuple):
-    """All items for some people."""
+    """All items for some people; and, if it was asked for, why they are ranked so."""
 
     scores: Singles  # the highest first, [people, n_items]
     predicted: Singles | None  # ratings from 0 to 1; None where there are none
-    why: Explanation | None = None  # None unless it was asked for
+    popularity: Any = None  # logarithm, relative to the mean item; None plays no part in it
+    quality: Any = None  # how much better than usual each item is rated
+    leaning: Any = None  # by feature, how much higher its items are rated
+    interest: Any = None  # logarithm of how much more often they are picked
+    tastes: Any = None  # what the axes of taste add to each item
     because: Floats | None = None  # by how much each entry's person is drawn to what is like it
 
 
 class Ranker:
-    """What makes rankings from what was released; one for each kind of model."""
+    """What makes rankings from what was released; one for each kind of model.
+
+    People respond to a level and to some of what was released, each with a ridge weight by the
+    name of its setting; the last one holds for all further columns.
+    """
+
+    columns: ClassVar[Any]
+    weights: ClassVar[tuple[str, ...]]
 
     def __init__(
         self, released: Floats, features: Floats, settings: Mapping[str, Any], implicit: bool
@@ -57,7 +67,9 @@ class Ranker:
 
     def responses(self) -> tuple[Floats, Floats]:
         """Return what people respond to, ``[n_items, width]``, and the ridge weight of each."""
-        raise NotImplementedError
+        table = np.insert(self.released[:, self.columns], 0, 1.0, axis=1)
+        weights = [float(self.settings[name]) for name in self.weights]
+        return table, np.array(weights + weights[-1:] * table.shape[1])[: table.shape[1]]
 
     def own(self, people: Histories) -> Floats:
         """Return everybody's responses: ``(X'X + diag(penalty)) w = X'y`` of their own ratings."""
@@ -76,10 +88,10 @@ class Ranker:
         found += self.base.astype(np.float32)
         return np.clip(found, 0.0, 1.0, out=found)
 
-    def ranked(self, people: Histories, *, explain: bool = False) -> Ranked:
+    def ranked(self, people: Histories, *, explain: bool = False) -> Ranked:  # noqa: ARG002
         """Return the ranking of all items for some people: by predicted rating."""
         predicted = self.predicted(self.own(people))
-        return Ranked(predicted, predicted, Explanation() if explain else None)
+        return Ranked(predicted, predicted)
 
     def places(self) -> Floats:
         """Return where items lie: those that the same people like are near each other."""
@@ -89,22 +101,13 @@ class Ranker:
 class BiasRanker(Ranker):
     """Level, popularity and quality; released: quality, popularity, and how sure they are."""
 
-    def responses(self) -> tuple[Floats, Floats]:
-        """Return level, popularity and quality."""
-        names = ("level_shrinkage", "popularity_shrinkage", "quality_shrinkage")
-        table = np.stack([np.ones(len(self.released)), self.released[:, 1], self.released[:, 0]])
-        return table.T, np.array([float(self.settings[name]) for name in names])
+    columns, weights = [1, 0], ("level_shrinkage", "popularity_shrinkage", "quality_shrinkage")
 
 
 class FactorRanker(Ranker):
     """Biases and factors of the items; a person's factors are solved from the history."""
 
-    def responses(self) -> tuple[Floats, Floats]:
-        """Return level and factors."""
-        width = self.released.shape[1] - 1
-        table = np.concatenate([np.ones((len(self.released), 1)), self.released[:, 1:]], axis=1)
-        factor = float(self.settings["factor_shrinkage"])
-        return table, np.array([float(self.settings["bias_shrinkage"])] + [factor] * width)
+    columns, weights = slice(1, None), ("bias_shrinkage", "factor_shrinkage")
 
 
 class TasteRanker(BiasRanker):
@@ -131,9 +134,8 @@ class TasteRanker(BiasRanker):
         base, penalty = super().responses()
         widths = [self.axes, features.shape[1]]
         own = [float(settings["axis_shrinkage"]), float(settings["feature_shrinkage"])]
-        return np.concatenate([base, axes, features], axis=1), np.r_[
-            penalty, np.repeat(own, widths)
-        ]
+        penalty = np.concatenate([penalty, np.repeat(own, widths)])
+        return np.concatenate([base, axes, features], axis=1), penalty
 
     def _drawn(self, people: Histories) -> tuple[Floats, Floats, Floats]:
         """Return everybody's weights of the interests, the gain of each, and each entry's weight.
@@ -173,16 +175,15 @@ class TasteRanker(BiasRanker):
         if not explain:
             return Ranked(scores, predicted)
         turned, table = bold * (weights @ self.turn.T), self.interests @ self.turn.T
-        why = Explanation(
-            popularity=np.log(self.share * len(self.share) + _RARE),
-            quality=None if self.implicit else self.released[:, 0],
+        drawn = weight[:, None] * self.interests[people.item]
+        return Ranked(
+            scores, predicted, np.log(self.share * len(self.share) + _RARE),
+            quality=None if own is None else self.released[:, 0],
             leaning=None if own is None else own[:, 3 + self.axes :],
             interest=turned[:, self.axes :] * self.feature_scale,
             tastes=turned[:, : self.axes] @ table[:, : self.axes].T if self.axes else None,
-        )
-        drawn = weight[:, None] * self.interests[people.item]
-        drawn *= np.repeat(bold * gain, np.diff(people.starts), axis=0)
-        return Ranked(scores, predicted, why, drawn)
+            because=drawn * np.repeat(bold * gain, np.diff(people.starts), axis=0),
+        )  # fmt: skip
 
     def places(self) -> Floats:
         """Return where items lie: by axes and features, as people's interests weigh them."""

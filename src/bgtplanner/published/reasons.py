@@ -1,25 +1,25 @@
 """Why an item is on a person's list, in words.
 
-A reason names what moved the item up for this person, the strongest first: an item of the history
-that was rated high, or a feature that the person rates higher or picks more often than usual. What
-moves an item up for everybody, that it is popular or well rated, is said only where nothing of the
-person's own did. Who has no history is told so.
+A reason names what moved the item up for this person most: an item of the history that was rated
+high, or a feature that the person rates higher or picks more often than usual. What moves an item
+up for everybody, that it is popular or well rated, is said only where nothing of the person's own
+did. Who has no history is told so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bgtplanner.data.catalogue import plain_name
+from bgtplanner.data.catalogue import plain_name, strongest_feature
 
 if TYPE_CHECKING:
     from bgtplanner.data.tables import Histories
     from bgtplanner.published.model import Model
-    from bgtplanner.published.ranking import Ranked
+    from bgtplanner.published.ranking import Floats, Ranked
 
 _TENTH = 0.1  # a rating so much higher counts as an item that is about three times as likely
 _HIGHER = 0.02  # on the scale of 0 to 1: what is less is not worth a word
@@ -28,117 +28,73 @@ _POPULAR = float(np.log(2.0))
 _DRAWN = 0.3  # how much the history must add to the logarithm of how likely an item is picked
 _CARRIES = 0.05  # and how much of that an item of the history that is named
 _HIGH = 0.7  # the least rating that is called high, if the person's own mean is not higher
-_BESIDE = 0.25  # of the strongest: what a second clause must have
 _OF_ALL = ("", "popular", "rated well by those who know it", "liked by many")
 _NEW = "nothing of yours is known yet"
-_Floats = NDArray[np.float64]
-
-
-class Explanation(NamedTuple):
-    """Why items are ranked as they are for some users; None plays no part in it."""
-
-    popularity: Any = None  # logarithm, relative to the mean item
-    quality: Any = None  # how much better than usual each item is rated
-    leaning: Any = None  # by feature, how much higher its items are rated
-    interest: Any = None  # logarithm of how much more often they are picked
-    tastes: Any = None  # what the axes of taste add to each item
 
 
 def reasons_of(
-    model: Model, people: Histories, ranked: Ranked, table: _Floats, items: NDArray[Any]
+    model: Model, people: Histories, why: Ranked, table: Floats, items: NDArray[Any]
 ) -> list[list[str | None]]:
     """Return a reason for each place of each list; None where there is none.
 
     `items` are those on the lists, ``[people, top]``; `table` is where all items lie.
     """
-    why, none, wide = ranked.why or Explanation(), np.zeros(items.shape), model.high - model.low
-    digits, unit = (
-        (".1f", "stars") if model.low >= 0 and 3 <= model.high <= 10 else (".2g", "points")
-    )
+    stars, none = model.low >= 0 and 3 <= model.high <= 10, np.zeros(items.shape)
     whom = "others" if model.learned else "chance would"
     names = [plain_name(name) for name in model.names]
-    popular, good = (none if of is None else np.asarray(of, np.float64)[items] for of in why[:2])
-    popular, good = popular * (popular >= _POPULAR), good * (good >= _HIGHER)
-    kind = (popular > 0) + 2 * (good > 0)
-    leaning, leaned = _of_features(model.features, names, why.leaning, items)
-    interest, picked = _of_features(model.features, names, why.interest, items)
-    drawn, said = _of_history(model.titles, people, ranked, table, items)
-    strengths = np.stack([
-        popular + good / _TENTH,
-        np.where(leaning >= _HIGHER, leaning / _TENTH, 0.0),
-        np.where(interest >= _OFTEN, interest, 0.0),
-        np.where(drawn >= _DRAWN, drawn, 0.0),
-    ])  # fmt: skip
-    strengths[2] *= strengths[2] >= 2 * strengths[3]  # or else the history says it as well
-    strengths[0] = np.where((strengths[1:] > 0).any(axis=0), 0.0, strengths[0])
-
-    def clause(which: int, at: tuple[int, int]) -> str:
-        if which == 0:
-            return _OF_ALL[kind[at]]
-        if which == 1:
-            stars = why.leaning[at[0]][leaned[at]] * wide
-            return f"you rate {names[leaned[at]]} {stars:{digits}} {unit} above your mean"
-        if which == 2:
-            often = np.exp(why.interest[at[0]][picked[at]])
-            return f"you pick {names[picked[at]]} {often:.2g} times as often as {whom}"
-        return said[at[0]][at[1]]
-
-    order = np.argsort(-strengths, axis=0, kind="stable")[:2]
-    best = np.take_along_axis(strengths, order, axis=0)
-    given = (best > 0) & (best >= _BESIDE * best[:1])
+    popular, good = (
+        none if of is None else np.asarray(of)[items] for of in (why.popularity, why.quality)
+    )
+    kind = (popular >= _POPULAR) + 2 * (good >= _HIGHER)
+    leaning, leaned = strongest_feature(model.features, names, why.leaning, items)
+    interest, picked = strongest_feature(model.features, names, why.interest, items)
+    drawn, said = _of_history(model.titles, people, why, table, items)
+    drawn = np.where(drawn >= _DRAWN, drawn, 0.0)
+    leaning = np.where(leaning >= _HIGHER, leaning / _TENTH, 0.0)
+    often = (interest >= _OFTEN) & (interest >= 2 * drawn)  # or else the history says it as well
+    own = np.stack([leaning, np.where(often, interest, 0.0), drawn])
+    best, some = own.argmax(axis=0), own.max(axis=0) > 0
     reasons: list[list[str | None]] = [[None] * items.shape[1] for _ in items]
-    for user, place in np.argwhere(given[0]).tolist():
-        chosen = order[given[:, user, place], user, place]
-        reasons[user][place] = "; ".join(clause(which, (user, place)) for which in chosen)
+    for at in zip(*np.nonzero(some | (kind > 0)), strict=True):
+        reason = said[at[0]][at[1]] if some[at] else _OF_ALL[kind[at]]
+        if some[at] and best[at] == 0:
+            more = why.leaning[at[0]][leaned[at]] * (model.high - model.low)
+            much = f"{more:.1f} stars" if stars else f"{more:.2g} points"
+            reason = f"you rate {names[leaned[at]]} {much} above your mean"
+        elif some[at] and best[at] == 1:
+            times = np.exp(why.interest[at[0]][picked[at]])
+            reason = f"you pick {names[picked[at]]} {times:.2g} times as often as {whom}"
+        reasons[at[0]][at[1]] = reason
     for user in np.flatnonzero(np.diff(people.starts) == 0).tolist():
         reasons[user] = ["; ".join(filter(None, (of, _NEW))) for of in reasons[user]]
     return reasons
 
 
 def _of_history(
-    titles: Sequence[str] | None, people: Histories, ranked: Ranked, table: _Floats, items: Any
-) -> tuple[_Floats, list[list[str]]]:
+    titles: Sequence[str] | None, people: Histories, why: Ranked, table: Floats, items: Any
+) -> tuple[Floats, list[list[str]]]:
     """Return how far a person's history moved each item up, and in words what of it did.
 
     It is the item of the history that did most, if it was rated high, or picked without a rating,
     and has a title. Otherwise only the axes of taste count, which other people have shaped.
     """
-    tastes = None if ranked.why is None else ranked.why.tastes
     drawn = np.zeros(items.shape)
-    if tastes is not None:
-        drawn = np.take_along_axis(np.asarray(tastes, np.float64), items, axis=1)
+    if why.tastes is not None:
+        drawn = np.take_along_axis(np.asarray(why.tastes, np.float64), items, axis=1)
     said = [["fits what people like you pick"] * items.shape[1] for _ in items]
-    if ranked.because is None or titles is None:
+    if why.because is None or titles is None:
         return drawn, said
     number, rated = np.diff(people.starts), np.nan_to_num(people.value)
     usual = np.maximum(people.sums(rated) / np.maximum(number, 1), _HIGH).repeat(number)
     for at in np.flatnonzero(number).tolist():
         mine = slice(*people.starts[at : at + 2])
-        added = ranked.because[mine] @ table[items[at]].T
+        added = why.because[mine] @ table[items[at]].T
         together = added.sum(axis=0)
         added[people.value[mine] < usual[mine]] = -np.inf
         first, most = added.argmax(axis=0), added.max(axis=0)
         for place in np.flatnonzero((most >= _CARRIES) & (together >= _DRAWN)).tolist():
             of = mine.start + first[place]
-            title, liked = titles[people.item[of]], rated[of] > 0
-            drawn[at, place] = together[place]
-            said[at][place] = (
-                f"because you {f'rated {title} high' if liked else f'picked {title}'}"
-            )
+            title, drawn[at, place] = titles[people.item[of]], together[place]
+            how = f"rated {title} high" if rated[of] > 0 else f"picked {title}"
+            said[at][place] = f"because you {how}"
     return drawn, said
-
-
-def _of_features(
-    features: NDArray[Any], names: Sequence[str | None], values: Any, items: NDArray[Any]
-) -> tuple[_Floats, NDArray[np.int64]]:
-    """Return how far a feature with a name moved each item up at most, and which feature it was.
-
-    It counts only as far as the item's features together moved it up: an item that is lifted by
-    one feature and pulled down by two others is not recommended because of the one.
-    """
-    if values is None or not features.size or len(names) != np.shape(values)[1]:
-        return np.zeros(items.shape), np.zeros(items.shape, dtype=np.int64)
-    added = features[items] * np.asarray(values, np.float64)[:, None, :]
-    together = added.sum(axis=2)
-    added[:, :, [name is None for name in names]] = 0.0
-    return np.minimum(added.max(axis=2), together), added.argmax(axis=2)

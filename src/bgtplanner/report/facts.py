@@ -1,4 +1,4 @@
-"""Everything that a reader shall see of a run or a study, as one object.
+"""Everything that a reader shall see of a run, as one object.
 
 It is computed here, from the files of a folder or from a result; page, terminal and notebook only
 lay it out.
@@ -7,10 +7,9 @@ lay it out.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,8 +26,6 @@ from bgtplanner.runs.config import Config, to_toml
 from bgtplanner.runs.folder import MODEL, RunFolder
 from bgtplanner.runs.record import identity_of
 from bgtplanner.runs.result import number_of_examples
-from bgtplanner.runs.statistics import Comparison, summed_up, tables_of
-from bgtplanner.runs.study import Study, finished_cells
 from bgtplanner.runs.summary import FEWEST
 from bgtplanner.text import Table
 
@@ -53,16 +50,14 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """All that is shown of a run or a study: the result in a sentence, and sections.
+    """All that is shown of a run: the result in a sentence, and sections.
 
     Attributes:
-        kind: ``run``, ``comparison`` or ``sweep``.
         about: What was run, in a line.
         state: ``finished``, ``running`` or ``stopped``.
-        progress: How many rounds or cells are done, and how many there will be.
+        progress: How many rounds are done, and how many there will be.
     """
 
-    kind: str
     about: str
     headline: str
     lead: Sequence[str] = ()
@@ -153,7 +148,7 @@ def _facts(
         trust = summary.get("trust")
         how = summary["mechanism"] + (f", trust {_SEEN[trust]}" if trust in _SEEN else "")
     return Facts(
-        kind="run", state=state, headline=said[0], lead=said[1:],
+        state=state, headline=said[0], lead=said[1:],
         about=" · ".join([summary["dataset"], summary["model"], summary["policy"], how]),
         sections=[section for part in parts if (section := part(run)) is not None],
         progress=(len(run.rounds), run.config.federation.rounds),
@@ -312,61 +307,3 @@ def _origin(run: _Run) -> Section:
 
 
 _PARTS = (_notes, _compared, _guarantee, _lists, _who, _spending, _origin)
-
-
-def study_facts(folder: Path, study: Study, state: str = "finished") -> Facts:
-    """Return the facts of the study in a folder; `state` is that of one that is not finished."""
-    asked, written = folder / "study.json", folder / f"{study.kind}.json"
-    ended = all((folder / cell.place / "summary.json").exists() for cell in study.cells())
-    if not ended and written.exists():  # tables are written even if a cell has failed
-        ended = written.stat().st_mtime_ns >= asked.stat().st_mtime_ns
-    found = summed_up(study, finished_cells(study.cells(), folder))
-    return facts_of_comparison(found, "finished" if ended else state)
-
-
-def facts_of_comparison(found: Comparison, state: str = "finished") -> Facts:
-    """Return the facts of a comparison or a sweep."""
-    study, done, sections = found.study, len(found.outcomes), []
-    if done:
-        sections.append(Section("The figures", tables=[*tables_of(found)]))
-    if found.failed:
-        failed = [f"{of.cell.name}: {of.error}" for of in found.failed]
-        sections.append(Section("What failed", failed))
-    how = (
-        "Intervals are Student's t at 95 % over seeds. To see the page of a single run, give the "
-        "folder of its cell to bgtplanner report."
-    )
-    asked = json.dumps(asdict(study), indent=2)
-    code = f"mkdir NEW && cp study.json NEW && bgtplanner {study.command} --out NEW"
-    sections.append(Section("How to reproduce it", [how], code=code, unfold=asked))
-    names = [", ".join(study.datasets), ", ".join(dict.fromkeys(study.policies))]
-    said = [f"{done} of {len(study.cells())} cells are finished."]
-    said += ["One seed says nothing about chance."] * (len(set(study.seeds)) < 2)
-    said += [f"{len(found.failed)} failed, for the reasons below."] * bool(found.failed)
-    return Facts(
-        kind=study.kind, state=state, headline=_headline(found), lead=said, sections=sections,
-        about=" · ".join([*names, f"preset {study.preset}"]), progress=(done, len(study.cells())),
-    )  # fmt: skip
-
-
-def _headline(found: Comparison) -> str:
-    """Return which policies have lower errors than the baseline, and not by chance."""
-    count, better = len(found.outcomes), dict[str, list[tuple[float, str]]]()
-    if found.study.variations:
-        keys = dict.fromkeys(key for grid in found.study.variations for key in grid)
-        return f"Effect of {', '.join(keys)}: errors are in the tables, with their intervals."
-    for row in found.differences:
-        value = row.figures[found.error]
-        if value is not None and row.policy != "unlimited":
-            sure = value.half is not None and value.mean < -value.half
-            better.setdefault(row.group, []).extend([(value.mean, row.policy)] if sure else [])
-    if not better:
-        return f"{count} {'cell is' if count == 1 else 'cells are'} finished."
-    against, wins = found.study.against, Counter(min(of)[1] for of in better.values() if of)
-    if not wins:
-        return f"No policy has an error below that of {against} by more than could be chance."
-    said = f"Lower errors than {against}'s, and not by chance"
-    if len(better) == 1:
-        return f"{said}, on {next(iter(better))}: {next(iter(wins))}."
-    won = ", ".join(f"{name} in {number}" for name, number in wins.most_common())
-    return f"{said}: {won} of {len(better)} settings."

@@ -1,4 +1,4 @@
-"""The page of a run or a study, one self-contained file that opens offline; and its notebook form.
+"""The page of a run, one self-contained file that opens offline.
 
 While a run goes on, :func:`follow` writes the page again and again, and the page reloads itself.
 """
@@ -16,14 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bgtplanner.errors import MissingExtraError
-from bgtplanner.report.facts import (
-    Facts,
-    read_facts,
-    study_facts,
-)
+from bgtplanner.report.facts import Facts, read_facts
 from bgtplanner.report.pictures import INK, Picture, as_file
 from bgtplanner.runs.folder import RunFolder, write_whole
-from bgtplanner.runs.study import Study
 from bgtplanner.text import visible
 
 if TYPE_CHECKING:  # a notebook does without
@@ -34,10 +29,10 @@ _BREATHE = 4.0  # pause after a drawing, as a multiple of its time: training nee
 
 
 def write_report(path: Path | str) -> Path:
-    """Write ``report.html`` into the folder of a run or a study, and return its path.
+    """Write ``report.html`` into the folder of a run, and return its path.
 
     Raises:
-        RunFolderError: If the folder holds no finished run and no study.
+        RunFolderError: If the folder holds no finished run.
         StorageError: If it cannot be written.
         MissingExtraError: If what it needs is not installed.
     """
@@ -46,15 +41,9 @@ def write_report(path: Path | str) -> Path:
     return page
 
 
-def facts_of(folder: Path, *, state: str = "finished") -> Facts:
-    """Return the facts of a run or a study; `state` is that of an unfinished one."""
-    study = Study.read(folder)
-    return read_facts(folder, state=state) if study is None else study_facts(folder, study, state)
-
-
 def render(folder: Path, *, state: str = "finished") -> str:
-    """Return the page of a run or a study as text; that of an unfinished one reloads itself."""
-    return _page(facts_of(folder, state=state))
+    """Return the page of a run as text; that of an unfinished one reloads itself."""
+    return _page(read_facts(folder, state=state))
 
 
 def _page(facts: Facts) -> str:
@@ -75,25 +64,24 @@ def image(picture: Picture, **how: Any) -> str:
 
 
 def _state(folder: Path) -> str:
-    """Return whether an unfinished run is going on, or was stopped; of a study any of its runs."""
-    runs = [file.parent for file in folder.rglob("config.toml")]
-    unfinished = [RunFolder(run) for run in runs if not (run / "summary.json").exists()]
-    going = not unfinished or any(run.in_use() for run in unfinished)
-    return "running" if going else "stopped"
+    """Return whether a run is going on, was stopped, or is finished."""
+    if (folder / "summary.json").exists():
+        return "finished"
+    return "running" if RunFolder(folder).in_use() else "stopped"
 
 
 def follow(folder: Path, written: Callable[[Path], None]) -> None:
-    """Write the page while a run or a study goes on, until it is finished.
+    """Write the page while a run goes on, until it is finished.
 
     A folder that is not there yet is waited for. Whoever interrupts it leaves a page that does
     not reload itself any more. `written` is told the path of the page when it is there.
     """
     page, seen = folder / "report.html", None
-    while not (folder / "config.toml").exists() and Study.read(folder) is None:
+    while not (folder / "config.toml").exists():
         time.sleep(_POLL)
     try:
         while True:
-            began, facts = time.monotonic(), facts_of(folder, state=_state(folder))
+            began, facts = time.monotonic(), read_facts(folder, state=_state(folder))
             if (facts.state, facts.progress) != seen:
                 write_whole(page, _page(facts))
                 if seen is None:

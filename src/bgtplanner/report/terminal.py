@@ -40,12 +40,9 @@ class Screen(Console):
         return super().render_str(visible(text, keep="\n"), **options)
 
 
-def print_table(console: Console, table: Table, gap: int = 2) -> None:
-    """Print a table in at most 80 columns: long headings are broken, long names cut.
-
-    `gap` is how far its columns are apart.
-    """
-    grid = Grid(box=None, pad_edge=False, header_style="bold", padding=(0, gap, 0, 0))
+def print_table(console: Console, table: Table) -> None:
+    """Print a table in at most 80 columns: long headings are broken, long names cut."""
+    grid = Grid(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for number, head in enumerate(table.columns):
         justify: Any = "right" if number else "left"
         heading = head.replace("_", "_\n")
@@ -79,14 +76,14 @@ def as_text(tables: Iterable[Table]) -> str:
 
 
 class _View:
-    """A console, and at most one live line at its bottom; it prints nothing if verbosity is -1."""
+    """A console, and at most one live line at its bottom; if it is quiet, it prints nothing."""
 
-    def __init__(self, console: Console, verbosity: int = 0) -> None:
-        self.console, self.verbosity = console, verbosity
-        self._live = console.is_terminal and verbosity == 0
+    def __init__(self, console: Console, quiet: bool = False) -> None:
+        self.console, self.quiet = console, quiet
+        self._live = console.is_terminal and not quiet
 
     def _say(self, text: str = "", style: str = "") -> None:
-        if self.verbosity >= 0:
+        if not self.quiet:
             self.close()
             self.console.print(text, style=style)
 
@@ -95,7 +92,7 @@ class _View:
         line = f"round {done}/{total}  {said}"
         if self._live:
             self.console.print(f"{line[:79]:<79}", end="\r")
-        elif self.verbosity > 0 or 4 * done // total != 4 * (done - 1) // total:
+        elif 4 * done // total != 4 * (done - 1) // total:
             self._say(line)
 
     def close(self) -> None:
@@ -107,8 +104,7 @@ class _View:
 class RunProgress(_View):
     """Observer that shows how a run is going.
 
-    On a terminal it is a live line; elsewhere a plain line after every quarter of the rounds. With
-    a verbosity of 1 it is a line per round and all details.
+    On a terminal it is a live line; elsewhere a plain line after every quarter of the rounds.
     """
 
     def started(self, config: Config, split: Split, first: int) -> None:
@@ -141,14 +137,12 @@ class RunProgress(_View):
         self._show(said, done, total)
 
     def finished(self, result: Result) -> None:
-        """Print the results: on one screen, or with all details if they were wanted."""
+        """Print the results on one screen; the page of the run has all details."""
         self.close()
-        if self.verbosity < 0:
+        if self.quiet:
             return
-        summary, whole = result.summary, self.verbosity > 0
-        print_table(self.console, verdict.scores(summary, judged=not whole), 1 if whole else 2)
-        if whole:
-            self._say(" ".join(verdict.about_scores(summary)))
+        summary = result.summary
+        print_table(self.console, verdict.scores(summary, judged=True))
         if result.verdict is not None:
             self._say(f"By releases alone: {result.verdict.headline}")
         # The most important lines come last: the gain, the guarantee, what was spent.
@@ -156,9 +150,9 @@ class RunProgress(_View):
         took = f"{summary['rounds_run']} rounds in {summary['seconds_total']:.1f} s."
         self._say(headline, "bold")
         self._say(" ".join([*rest, took]))
-        if summary.get("planner_note") and (whole or verdict.nothing_learned(summary)):
+        if summary.get("planner_note") and verdict.nothing_learned(summary):
             self._say(f"Planner {summary['planner_note']}.")
-        for line in guarantee(summary, short=not whole):
+        for line in guarantee(summary, short=True):
             self._say(line)
 
 

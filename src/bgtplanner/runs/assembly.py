@@ -22,7 +22,7 @@ from bgtplanner.federation.coordinator import Coordinator, Engine
 from bgtplanner.federation.parameters import noise_of_mean
 from bgtplanner.federation.protection import Protection
 from bgtplanner.federation.rounds import Federation
-from bgtplanner.models.learner import Learner, settings_of
+from bgtplanner.models.learner import Learner
 from bgtplanner.models.registry import MODELS
 from bgtplanner.paper.accounting import AUTHORS
 from bgtplanner.paper.pseudo import PseudoItems
@@ -35,42 +35,29 @@ from bgtplanner.privacy.ledger import Ledger
 from bgtplanner.runs.config import Config, effective
 
 
-def objects_given(
-    model: Learner | str | None = None, policy: type[Policy] | str | None = None
+def classes_given(
+    model: type[Learner] | str | None = None, policy: type[Policy] | str | None = None
 ) -> dict[str, Any]:
     """Return the settings that a model and a policy given in Python stand for.
 
-    A learner is made from them again, so that a run can be resumed anywhere. A class of one's own
-    goes by its address, at which it is found in this process.
+    A class of one's own goes by its address, at which it is found in this process; it is made in
+    every run from its options.
     """
-    settings: dict[str, Any] = {} if policy is None else {"planning.policy": policy_named(policy)}
-    if model is None or isinstance(model, str):
-        return settings | ({} if model is None else {"model.name": model})
-    if isinstance(model, type):
-        expected = f"an object, such as {model.__name__}()"
-        raise ConfigError(f"model = the class {model.__name__}: expected {expected}")
-    name, own = MODELS.named(type(model)), settings_of(model)
-    try:
-        same = type(model)(**own) == model
-    except TypeError:
-        same = False
-    refuse_unless(same, "model", model, "one that its settings describe")
-    if name in Config.model_fields:
-        return settings | {"model.name": name} | {f"{name}.{key}": of for key, of in own.items()}
-    return settings | {"model.name": name, "model.options": own}
-
-
-def policy_named(policy: type[Policy] | str) -> str:
-    """Return the name of a policy that was given by its name or as a class."""
-    expected = "a name or a class; its options are settings, planning.options.NAME"
-    refuse_unless(isinstance(policy, str | type), "policy", policy, expected)
-    return policy if isinstance(policy, str) else POLICIES.named(policy)
+    settings, asked = dict[str, Any](), "a name or a class; its options are settings, {}.options."
+    for what, given, kinds, key in (
+        ("model", model, MODELS, "model.name"), ("policy", policy, POLICIES, "planning.policy"),
+    ):  # fmt: skip
+        fits = given is None or isinstance(given, str | type)
+        refuse_unless(fits, what, given, asked.format(key.partition(".")[0]))
+        if given is not None:
+            settings[key] = given if isinstance(given, str) else kinds.named(given)  # type: ignore[arg-type]
+    return settings
 
 
 def ratings_of(config: Config) -> Ratings:
     """Load the ratings that a config names, with their catalogue."""
     data, seed = config.data, config.run.seed
-    same = "data_dir delimiter header scale feedback count_cap items items_column unknown_items"
+    same = "data_dir delimiter header scale feedback count_cap items"
     how: dict[str, Any] = {name: getattr(data, name) for name in same.split()}
     for name in ("user", "item", "rating", "weight", "time", "client", "test"):
         how[name] = getattr(data, f"{name}_column")

@@ -26,22 +26,14 @@ from bgtplanner.privacy.accountants import ACCOUNTANTS
 from bgtplanner.privacy.compatibility import best_mechanism
 from bgtplanner.runs.settings import FLAGS, PRESETS, Sections, packaged
 
-GONE = {
-    "data.duplicates": "the last rating of an item by a user counts; leave it out",
-    "data.items_words": "words of a text are no features any more; leave it out",
-    "federation.stragglers": "who answers too late does not answer; set federation.dropout",
-    "run.devices": "several devices are not used any more; leave it out",
-    "model.expansions": "graphs are not expanded any more: nothing was gained; leave it out",
-    "model.max_neighbours": "graphs are not expanded any more; leave it out",
-    "model.fixed_pseudo_items": "they are drawn anew in every round; leave it out",
-    "factorization.item_decay": "it was 0 everywhere; leave it out",
-    "planning.target": "no charge pays for looking at the error; leave it out",
-    "planning.validation_share": "clients do not validate any more; leave it out",
-    "planning.validation_charge": "clients do not validate any more; leave it out",
-    "server.hostile_clients": "nobody is discounted any more; see the page on poisoning",
-    "privacy.noise": "noise is drawn for the sum, which has the same distribution; leave it out",
-}
-"""Settings of earlier versions, and what is said to whoever sets one; old runs are read."""
+GONE = frozenset((
+    "data.duplicates", "data.items_words", "data.items_column", "data.unknown_items",
+    "federation.stragglers", "run.devices", "model.expansions", "model.max_neighbours",
+    "model.fixed_pseudo_items", "factorization.item_decay", "planning.target",
+    "planning.validation_share", "planning.validation_charge", "server.hostile_clients",
+    "privacy.noise",
+))  # fmt: skip
+"""Settings of earlier versions: whoever sets one is told; old runs that have them are read."""
 
 SYMBOLS = {
     "planning.A": "planning.levels",
@@ -119,9 +111,10 @@ def load_config(
     stored = _by_key(tree)
     now = {SYMBOLS.get(key, key): value for key, value in _by_key(settings or {}).items()}
     for values, place in ((stored, f"{file}: "), (now, "")):
-        for key in GONE.keys() & values.keys():
+        for key in GONE & values.keys():
             if not (is_run and values is stored):
-                raise ConfigError(f"{place}{key}: {GONE[key]}")
+                instead = "`bgtplanner docs sharp-edges` says what to use instead"
+                raise ConfigError(f"{place}{key}: is gone; leave it out ({instead})")
             del values[key]
     if is_run and stored.get("planning.reward") == "validation":  # of 0.2
         stored["planning.reward"] = "none"

@@ -18,7 +18,6 @@ from bgtplanner.data.datasets import load_ratings
 from bgtplanner.data.ratings import Ratings
 from bgtplanner.data.split import deal_users
 from bgtplanner.errors import ConfigError, RunFolderError, StorageError
-from bgtplanner.flower.check import host_and_port
 from bgtplanner.privacy.accountants import default_accountant
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.privacy.compatibility import best_mechanism
@@ -45,7 +44,9 @@ def write_example(folder: Path, *, clients: int, address: str, trust: str = "sec
     makes. Clients reach the server at the `address`, HOST:PORT. The users of the demo's ratings
     are divided among the clients.
     """
-    host, port = host_and_port("--address", address)
+    host, _, port = address.rpartition(":")
+    fits = bool(host) and port.isdigit() and 0 < int(port) < 2**16
+    ConfigError.unless(fits, "--address", address, "HOST:PORT, such as 127.0.0.1:8443")
     ConfigError.unless(trust in _FEWEST, "--trust", trust, " or ".join(_FEWEST))
     ratings = load_ratings("demo")
     within = _FEWEST[trust] <= clients <= ratings.n_users

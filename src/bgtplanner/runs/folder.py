@@ -166,6 +166,9 @@ class RunFolder:
     def notes(self) -> dict[str, Any]:
         """Return the folder's own notes: schema, version, fingerprint of the ratings."""
         file = self.path / "config.toml"
+        if (self.path / "study.json").exists():
+            tables = "bgtplanner.load_study reads it, and 'bgtplanner compare --out' prints it"
+            raise RunFolderError(f"{self.path}: holds a study; {tables}")
         try:
             tree = tomllib.loads(read_bytes(file, MOST_BYTES_OF_SETTINGS).decode())
         except (FileNotFoundError, NotADirectoryError) as error:

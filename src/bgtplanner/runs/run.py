@@ -20,7 +20,7 @@ from bgtplanner.models.metrics import HEADLINE, METRICS, lists_of, shown
 from bgtplanner.planning.policy import Policy
 from bgtplanner.planning.registry import POLICIES
 from bgtplanner.runs import assembly, summary
-from bgtplanner.runs.config import Config, differences, load_config
+from bgtplanner.runs.config import Config, load_config
 from bgtplanner.runs.folder import RunFolder
 from bgtplanner.runs.loop import Observer, Run
 from bgtplanner.runs.result import Result
@@ -102,7 +102,7 @@ class _Simulated(Run):
 def simulate(
     ratings: Ratings | str | Any = "demo",
     *,
-    model: Learner | str | None = None,
+    model: type[Learner] | str | None = None,
     policy: type[Policy] | str | None = None,
     epsilon: float | None = None,
     mechanism: str | None = None,
@@ -120,7 +120,7 @@ def simulate(
         ratings: Ratings, a table with named columns such as a DataFrame, or the name of a data
             set, or the path of a table.
         model: ``tastes``, ``biases``, ``factorization``, ``fedgnn``, ``package.module:Class``, or
-            a learner.
+            a class.
         policy: A name, ``package.module:Class``, or a class.
         epsilon: Budget of each client over the whole run.
         mechanism: What protects the uploads: ``gaussian``, ``laplace``, ``privunit`` or ``none``.
@@ -148,7 +148,7 @@ def simulate(
         "federation.rounds": rounds,
         "run.seed": seed,
     }
-    chosen = assembly.objects_given(model, policy)
+    chosen = assembly.classes_given(model, policy)
     chosen |= {key: value for key, value in named.items() if value is not None}
     return execute(
         load_config(preset=preset, settings=chosen | as_settings(settings)),
@@ -188,7 +188,7 @@ def resume(
     path: Path | str,
     *,
     ratings: Ratings | None = None,
-    model: Learner | None = None,
+    model: type[Learner] | None = None,
     policy: type[Policy] | None = None,
     trust_code: bool = False,
     observer: Observer | None = None,
@@ -224,13 +224,12 @@ def resume(
 
 
 def _check_code(
-    folder: RunFolder, config: Config, model: Learner | None, policy: Any, trust_code: bool
+    folder: RunFolder, config: Config, model: Any, policy: Any, trust_code: bool
 ) -> None:
     """Refuse to run strange code, and to go on with another model or policy."""
-    stated, file = assembly.objects_given(model, policy), folder.path / "config.toml"
+    stated = assembly.classes_given(model, policy)
     named = {"model.name": config.model.name, "planning.policy": config.planning.policy}
-    other = any(stated.get(key, of) != of for key, of in named.items())
-    if other or differences(config, load_config(file=file, settings=stated)):
+    if any(stated.get(key, of) != of for key, of in named.items()):
         problem = "it was started with another model or policy; give that one"
         raise RunFolderError(f"{folder.path}: {problem}")
     code = [of for key, of in named.items() if ":" in of and key not in stated]
@@ -239,22 +238,17 @@ def _check_code(
         raise RunFolderError(f"{folder.path}: names code to run, {' and '.join(code)}. {then}")
 
 
-def load(
-    path: Path | str, *, ratings: Ratings | str | None = None, data_dir: str | None = None
-) -> Result:
+def load(path: Path | str, *, ratings: Ratings | str | None = None) -> Result:
     """Load a finished run, to predict and recommend. Nothing in the folder is changed or run.
 
     Args:
         path: The run folder.
         ratings: If they were given in Python; or where they are now, such as ``csv:PATH``.
-        data_dir: The folder where data sets are now, if it has moved.
 
     Raises:
         RunFolderError: If the run is not finished.
     """
     folder = RunFolder(as_path("path", path))
-    if (folder.path / "study.json").exists():
-        raise RunFolderError(f"{path}: holds a study; read it with bgtplanner.load_study")
     folder.notes()  # refuses what another version has written
     found, config = folder.summary(), folder.config()
     if folder.deployed:
@@ -266,8 +260,8 @@ def load(
     refuse_unless(fits, "ratings", ratings, RATINGS)
     held = ratings if isinstance(ratings, Ratings) else None
     moved = {} if ratings is held else {"dataset": ratings}
-    if data_dir is not None:
-        moved["data_dir"] = str(as_path("data_dir", data_dir))
+    if not Path(config.data.data_dir or ".").is_dir():  # the environment may say where it is now
+        moved["data_dir"] = None
     return Result(
         summary=found,
         rounds=folder.rounds(),

@@ -43,7 +43,7 @@ FLAGS = {
 
 TRAINING = {"privacy.epsilon": 3.0, "federation.rounds": 20}
 """What `train` does by default. Whoever guesses from a model with this epsilon whether somebody is
-in it is right at most 64 times in 100, where a coin is right 50 times; with 10, it would be 84
+in it is right at most 65 times in 100, where a coin is right 50 times; with 10, it would be 85
 times. Every round pays; more rounds would only be waited for."""
 
 _ALWAYS_TOLERATED = 0.05  # share of the clients; some always drop out of a real round
@@ -126,10 +126,6 @@ class DataSection(Section):
     """Folder with real data sets; then ``$BGTPLANNER_DATA``, then the cache."""
     items: str = Field(default="auto", min_length=1)
     """The public catalogue: a table of all items; ``auto``: the data set's; or ``none``."""
-    items_column: str | None = None
-    """Column of the items' labels in that table; detected by default."""
-    unknown_items: Literal["error", "leave-out"] = "error"
-    """Whether ratings of items that it lacks are an ``error``, or left out."""
     train_share: float = Field(default=0.8, gt=0, lt=1)
     """Share of the ratings to train on; the rest is the test set."""
     split: Literal["auto", "user", "all", "last", "time", "leave-last", "marked"] = "auto"

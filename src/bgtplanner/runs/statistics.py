@@ -12,6 +12,7 @@ import json
 import math
 import statistics
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from bgtplanner.models.learner import Learner
 from bgtplanner.models.metrics import HEADLINE, METRICS, shown
 from bgtplanner.models.references import REFERENCES
 from bgtplanner.planning.policy import Policy
-from bgtplanner.runs.assembly import objects_given, policy_named
+from bgtplanner.runs.assembly import classes_given
 from bgtplanner.runs.folder import write_whole
 from bgtplanner.runs.study import Outcome, Progress, Study, finished_cells, in_words, run_study
 from bgtplanner.text import Table
@@ -138,7 +139,23 @@ class Comparison:
     def __repr__(self) -> str:
         from bgtplanner.report.terminal import as_text
 
-        return as_text(tables_of(self, planned=True))
+        return f"{as_text(tables_of(self, planned=True))}\n\n{self.headline}".rstrip()
+
+    @property
+    def headline(self) -> str:
+        """Which policies have lower errors than the baseline, and not by chance; of no sweep."""
+        against, wins = self.study.against, dict[str, list[tuple[float, str]]]()
+        for row in () if self.study.variations else self.differences:
+            value = row.figures[self.error]
+            if value is not None and row.policy != "unlimited":
+                sure = value.half is not None and value.mean < -value.half
+                wins.setdefault(row.group, []).extend([(value.mean, row.policy)] if sure else [])
+        if not any(wins.values()):
+            none = f"No policy has an error below that of {against} by more than could be chance."
+            return none if wins else ""
+        best = Counter(min(of)[1] for of in wins.values() if of).most_common()
+        said = ", ".join(f"{name} in {number} of {len(wins)} settings" for name, number in best)
+        return f"Lower errors than {against}'s, and not by chance: {said}."
 
     @property
     def failed(self) -> list[Outcome]:
@@ -192,7 +209,7 @@ class Comparison:
 def compare(
     ratings: str | Iterable[str] = "demo",
     policies: type[Policy] | str | Iterable[type[Policy] | str] = Study.policies, *,
-    model: Learner | str | None = None, mechanisms: str | Iterable[str] = "gaussian",
+    model: type[Learner] | str | None = None, mechanisms: str | Iterable[str] = "gaussian",
     seeds: int | Iterable[int] = range(5), preset: str = "recommended",
     epsilon: float | None = None, rounds: int | None = None,
     settings: Mapping[str, Any] | None = None, baseline: str | None = None,
@@ -219,14 +236,14 @@ def compare(
         >>> found.rows[0].policy, found.rows[0].figures["rmse_final"].seeds
         ('unlimited', 1)
     """
-    own = objects_given(model)
+    own = classes_given(model)
     single = {"privacy.epsilon": epsilon, "federation.rounds": rounds}
     own |= {key: of for key, of in single.items() if of is not None} | as_settings(settings)
-    kind = "names or classes of policies; an object can plan a single run only"
+    chosen = _several("policies", policies, str | type, "names or classes of policies")
     study = Study(
         datasets=_several("ratings", ratings, str, "names of data sets, or paths of tables"),
         mechanisms=_several("mechanisms", mechanisms, str, "names of mechanisms"),
-        policies=tuple(map(policy_named, _several("policies", policies, str | type, kind))),
+        policies=tuple(classes_given(policy=of)["planning.policy"] for of in chosen),
         seeds=tuple(as_whole("seeds", seed, 0) for seed in _several("seeds", seeds, object, "")),
         preset=preset,
         settings=own,

@@ -189,11 +189,6 @@ class Study:
         return "sweep" if self.variations else "comparison"
 
     @property
-    def command(self) -> str:
-        """The command that runs and continues it."""
-        return "sweep" if self.variations else "compare"
-
-    @property
     def against(self) -> str | None:
         """The baseline, given or by default; None if there is nothing to compare with."""
         if self.baseline is not None or len(self.policies) < 2:
@@ -351,7 +346,7 @@ def run_study(
         progress(outcome, len(outcomes), len(cells))
     if len(outcomes) < len(cells):
         done = sum(outcome.summary is not None for outcome in outcomes.values())
-        then = f"continue with: bgtplanner {study.command} --out {shlex.quote(str(out))}"
+        then = f"continue with: bgtplanner compare --out {shlex.quote(str(out))}"
         raise InterruptedRunError(f"stopped with {done} of {len(cells)} cells finished; {then}")
     return [outcomes[cell] for cell in cells]
 

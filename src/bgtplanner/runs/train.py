@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -69,7 +70,7 @@ _TRUSTED = {
 def train(
     ratings: Any, *, items: Any = None, scale: tuple[float, float] | str | None = None,
     clicks: bool = False, assume_public: Sequence[Public] = (),
-    epsilon: float = TRAINING["privacy.epsilon"], model: Learner | str | None = None,
+    epsilon: float = TRAINING["privacy.epsilon"], model: type[Learner] | str | None = None,
     ledger: Path | str | None = "auto", ledger_epsilon: float | None = None,
     continue_from: Model | Path | str | None = None,
     renamed: Mapping[Any, Any] | Path | str | None = None, out: Path | str | None = None,
@@ -86,7 +87,7 @@ def train(
         assume_public: What may be read off the ratings although it reveals something about
             people: ``catalogue``, which items occur, and ``scale``. The model then says so.
         epsilon: What all trainings with this ledger together may reveal about a person.
-        model: ``tastes``, ``biases``, ``factorization``, or a learner.
+        model: ``tastes``, ``biases``, ``factorization``, or a class.
         ledger: The file that counts what was spent; by default beside the ratings. With None,
             nothing is counted beyond this training, and the model says so. It knows people by
             their labels: who joins, leaves or comes back is noted there.
@@ -108,7 +109,7 @@ def train(
         >>> len(made.recommend({}, top=3))
         3
     """
-    given = {"privacy.epsilon": epsilon, **assembly.objects_given(model), **as_settings(settings)}
+    given = {"privacy.epsilon": epsilon, **assembly.classes_given(model), **as_settings(settings)}
     old = load_model(continue_from) if isinstance(continue_from, str | Path) else continue_from
     if old is not None:  # its kind, its scale and its items, unless others are given
         given, clicks = {"model.name": old.ranker} | given, clicks or old.implicit
@@ -120,7 +121,7 @@ def train(
         given = {"run.seed": seed} | given
     config, data = _read(ratings, items, scale, clicks, given)
     if old is not None and data.catalogue is None:
-        data = data.with_catalogue(old.catalogue)
+        data = data.with_catalogue(Catalogue.of(old))
     place = None if old is None else places_in(old, data, renamed)
     assumed = _assumed(data, assume_public, old)
     target = None if out is None else as_path("out", out)
@@ -326,14 +327,14 @@ def guarantee_of(
     `counted` if there is a ledger; the file holds what `trainings` of them have released.
     """
     epsilon, delta = budget.epsilon, budget.delta
-    right = 100 * guessed_right(epsilon, delta, accountant.mechanism)
+    right = math.ceil(100 * guessed_right(epsilon, delta, accountant.mechanism))
     other = accountant.other_promise(budget, neighbours)
     sentences = [
         f"({epsilon:g}, {delta:g})-differential privacy for each of {people:,} people, against "
         "whoever has this file.",
         meaning_of(epsilon, neighbours, other),
         f"Whoever knows everything else and guesses whether that is so is right at most "
-        f"{right:.0f} times in 100; a coin is right 50 times.",
+        f"{right} times in 100; a coin is right 50 times.",
     ]
     dropouts, colluders = tolerance if trust == "secagg" and tolerance else (None, None)
     sentences.append(_TRUSTED[trust].format(dropouts=dropouts, colluders=colluders))

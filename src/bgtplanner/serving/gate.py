@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 
 from starlette.responses import JSONResponse
@@ -33,13 +33,13 @@ class Gate:
         self._app, self._hosts, self._routes = app, hosts, routes
         self._rate, self._most, self._headers = rate, most, _HEADERS | {b"cache-control": cache}
         self._second, self._asked = 0, Counter[str]()
-        self._answers, self._nanoseconds = Counter[tuple[str, int]](), Counter[str]()
+        self._answers, self._seconds = Counter[tuple[str, int]](), defaultdict[str, float](float)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or refuse; an error of ours is logged by its kind, as its words may quote."""
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        began, status = time.perf_counter_ns(), 0
+        began, status = time.perf_counter(), 0
 
         async def sent(message: Message) -> None:
             nonlocal status
@@ -61,7 +61,7 @@ class Gate:
             await failed(scope, receive, sent)
         route = scope["path"] if scope["path"] in self._routes else "other"
         self._answers[route, status] += 1
-        self._nanoseconds[route] += time.perf_counter_ns() - began
+        self._seconds[route] += time.perf_counter() - began
         return None
 
     def _refused(self, scope: Scope) -> ASGIApp | None:
@@ -87,11 +87,9 @@ class Gate:
         """Yield what was counted, as Prometheus reads it."""
         for (route, status), number in sorted(self._answers.items()):
             yield f'bgtplanner_requests_total{{route="{route}",status="{status}"}} {number}'
-        for route, spent in sorted(self._nanoseconds.items()):
-            yield f'bgtplanner_seconds_total{{route="{route}"}} {spent / 1e9:.6f}'
+        for route, spent in sorted(self._seconds.items()):
+            yield f'bgtplanner_seconds_total{{route="{route}"}} {spent:.6f}'
 
 
 def _refusal(status: int, problem: str) -> ASGIApp:
-    return JSONResponse(
-        {"error": problem}, status, {"retry-after": "1"} if status == 429 else None
-    )
+    return JSONResponse({"error": problem}, status)

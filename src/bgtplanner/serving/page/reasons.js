@@ -10,7 +10,6 @@ const POPULAR = Math.log(2.0);
 const DRAWN = 0.3; // how much the history must add to the logarithm of how likely an item is picked
 const CARRIES = 0.05; // and how much of that an item of the history that is named
 const HIGH = 0.7; // the least rating that is called high, if the person's own mean is not higher
-const BESIDE = 0.25; // of the strongest: what a second clause must have
 const CLASS = /^(-?\d[\d.e+-]*) to (-?\d[\d.e+-]*)$/;
 const YEARS = /^(\d{4}(?:\.\d+)?) to (\d{4}(?:\.\d+)?)$/;
 const DATE = /year|date|released|published/i;
@@ -22,19 +21,12 @@ export function reasonsOf(model, people, ranked, items) {
   const names = model.names.map(plainName), whom = text(model.learned ? "whom.others" : "whom.chance");
   const history = ofHistory(model, people, ranked);
   return items.map((item) => {
-    const popular = why.popularity?.[item] >= POPULAR ? why.popularity[item] : 0;
-    const good = why.quality?.[item] >= HIGHER ? why.quality[item] : 0;
+    const kind = (why.popularity?.[item] >= POPULAR) + 2 * (why.quality?.[item] >= HIGHER);
     const [leaning, leaned] = ofFeatures(model.features.row(item), names, why.leaning);
     const [interest, picked] = ofFeatures(model.features.row(item), names, why.interest);
-    const [drawn, said] = history(item);
-    const strengths = [
-      popular + good / TENTH, leaning >= HIGHER ? leaning / TENTH : 0,
-      interest >= OFTEN ? interest : 0, drawn >= DRAWN ? drawn : 0,
-    ];
-    if (strengths[2] < 2 * strengths[3]) strengths[2] = 0; // the history says it as well
-    if (strengths[1] || strengths[2] || strengths[3]) strengths[0] = 0;
+    const [drawn, said] = history(item), own = [leaning >= HIGHER ? leaning / TENTH : 0, 0, drawn >= DRAWN ? drawn : 0];
+    if (interest >= OFTEN && interest >= 2 * own[2]) own[1] = interest; // or else the history says it as well
     const clauses = [
-      () => text(`liked.${(popular > 0) + 2 * (good > 0)}`),
       () => {
         const higher = why.leaning[leaned] * (model.high - model.low);
         return text(stars ? "leaning.stars" : "leaning.points", { what: names[leaned], much: stars ? higher.toFixed(1) : short(higher) });
@@ -42,9 +34,7 @@ export function reasonsOf(model, people, ranked, items) {
       () => text("interest", { what: names[picked], often: short(Math.exp(why.interest[picked])), whom }),
       () => said,
     ];
-    const order = [0, 1, 2, 3].sort((one, other) => strengths[other] - strengths[one]).slice(0, 2);
-    const given = order.filter((of) => strengths[of] > 0 && strengths[of] >= BESIDE * strengths[order[0]]);
-    const found = given.map((of) => clauses[of]());
+    const most = Math.max(...own), found = most > 0 ? [clauses[own.indexOf(most)]()] : kind ? [text(`liked.${kind}`)] : [];
     if (!people.item.length) found.push(text("new"));
     return found.length ? found.join("; ") : null;
   });
