@@ -75,7 +75,8 @@ _CLEAREST, _MOST_ITEMS = 16.0, 1000  # without noise; the server squares as many
 _SCARCE, _MOST_COUNT = 30.0, 0.5  # noise times items over clients for a weight of 1; the most
 _USUAL_NOISE = 1.3  # on the sum of all uploads, over the clip: about epsilon 3
 _PLACED = 5.0  # ridge weight, in items, of the features that other items are placed by
-_BY_CHANCE = float(__import__("os").environ.get("BC", "1.0"))
+_BY_CHANCE = 0.7  # of what chance alone would reach, over one root of questions times people
+_OLDEST = 0.2  # what a rating counts, however old: all-time popularity is a part of what trends
 _TYPICAL = 0.1  # singular value of the first axis in a typical federation, over the clip
 _PERSONAL = 0.25  # of the use of a list, where tastes are known: a third of what popularity gives
 _UNPLANNED = 0.65  # what tastes get of an upload where nothing is paid
@@ -108,8 +109,8 @@ class Tastes(Biases):
         popularity_weight: How far a ranking follows popularity.
         implicit: Whether there are no ratings, only what was picked. Then residuals are not
             uploaded, and the ranking leaves out how much an item would be liked.
-        half_life: After how many days a rating counts half in popularity and quality; by default
-            all count the same. It is public knowledge of how fast a catalogue ages.
+        half_life: After how many days a rating counts half in popularity and quality, down to a
+            fifth; by default all count the same. It is public knowledge of how fast things age.
         date: The public day that ages count from, such as ``2026-11-30``; later ratings have no
             age. It is never the time of the newest rating.
         count_weight: As in the bias model; more where noise times items is large for the clients.
@@ -358,8 +359,8 @@ class Tastes(Biases):
             problem = "the ratings have no times, by which they age; name data.time_column"
             raise ConfigError(f"tastes.half_life = {self.half_life}: {problem}")
         age = jnp.maximum(self._today - interactions.day, 0.0)
-        counts = interactions.present * 0.5 ** (age / self.half_life)
-        return replace(interactions, present=counts)
+        counts = _OLDEST + (1.0 - _OLDEST) * 0.5 ** (age / (self.half_life or 1.0))
+        return replace(interactions, present=interactions.present * counts)
 
     def _counts_as(self, shared: Shared) -> Array:
         """Return what a rating of each item counts in an upload: less where items are rare.
@@ -432,8 +433,8 @@ class Tastes(Biases):
         """Return how large an axis is by chance, where people pick what is popular and no more.
 
         Their answers of length 1 then point anywhere. The mean of those to K questions, taken as
-        a symmetric matrix, reaches ``2 / sqrt(K people)`` (Wigner's law); about half of it, since
-        the fit shrinks it, and many have too few items to tell anything.
+        a symmetric matrix, reaches ``2 / sqrt(K people)`` (Wigner's law); about a third of it,
+        since the fit shrinks it, and many have too few items to tell anything.
         """
         length = 1.0 if noise.norm is None else noise.clip
         return _BY_CHANCE * length / jnp.sqrt(jnp.maximum(self._axes * noise.clients, 1.0))

@@ -65,8 +65,7 @@ def read(
 
     Given the 32 bytes of a `signer`'s public key, a file that they did not sign is refused.
 
-    Raises:
-        ModelFileError: If it is none, or damaged, altered, or of a later release.
+    It raises a ModelFileError for one that is none, damaged, altered, or of a later release.
     """
     version, path = VERSION, "the model that came" if isinstance(source, bytes) else source
     try:

@@ -145,8 +145,7 @@ class Model:
                 model does not know are left out.
             **how: `top`, `exclude`, `only` and `explain`, as in :meth:`recommend_many`.
 
-        Raises:
-            NothingLearnedError: If there is nothing to rank items by.
+        It raises a NothingLearnedError if there is nothing to rank items by.
         """
         ((_, lines),) = self.recommend_many({None: history}, **how)
         return lines
@@ -283,18 +282,17 @@ class Model:
         if axes >= _SEVERAL or (axes and features):
             headline = "Expect lists that are clearly more personal than popularity."
             return Verdict("clearly personal", headline, tuple(reasons))
-        headline = "Lists will not be better than popularity."
         if axes or features:
             headline = "Expect lists that are somewhat more personal than popularity."
-        level = "personal" if axes or features else "popularity"
-        return Verdict(level, headline, (*reasons, more))
+            return Verdict("personal", headline, (*reasons, more))
+        headline = "Lists will not be better than popularity."
+        return Verdict("popularity", headline, (*reasons, more))
 
 
 def load_model(path: Path | str | bytes, *, signer: bytes | None = None) -> Model:
     """Read a model file, or the bytes of one; nothing in it is ever run as code.
 
-    Raises:
-        ModelFileError: If it is none, is damaged or altered, or was not signed by the `signer`.
+    It has to be whole and unaltered, and to be signed by the `signer` if one is given.
     """
     facts, arrays = file.read(path if isinstance(path, bytes) else Path(path), signer)
     try:

@@ -1,8 +1,7 @@
 """A person's own part of a model, solved from the person's history: with NumPy alone.
 
 The same formulas as in :mod:`bgtplanner.models`, where many people are computed at once with JAX.
-Here the systems are solved exactly. What a ranker needs beside the history is in the model file:
-what was released, the public features of the items, and the learner's settings.
+Here the systems are solved exactly.
 """
 
 from __future__ import annotations
@@ -126,8 +125,7 @@ class TasteRanker(BiasRanker):
         self.axes = axes.shape[1]
         scales = [float(settings[f"{name}_shrinkage"]) ** -0.5 for name in ("taste", "interest")]
         table = np.concatenate([axes * scales[0], features * scales[1]], axis=1)
-        variance, self.turn = np.linalg.eigh(table.T @ (self.share[:, None] * table))
-        self.variance = np.maximum(variance, 0.0)
+        self.variance, self.turn = np.linalg.eigh(table.T @ (self.share[:, None] * table))
         self.interests, self.feature_scale = table @ self.turn, scales[1]
         rare = np.log(self.share + _RARE * self.share.mean())
         self.popular = rare.astype(np.float32) * np.float32(settings["popularity_weight"])
@@ -145,18 +143,16 @@ class TasteRanker(BiasRanker):
         """
         liked = np.where(np.isnan(people.value), _USUAL, people.value) / _USUAL
         weight = np.ones(len(liked)) if self.implicit else liked
-        rows, variance = weight[:, None] * self.interests[people.item], self.variance
+        rows, variance = weight[:, None] * self.interests[people.item], self.variance.clip(0.0)
         total, squares = people.sums(rows), people.sums(rows**2)
         number = people.sums(weight)[:, None]
         each = people.sums(weight**2)[:, None] / np.maximum(number, 1e-12)
-        first = 1.0 + _FIRST / np.maximum(number, _USUAL)
-        strengths = _STRENGTHS[:, None, None] * first
+        strengths = _STRENGTHS[:, None, None] * (1.0 + _FIRST / np.maximum(number, _USUAL))
         gain = 1.0 / ((number - each) * variance + 1.0 / strengths)
         others = (number - 2.0 * each) * total**2 + each * squares
         likely = (gain * (total**2 - squares) - 0.5 * variance * gain**2 * others).sum(axis=2)
-        chances = np.exp(likely - likely.max(axis=0))
-        chances = (chances / chances.sum(axis=0))[:, :, None]
-        gain = (chances / (number * variance + 1.0 / strengths)).sum(axis=0)
+        odds = np.exp(likely - likely.max(axis=0))[:, :, None]
+        gain = (odds / (number * variance + 1.0 / strengths)).sum(axis=0) / odds.sum(axis=0)
         return total * gain, gain, weight
 
     def ranked(self, people: Histories, *, explain: bool = False) -> Ranked:
