@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -20,8 +21,10 @@ from bgtplanner.runs.audit import audit
 from command_line import Call
 
 Floats = NDArray[np.float64]
+AUDITS = int(os.environ.get("BGTPLANNER_AUDITS", "1"))
 SMALLER = "the noise is smaller than stated"
 LARGER = "the noise is larger than stated"
+LONGER = "an upload without its noise is longer than its clip"
 FURTHER = "an upload reaches further than its clip allows"
 AGAIN = "noise is used more than once"
 UNEVEN = "a masked upload is not uniform"
@@ -44,7 +47,7 @@ def test_the_guard_keeps_its_promise(mechanism: str) -> None:
     assert (one["verdict"], refuted(one)) == ("holds", {})
     assert 0.75 < one["epsilon_lower"] <= 1.0
     assert one["epsilon_lower"] == pytest.approx(one["epsilon_expected"], abs=0.12)
-    assert one["claimed_epsilon"] == one["client_level_epsilon"] == 1.0
+    assert one["claimed_epsilon"] == 1.0
     assert sum(check["risk"] for check in one["checks"]) <= 0.005
 
 
@@ -205,32 +208,35 @@ def garbage_after_a_drop_out(real: Any, self: Any, state: Any, message: bytes, v
     return real(self, state, message, wrong)
 
 
+SUMS: dict[str, tuple[Broken, str]] = {
+    "no pairwise masks": ((member.Client, "_do_upload", no_pairwise_masks), BARE),
+    "garbage after a drop-out": ((member.Client, "_do_upload", garbage_after_a_drop_out), LARGER),
+    "blocks clipped apart": ((Mechanism, "clip", blocks_apart), LONGER),
+    "shares x 0.9": (share_times(0.9), SMALLER),
+    "shares x 0.7": (share_times(0.7), SMALLER),
+    "half the sensitivity": (scaled(0.5), SMALLER),
+    "shares for all": ((Tolerance, "honest", lambda real, self, invited: invited), SMALLER),
+    "same noise": ((Shares, "draw", lambda real, self, *_: real(self, SeededNoise(7), 64)), AGAIN),
+    "no clip": ((Mechanism, "clip", unclipped), LONGER),
+    "one half without a clip": (unclipped_in(slice(0, 32)), LONGER),
+    "the other half without": (unclipped_in(slice(32, None)), LONGER),
+    "every second without a clip": (unclipped_in(slice(1, None, 2)), LONGER),
+    "no masks": ((masks, "mask", lambda real, key, size: np.zeros(size, np.uint64)), UNEVEN),
+}
+
+
 @pytest.mark.parametrize(
-    ("broken", "fault"),
-    [
-        ((member.Client, "_do_upload", no_pairwise_masks), BARE),
-        ((member.Client, "_do_upload", garbage_after_a_drop_out), LARGER),
-        *(
-            pytest.param(*fault, marks=pytest.mark.full)
-            for fault in (
-                (share_times(0.9), SMALLER),
-                (share_times(0.7), SMALLER),
-                ((Tolerance, "honest", lambda real, self, invited: invited), SMALLER),
-                ((Shares, "draw", lambda real, self, *_: real(self, SeededNoise(7), 64)), AGAIN),
-                ((Mechanism, "clip", unclipped), LARGER),
-                (unclipped_in(slice(1, None, 2)), LARGER),
-                ((masks, "mask", lambda real, key, size: np.zeros(size, np.uint64)), UNEVEN),
-            )
-        ),
-    ],
+    "name",
+    [name if n < 3 else pytest.param(name, marks=pytest.mark.full) for n, name in enumerate(SUMS)],
 )
-def test_a_group_of_faulty_clients_is_refuted(
-    broken: Broken, fault: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_group_of_faulty_clients_is_refuted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With half of the releases of the default; more audits with BGTPLANNER_AUDITS=100."""
+    broken, fault = SUMS[name]
     plant(monkeypatch, broken)
-    found = audit(trust="secagg", releases=40, seed=0)
-    assert fault in faults(found)
-    assert min(check["p_value"] for check in found["checks"]) < 1e-9  # by far
+    for seed in range(AUDITS):
+        found = audit(trust="secagg", releases=40, seed=seed)
+        assert fault in faults(found)
+        assert min(check["p_value"] for check in found["checks"]) < 1e-6  # by far
 
 
 # ---- the command, and what is refused

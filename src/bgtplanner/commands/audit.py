@@ -65,7 +65,7 @@ def _view(found: Mapping[str, Any]) -> list[str]:
     ]
     for check in found["checks"]:
         word = "REFUTED" if check["refuted"] else "as stated"
-        lines.append((check["name"], f"{word} (p = {check['p_value']:.2g}), {check['part']}"))
+        lines.append((check["name"], f"{word} (p = {check['p_value']:.2g})"))
     reasons = {
         "holds": [f"more than {claim:g} could have been shown, and was not; no proof"],
         "refuted": [check["fault"] for check in found["checks"] if check["refuted"]],

@@ -130,17 +130,15 @@ def _concluded(
     group = {"members": MEMBERS, "dropouts": DROPOUTS, "colluders": COLLUDERS}
     return {
         "mechanism": setting.mechanism, "trust": setting.trust, "neighbours": setting.neighbours,
-        "unit": "client", "path": path, "accounting": setting.accountant.name,
-        "delta": delta, "releases": number, "confidence": confidence,
-        "claimed_epsilon": claim, "client_level_epsilon": claim,
+        "path": path, "accounting": setting.accountant.name, "delta": delta, "releases": number,
+        "confidence": confidence, "claimed_epsilon": claim,
         "epsilon_lower": lower, "epsilon_lower_any": found.epsilon,
         "epsilon_lower_gaussian": found.epsilon_gaussian if most == 2 else None,
         "epsilon_largest": found.largest, "epsilon_expected": max(ideal[:most]),
         "releases_needed": releases_needed(claim, delta=delta, confidence=guesses),
-        "parts": [{"what": "releases", "releases": number}],
         **{name: of if summed else None for name, of in group.items()},
         "checks": [
-            check._asdict() | {"risk": each, "part": "releases", "refuted": check.p_value <= each}
+            check._asdict() | {"risk": each, "refuted": check.p_value <= each}
             for check in checks
         ],
         "verdict": "refuted" if refuted else "inconclusive" if found.largest < claim else "holds",
