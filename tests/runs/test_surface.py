@@ -106,11 +106,11 @@ class TestCompare:
         """A learner is made anew in every cell, from its settings."""
         policies: list[Any] = [Late, EveryOther]
         out = tmp_path / "grid"
-        found = compare("demo", policies, model=OwnFactors(dim=2), seeds=0, out=out, **TWICE)
+        found = compare("demo", policies, model=OwnFactors(dim=2), seeds=1, out=out, **TWICE)
         named = [row.policy for row in found.rows if not row.reference]
         assert named == ["late", f"{__name__}:EveryOther"]
         assert not found.failed
-        assert found.study.settings["model.options"]["dim"] == 2
+        assert (found.study.settings["model.options"]["dim"], found.study.seeds) == (2, (0,))
         again = load_study(out)
         assert again.rows == found.rows
         assert repr(again) == repr(found)

@@ -7,8 +7,7 @@ from typing import Any
 
 from bgtplanner.commands.options import Answer, command
 
-EXIT_CODES = {"holds": 0, "refuted": 1, "inconclusive": 3}
-"""Exit codes of `audit`; 2 is for what cannot be done, as everywhere."""
+EXIT_CODES = {"holds": 0, "refuted": 1, "inconclusive": 3}  # 2 is for what cannot be done
 
 
 @command()
@@ -59,7 +58,6 @@ def _view(found: Mapping[str, Any]) -> list[str]:
         ("claimed", "epsilon {claimed_epsilon:g} at delta {delta:g} ({accounting})"),
         ("", f"{{neighbours}}: one client's upload against {against}"),
         ("seen", "epsilon >= {epsilon_lower:.3f} with {confidence:.4g} confidence"),
-        ("expected", "about {epsilon_expected:.3f}, if everything is as stated"),
         ("from guesses alone", "epsilon >= {epsilon_lower_any:.3f}, for any noise"),
         ("they could show", "epsilon {epsilon_largest:.2f}, if none had been wrong"),
     ]

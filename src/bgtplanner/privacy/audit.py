@@ -28,8 +28,7 @@ from bgtplanner.privacy.conversions import gdp_epsilon
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-MOST = 1e5
-"""The largest epsilon that is reported: no budget may claim more."""
+MOST = 1e5  # the largest epsilon that is reported: no budget may claim more
 
 _CANDIDATES = 300
 _PILOT = 10  # one release in ten chooses the test

@@ -101,14 +101,14 @@ def read(
     return facts, arrays
 
 
-def key_in(text: str) -> bytes:
+def key_in(text: str, name: str = "key") -> bytes:
     """Return an Ed25519 key from the 64 hexadecimal digits in a text, or in the file it names."""
     try:
         digits = text if len(text) == 64 else Path(text).read_text("ascii")
         key = bytes.fromhex(digits.strip())
     except (OSError, ValueError):
         key = b""
-    ConfigError.unless(len(key) == 32, "key", text, "64 hexadecimal digits, or a file with them")
+    ConfigError.unless(len(key) == 32, name, text, "64 hexadecimal digits, or a file with them")
     return key
 
 
