@@ -173,11 +173,10 @@ def test_a_sensitivity_of_c_that_is_claimed_as_replace_one_is_caught(
 
 
 def test_sums_of_real_clients_keep_the_promise() -> None:
-    found = audit(trust="secagg", seed=0)
-    assert (found["verdict"], refuted(found)) == ("holds", {})
+    for seed in range(AUDITS):
+        found = audit(trust="secagg", seed=seed)
+        assert (found["verdict"], refuted(found)) == ("holds", {})
     assert (found["members"], found["dropouts"], found["colluders"]) == (5, 1, 1)
-    names = {check["name"] for check in found["checks"]}
-    assert names >= {"masked uploads", "pairwise masks", "paid for"}
 
 
 def share_times(factor: float) -> Broken:
@@ -265,14 +264,9 @@ def test_an_audit_of_sums_needs_flower(monkeypatch: pytest.MonkeyPatch) -> None:
         audit(trust="secagg")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "verdict"),
-    [(("--mechanism", "laplace"), 0, "HOLDS"), (("--epsilon", 10), 3, "INCONCLUSIVE")],
-)
-def test_the_command(
-    arguments: tuple[Any, ...], code: int, verdict: str, command_line: Call
-) -> None:
-    done = command_line("audit", *arguments, "--releases", 4000, "--seed", 0)
-    assert (done.code, verdict in done.out) == (code, True)
-    found = json.loads(command_line("audit", *arguments, "--releases", 4000, "--json").out)
-    assert found["verdict"] == verdict.lower()
+def test_the_command(command_line: Call) -> None:
+    asked = ("audit", "--mechanism", "laplace", "--releases", 4000)
+    done = command_line(*asked, "--seed", 0)
+    assert (done.code, "HOLDS" in done.out) == (0, True)
+    done = command_line(*asked, "--epsilon", 10, "--json")
+    assert (done.code, json.loads(done.out)["verdict"]) == (3, "inconclusive")

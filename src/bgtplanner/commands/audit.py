@@ -22,8 +22,7 @@ def audit(
     releases could not have refuted it.
 
     It attacks a client's ledger, clip and noise. With trust secagg it attacks a group of clients
-    on a disk and a server, which add up through masks, shares and drop-outs: it sees the sums, and
-    what colluders have sent.
+    on a disk and their server: it sees the sums, and what colluders have sent.
 
     Example: `bgtplanner audit --mechanism gaussian --epsilon 1`
 

@@ -288,7 +288,9 @@ class _Training(Run):
     def published(self, assumed: Sequence[str]) -> Model:
         """Play all rounds, or all after the saved state, and return the model."""
         self.go_on()
-        self.save(self._state(self.seconds_before))  # nothing is spent if it cannot be written
+        if self.state is not None and not self.engine.next_round:
+            self.save(self._state(0.0))  # nothing is spent if it cannot be written
+            self.state.unlink()
         ledger, engine, old = self.planned.ledger, self.engine, self.old
         budget, counted = ledger.budgets.classes[0], self.people.ledger is not None
         self.carry_out()
