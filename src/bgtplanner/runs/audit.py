@@ -227,7 +227,6 @@ def guard_trials(setting: Setting, number: int, noise: ExactNoise | None) -> Tri
         guard = Randomizer(ledger, noise=noise)
         given = sign * _LOUD * ahead
         release = guard.release(given, charge=setting.charge, clip=1.0, run="audit", round=0)
-        guard.settle(release)
         seen.append(np.asarray(release.values))
     scale = np.full((number, 1), setting.scale)
     return Trials(setting, scale, seen[0], seen[1], ahead, setting.other_side * ahead)
