@@ -174,7 +174,7 @@ def test_a_sensitivity_of_c_that_is_claimed_as_replace_one_is_caught(
 
 def test_sums_of_real_clients_keep_the_promise() -> None:
     for seed in range(AUDITS):
-        found = audit(trust="secagg", seed=seed)
+        found = audit(trust="secagg", releases=40, seed=seed)
         assert (found["verdict"], refuted(found)) == ("holds", {})
     assert (found["members"], found["dropouts"], found["colluders"]) == (5, 1, 1)
 
@@ -208,8 +208,8 @@ def garbage_after_a_drop_out(real: Any, self: Any, state: Any, message: bytes, v
 
 SUMS: dict[str, tuple[Broken, str]] = {
     "no pairwise masks": ((member.Client, "_do_upload", no_pairwise_masks), BARE),
-    "garbage after a drop-out": ((member.Client, "_do_upload", garbage_after_a_drop_out), LARGER),
     "blocks clipped apart": ((Mechanism, "clip", blocks_apart), LONGER),
+    "garbage after a drop-out": ((member.Client, "_do_upload", garbage_after_a_drop_out), LARGER),
     "shares x 0.9": (share_times(0.9), SMALLER),
     "shares x 0.7": (share_times(0.7), SMALLER),
     "half the sensitivity": (scaled(0.5), SMALLER),
@@ -225,7 +225,7 @@ SUMS: dict[str, tuple[Broken, str]] = {
 
 @pytest.mark.parametrize(
     "name",
-    [name if n < 3 else pytest.param(name, marks=pytest.mark.full) for n, name in enumerate(SUMS)],
+    [name if n < 2 else pytest.param(name, marks=pytest.mark.full) for n, name in enumerate(SUMS)],
 )
 def test_a_group_of_faulty_clients_is_refuted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With half of the releases of the default; more audits with BGTPLANNER_AUDITS=100."""
