@@ -80,6 +80,15 @@ class TestRun:
         assert done.err == ""
         assert object_of(done) == json.loads((tmp_path / "run" / "summary.json").read_text())
 
+    def test_what_to_type_next(self, command_line: Call, tmp_path: Path, undrawn: None) -> None:
+        rows = [f"{user},{item},{1 + item % 5}" for user in ("Al b", "Zoë") for item in range(6)]
+        table, folder = tmp_path / "named.csv", tmp_path / "run"
+        table.write_text("\n".join(["user,item,rating", *rows]), encoding="utf-8")
+        done = command_line("run", "--dataset", table, "--rounds", 1, "--out", folder)
+        assert (done.code, f"recommend {folder} --user 'Al b'" in done.out) == (0, True)
+        assert "too few to learn together" in done.out
+        assert "hides nobody" in done.out
+
 
 class TestResume:
     def test_after_a_stop(

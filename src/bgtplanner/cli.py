@@ -84,7 +84,7 @@ def main() -> NoReturn:
     except (KeyboardInterrupt, typer.Abort):
         code, said = 1, "interrupted"
     except OSError as error:  # our files raise errors of their own: most likely the output failed
-        said = None if isinstance(error, BrokenPipeError) else f"error: {error}"  # as of `| head`
+        said = None if isinstance(error, BrokenPipeError) else f"error: the output: {error}"
         with contextlib.suppress(OSError, ValueError, AttributeError):
             # Python would try again at its exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

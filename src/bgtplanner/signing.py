@@ -9,14 +9,14 @@ from bgtplanner.errors import ConfigError, MissingExtraError
 from bgtplanner.text import is_sha256
 
 
-def key_in(text: str) -> bytes:
+def key_in(text: str, name: str = "key") -> bytes:
     """Return an Ed25519 key from the 64 hexadecimal digits in a text, or in the file it names."""
     try:
         digits = text if is_sha256(text.lower()) else Path(text).read_text("ascii")
         key = bytes.fromhex(digits.strip())
     except (OSError, ValueError):
         key = b""
-    ConfigError.unless(len(key) == 32, "key", text, "64 hexadecimal digits, or a file with them")
+    ConfigError.unless(len(key) == 32, name, text, "64 hexadecimal digits, or a file with them")
     return key
 
 

@@ -19,12 +19,12 @@ from bgtplanner.errors import ConfigError, DataError
 
 FRAME: dict[str, list[Any]] = {
     "movieId": [10, 20, 30, 40],
-    "title": ["Able (1990)", "Baker (1991)", "Charlie (1999)", "Dog (2001)"],
+    "title": ["Able (1990)", "Baker (1991)", "Charlie (1999)", "Dog"],
     "genres": ["Drama|War", "War", "Drama", "Comedy"], "colour": [1, 0, 1, 1],
     "minutes": [90.0, 100.0, None, 200.0],
     "page": ["http://a", "http://b", "http://c", "http://d"],
     "plot": ["a long story", "another tale", "nothing alike", "no more words"],
-    "nothing": ["", "", "", ""], "same": [5, 5, 5, 5],
+    "nothing": ["", "", "", ""], "same": [5, 5, 5, 5], "imdbId": [71, 5, 13, 8],
 }  # fmt: skip
 
 
@@ -41,9 +41,9 @@ def test_columns_become_features() -> None:
     minutes = [name for name in made.names if name.startswith("minutes: ")]
     assert np.array([by_name[name] for name in minutes]).sum(0).tolist() == [1, 1, 0, 1]
     years = [name for name in made.names if name.startswith("year: ")]
-    assert np.array([by_name[name] for name in years]).sum(0).tolist() == [1, 1, 1, 1]
+    assert np.array([by_name[name] for name in years]).sum(0).tolist() == [1, 1, 1, 0]
     left_out = dict(text.split(": ", 1) for text in made.left_out)
-    assert set(left_out) == {"page", "plot", "nothing", "same"}
+    assert set(left_out) == {"page", "plot", "nothing", "same", "imdbId"}
     assert repr(made) == f"Catalogue(4 items, {len(made.names)} features, titles)"
 
 

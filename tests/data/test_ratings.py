@@ -73,12 +73,12 @@ class TestFromArrays:
     @pytest.mark.parametrize(
         ("options", "problem"),
         [
-            ({"scale": "big"}, "scale='big': expected 'max', 'minmax' or two finite numbers"),
+            ({"scale": "big"}, "scale = 'big': expected 'max', 'minmax' or two finite numbers"),
             ({"feedback": "likes"}, "feedback = 'likes': expected auto or ratings or clicks"),
             ({"feedback": "clicks", "count_cap": 0}, "count_cap = 0: expected a number above 0"),
             ({"scale": (0, 10**400)}, "expected 'max'"),
-            ({"scale": (5, 1)}, r"scale=\(5, 1\): expected"),
-            ({"scale": 3, "value": None}, "scale=3: expected"),
+            ({"scale": (5, 1)}, r"scale = \(5, 1\): expected"),
+            ({"scale": 3, "value": None}, "scale = 3: expected"),
             ({"name": None}, "name = None: expected text"),
         ],
     )
@@ -240,12 +240,15 @@ class TestQuestions:
 
     def test_one_far_outside(self) -> None:
         columns = self.many([*np.tile([1.0, 2, 3, 4, 5], 10).tolist(), 99.0])
-        with pytest.raises(DataError, match=r"10 times.*data\.scale=1:5") as caught:
+        with pytest.raises(DataError, match=r"many times.*data\.scale=1:5") as caught:
             Ratings.from_arrays(**columns)
         assert "99" not in str(caught.value)
         assert len(Ratings.from_arrays(**columns, scale="minmax")) == 51
+        for few in ([1, 2, 5, 60], [*np.tile([1, 2, 3, 4, 5], 10).tolist(), 11]):
+            with pytest.raises(DataError, match="many times"):
+                Ratings.from_arrays(**self.many(few))
 
-    @pytest.mark.parametrize("values", [[1, 2, 3, 4, 5], [0, 1], [0.5, 4], [10, 60, 70, 100]])
+    @pytest.mark.parametrize("values", [[1, 2, 3, 4, 5], [0, 9, 1], [0.5, 4], [10, 60, 70, 100]])
     def test_no_question_about_ratings(self, values: list[float]) -> None:
         assert not Ratings.from_arrays(**self.many(values * 10)).implicit
 

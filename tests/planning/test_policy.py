@@ -146,6 +146,12 @@ def test_in_proportion_each_pays_a_share_of_what_it_has_left() -> None:
     assert np.ravel(plan.charge) == pytest.approx([0.25, 0.375, 0.5, 2.0])
 
 
+def test_a_number_is_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Half, "choose", lambda *_: 0.5)
+    with pytest.raises(ConfigError, match=r"choose = 0\.5: expected a Choice"):
+        Half(Budgets.same(Budget(1.0, 1e-5), 2), rounds=2).ask()
+
+
 def test_of_two_sums_the_one_that_lasts_says_what_is_left() -> None:
     policy = Uniform(Budget(1.0, 1e-5), 2, rounds=100, accounting="laplace/either")
     for index in range(99):

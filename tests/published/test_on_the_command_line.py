@@ -91,6 +91,6 @@ def test_a_file_that_somebody_else_signed(tmp_path: Path) -> None:
     (tmp_path / "key").write_text(public_key(key) + "\n")
     for own in (public_key(key), tmp_path / "key"):
         assert json.loads(bgtplanner(*asked, own))["items"]
-    for wrong, said in (("ab" * 32, "not signed by the given key"), ("ab", "64 hexadecimal")):
+    for wrong, said in (("ab" * 32, "not signed by the given key"), ("ab", "--verify = 'ab'")):
         with pytest.raises(AssertionError, match=said):
             bgtplanner(*asked, wrong)

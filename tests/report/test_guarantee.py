@@ -31,6 +31,17 @@ def test_sound(trust: str, words: str) -> None:
     assert rest == "Who takes part, and when, is not hidden."
 
 
+@pytest.mark.parametrize("short", [False, True])
+def test_few_clients_or_a_large_delta_are_said(short: bool) -> None:
+    few = guarantee(SOUND | {"trust": "secagg", "clients": 2}, short=short)
+    assert "hides nobody" in few[1]
+    large = guarantee(SOUND | {"delta": 0.01, "clients": 900}, short=short)
+    assert large[1].endswith("about 9 of them.")
+    for delta, clients in ((1e-6, 3), (0.3, 3)):
+        said = guarantee(SOUND | {"trust": "secagg", "delta": delta, "clients": clients})
+        assert not any("hides nobody" in one or "everything" in one for one in said)
+
+
 @pytest.mark.parametrize(
     "changes", [{}, {"not_accounted": ["scale"]}, {"accounting": "gaussian/authors"}]
 )

@@ -93,6 +93,7 @@ class TestPage:
         assert "(replace-special), whatever is seen becomes at most e^10 times as" in outline.text
         assert "bgtplanner run --config config.toml --out" in outline.text
         assert "[federation]" in outline.text, "all settings are there"
+        assert "; it came to an error" in outline.text, "beside what the planner expected"
 
     @words_alone
     @pytest.mark.parametrize("state", ["finished", "running"])

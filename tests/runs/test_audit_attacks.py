@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -20,8 +21,10 @@ from bgtplanner.runs.audit import audit
 from command_line import Call
 
 Floats = NDArray[np.float64]
+AUDITS = int(os.environ.get("BGTPLANNER_AUDITS", "1"))
 SMALLER = "the noise is smaller than stated"
 LARGER = "the noise is larger than stated"
+LONGER = "an upload without its noise is longer than its clip"
 FURTHER = "an upload reaches further than its clip allows"
 AGAIN = "noise is used more than once"
 UNEVEN = "a masked upload is not uniform"
@@ -43,8 +46,7 @@ def test_the_guard_keeps_its_promise(mechanism: str) -> None:
     assert one == again
     assert (one["verdict"], refuted(one)) == ("holds", {})
     assert 0.75 < one["epsilon_lower"] <= 1.0
-    assert one["epsilon_lower"] == pytest.approx(one["epsilon_expected"], abs=0.12)
-    assert one["claimed_epsilon"] == one["client_level_epsilon"] == 1.0
+    assert one["claimed_epsilon"] == 1.0
     assert sum(check["risk"] for check in one["checks"]) <= 0.005
 
 
@@ -171,11 +173,10 @@ def test_a_sensitivity_of_c_that_is_claimed_as_replace_one_is_caught(
 
 
 def test_sums_of_real_clients_keep_the_promise() -> None:
-    found = audit(trust="secagg", seed=0)
-    assert (found["verdict"], refuted(found)) == ("holds", {})
+    for seed in range(AUDITS):
+        found = audit(trust="secagg", releases=40, seed=seed)
+        assert (found["verdict"], refuted(found)) == ("holds", {})
     assert (found["members"], found["dropouts"], found["colluders"]) == (5, 1, 1)
-    names = {check["name"] for check in found["checks"]}
-    assert names >= {"masked uploads", "pairwise masks", "paid for"}
 
 
 def share_times(factor: float) -> Broken:
@@ -205,32 +206,35 @@ def garbage_after_a_drop_out(real: Any, self: Any, state: Any, message: bytes, v
     return real(self, state, message, wrong)
 
 
+SUMS: dict[str, tuple[Broken, str]] = {
+    "no pairwise masks": ((member.Client, "_do_upload", no_pairwise_masks), BARE),
+    "blocks clipped apart": ((Mechanism, "clip", blocks_apart), LONGER),
+    "garbage after a drop-out": ((member.Client, "_do_upload", garbage_after_a_drop_out), LARGER),
+    "shares x 0.9": (share_times(0.9), SMALLER),
+    "shares x 0.7": (share_times(0.7), SMALLER),
+    "half the sensitivity": (scaled(0.5), SMALLER),
+    "shares for all": ((Tolerance, "honest", lambda real, self, invited: invited), SMALLER),
+    "same noise": ((Shares, "draw", lambda real, self, *_: real(self, SeededNoise(7), 64)), AGAIN),
+    "no clip": ((Mechanism, "clip", unclipped), LONGER),
+    "one half without a clip": (unclipped_in(slice(0, 32)), LONGER),
+    "the other half without": (unclipped_in(slice(32, None)), LONGER),
+    "every second without a clip": (unclipped_in(slice(1, None, 2)), LONGER),
+    "no masks": ((masks, "mask", lambda real, key, size: np.zeros(size, np.uint64)), UNEVEN),
+}
+
+
 @pytest.mark.parametrize(
-    ("broken", "fault"),
-    [
-        ((member.Client, "_do_upload", no_pairwise_masks), BARE),
-        ((member.Client, "_do_upload", garbage_after_a_drop_out), LARGER),
-        *(
-            pytest.param(*fault, marks=pytest.mark.full)
-            for fault in (
-                (share_times(0.9), SMALLER),
-                (share_times(0.7), SMALLER),
-                ((Tolerance, "honest", lambda real, self, invited: invited), SMALLER),
-                ((Shares, "draw", lambda real, self, *_: real(self, SeededNoise(7), 64)), AGAIN),
-                ((Mechanism, "clip", unclipped), LARGER),
-                (unclipped_in(slice(1, None, 2)), LARGER),
-                ((masks, "mask", lambda real, key, size: np.zeros(size, np.uint64)), UNEVEN),
-            )
-        ),
-    ],
+    "name",
+    [name if n < 2 else pytest.param(name, marks=pytest.mark.full) for n, name in enumerate(SUMS)],
 )
-def test_a_group_of_faulty_clients_is_refuted(
-    broken: Broken, fault: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_group_of_faulty_clients_is_refuted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With half of the releases of the default; more audits with BGTPLANNER_AUDITS=100."""
+    broken, fault = SUMS[name]
     plant(monkeypatch, broken)
-    found = audit(trust="secagg", releases=40, seed=0)
-    assert fault in faults(found)
-    assert min(check["p_value"] for check in found["checks"]) < 1e-9  # by far
+    for seed in range(AUDITS):
+        found = audit(trust="secagg", releases=40, seed=seed)
+        assert fault in faults(found)
+        assert min(check["p_value"] for check in found["checks"]) < 1e-6  # by far
 
 
 # ---- the command, and what is refused
@@ -240,6 +244,7 @@ def test_a_group_of_faulty_clients_is_refuted(
     ("options", "said"),
     [
         ({"releases": 10}, "--releases"),
+        ({"releases": 10**21}, "--releases"),
         ({"confidence": 1.0}, "--confidence"),
         ({"seed": -1}, "--seed"),
         ({"mechanism": "privunit"}, "--mechanism"),
@@ -259,14 +264,9 @@ def test_an_audit_of_sums_needs_flower(monkeypatch: pytest.MonkeyPatch) -> None:
         audit(trust="secagg")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "verdict"),
-    [(("--mechanism", "laplace"), 0, "HOLDS"), (("--epsilon", 10), 3, "INCONCLUSIVE")],
-)
-def test_the_command(
-    arguments: tuple[Any, ...], code: int, verdict: str, command_line: Call
-) -> None:
-    done = command_line("audit", *arguments, "--releases", 4000, "--seed", 0)
-    assert (done.code, verdict in done.out) == (code, True)
-    found = json.loads(command_line("audit", *arguments, "--releases", 4000, "--json").out)
-    assert found["verdict"] == verdict.lower()
+def test_the_command(command_line: Call) -> None:
+    asked = ("audit", "--mechanism", "laplace", "--releases", 4000)
+    done = command_line(*asked, "--seed", 0)
+    assert (done.code, "HOLDS" in done.out) == (0, True)
+    done = command_line(*asked, "--epsilon", 10, "--json")
+    assert (done.code, json.loads(done.out)["verdict"]) == (3, "inconclusive")

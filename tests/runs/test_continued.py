@@ -69,6 +69,9 @@ def test_with_next_to_nothing_more_to_spend_lists_stay_as_they_were(asked: Any) 
     new = train(**asked, out=asked["ledger"].with_name("b.model"))
     assert min(alike(old, new), alike(old, new, 3)) > 0.999
     assert new.evidence["axes"] == old.evidence["axes"] > 0
+    one, other = (of.training["sums"] for of in (old, new))
+    for name in ("precision", "elsewhere", "edge", "sizes"):
+        assert other[name] == pytest.approx(one[name], rel=0.1), name
     histories = [{f"i{at + of}": 5 - of for of in range(3)} for at in range(0, 57, 3)]
     pairs = [[{row.item for row in of.recommend(mine)} for of in (old, new)] for mine in histories]
     assert sum(len(one & other) for one, other in pairs) >= 180, "of 190 places"

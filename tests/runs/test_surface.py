@@ -107,11 +107,12 @@ class TestCompare:
         policies: list[Any] = [Late, EveryOther]
         out = tmp_path / "grid"
         how: dict[str, Any] = TWICE | {"settings": {"model.options.dim": 2}}
-        found = compare("demo", policies, model=OwnFactors, seeds=0, out=out, **how)
+        found = compare("demo", policies, model=OwnFactors, seeds=1, out=out, **how)
         named = [row.policy for row in found.rows if not row.reference]
         assert named == ["late", f"{__name__}:EveryOther"]
         assert not found.failed
         assert found.study.settings["model.name"] == f"{__name__}:OwnFactors"
+        assert found.study.seeds == (0,)
         again = load_study(out)
         assert again.rows == found.rows
         assert repr(again) == repr(found)

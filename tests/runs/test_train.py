@@ -21,6 +21,7 @@ from bgtplanner.errors import (
     InterruptedRunError,
     LedgerError,
     RunFolderError,
+    StorageError,
 )
 from bgtplanner.federation.central import CentralTraining
 from bgtplanner.models.bias import Biases
@@ -159,6 +160,16 @@ def test_a_round_that_was_lost_is_paid_for_again(tmp_path: Path) -> None:
         assert float(ledger.epsilon_spent().max()) <= 3.0
     with pytest.raises(RunFolderError, match="exists"):
         train(**asked)
+    for out in (Path(), Path(os.devnull)):
+        with pytest.raises(RunFolderError, match="exists"):
+            train(**(asked | {"out": out}), overwrite=True)
+
+
+def test_nothing_is_spent_where_no_model_can_be_written(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="No such file"):
+        train(**owned(tmp_path), out=tmp_path / "nowhere" / "a.model")
+    with Ledger.open(tmp_path / "ratings.csv.ledger.sqlite", read_only=True) as ledger:
+        assert ledger.spent().max() == 0
 
 
 @pytest.mark.parametrize("played", [False, True], ids=["stars", "plays"])

@@ -109,7 +109,7 @@ def _opened(
 ) -> tuple[Model, dict[str, Any] | None]:
     """Return a model, and the ratings of people in it or in a table, if there are any."""
     if Path(source).is_file():
-        model = load_model(source, signer=None if verify is None else key_in(verify))
+        model = load_model(source, signer=None if verify is None else key_in(verify, "verify"))
         path = (ratings or "").removeprefix("csv:").removeprefix("parquet:")
         return model, _table(model, path) if path else None
     ConfigError.unless(verify is None, "--verify", verify, "nothing: only model files are signed")

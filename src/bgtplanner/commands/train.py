@@ -57,7 +57,7 @@ def train(
     from bgtplanner.runs.train import train as trained
     from bgtplanner.signing import key_in, public_key
 
-    key = None if sign is None else key_in(sign)
+    key = None if sign is None else key_in(sign, "sign")
     signed = [] if key is None else [f"Signed; readers give: --verify {public_key(key)}"]
 
     assumed: Any = [of.strip() for of in (assume_public or "").split(",") if of.strip()]
@@ -172,7 +172,7 @@ def _ended(result: Result, quiet: bool) -> Answer:
         lines = [f"Report: {write_report(result.folder)}"]
     except MissingExtraError as error:
         lines = [f"Results: {result.folder}/summary.json ({error})"]
-    user, data = result.ratings.user_labels.min(), result.config.data
+    user, data = min(result.ratings.user_labels), result.config.data
     words = ("bgtplanner", "recommend", str(result.folder), "--user", str(user))
     public = {"--items": data.items, "--scale": data.scale}
     given = (f"{flag}={of}" for flag, of in public.items() if of not in (None, "auto", "max"))

@@ -19,7 +19,7 @@ from bgtplanner.arguments import in_words, refuse_unless
 from bgtplanner.data.catalogue import Catalogue, as_label
 from bgtplanner.data.files import Column
 from bgtplanner.data.tables import Labels, Table, TableFormat, last_of_each, read_table
-from bgtplanner.errors import ConfigError, DataError, quoted
+from bgtplanner.errors import ConfigError, DataError
 
 Scale = Literal["max", "minmax"] | tuple[float, float]
 """How raw values become [0, 1]: ``max`` divides by the largest value, ``minmax`` maps the smallest
@@ -32,7 +32,7 @@ COUNT_CAP = 100.0
 """The largest count that counts; read off the data, it would reveal who has the most."""
 
 _FEWEST_JUDGED = 20  # values, below which nothing is said about how they are distributed
-_FAR = 10.0  # the largest of ratings is at most this, or this times their median
+_FAR = 10.0  # the largest of ratings is at most this, or this times what is usual
 
 
 def as_scale(given: Any) -> Scale:
@@ -43,9 +43,9 @@ def as_scale(given: Any) -> Scale:
         low, high = (float(of) for of in (given.split(":") if isinstance(given, str) else given))
     except (TypeError, ValueError, OverflowError):
         low = high = np.nan
-    if not (np.isfinite(low) and np.isfinite(high) and low < high):
-        expected = "'max', 'minmax' or two finite numbers LOW:HIGH, such as 1:5"
-        raise ConfigError(f"scale={quoted(given)}: expected {expected}")
+    expected = "'max', 'minmax' or two finite numbers LOW:HIGH, such as 1:5"
+    fits = bool(np.isfinite(low) and np.isfinite(high) and low < high)
+    ConfigError.unless(fits, "scale", given, expected)
     return low, high
 
 
@@ -72,10 +72,11 @@ def scaled_values(
         how = f"weighted by log(1 + count), up to a count of {cap:g}"
         known = clicks | {"notes": (f"Each row counts as clicks: {how}.",)}
         return np.log1p(np.minimum(raw, cap)) / np.log1p(cap), known
-    far = asked is None and length >= _FEWEST_JUDGED and raw.max() > _FAR * max(1, np.median(raw))
-    if far:  # are they counts, or is one a mistake?
+    second = float(np.sort(raw)[-2]) if length > 2 else np.inf
+    most = min(np.median(raw), second / 5) if length >= _FEWEST_JUDGED else second
+    if asked is None and raw.max(initial=0.0) > _FAR * max(1, most):  # counts, or one mistake?
         raise DataError(
-            f"the largest value is more than {_FAR:g} times as large as most: are these counts, "
+            "the largest value is many times as large as most or as the next: are these counts, "
             "such as plays or hours? Say data.feedback=clicks (feedback='clicks' in Python); or "
             "state the scale of ratings, such as data.scale=1:5, and mend what is outside"
         )

@@ -225,6 +225,7 @@ class LedgerPolicy(Policy):
             choice = Choice(0.0 * left, why=Explanation("no one within reach has any budget left"))
         if choice is None:
             return None
+        ConfigError.unless(isinstance(choice, Choice), "choose", choice, "a Choice, or None")
         wished = np.asarray(choice.charges, dtype=np.float64)
         charges, classes = np.minimum(wished, left), self._class_of  # the last one is capped
         if clients is None and wished.any() and not charges.any():

@@ -173,7 +173,9 @@ def _by_round(run: _Run) -> list[pictures.Picture]:
 def _notes(run: _Run) -> Section | None:
     """Say what the planner has to say, and what came of the uploads of real machines."""
     note = run.summary.get("planner_note")
-    said = [f"The planner {run.summary['policy']} {note}."] if note else []
+    came = verdict.error_beside(run.summary) if run.scored and "expects" in str(note) else ""
+    came = came and f"; it came to {came}"
+    said = [f"The planner {run.summary['policy']} {note}{came}."] if note else []
     if run.deployed and run.rounds:
         total: Counter[str] = Counter()
         for record in run.rounds:

@@ -100,9 +100,11 @@ def verdict(summary: Summary) -> list[str]:
             f"{in_words(summary, summary[planned_key(summary)])}.",
             "What helps: a larger --epsilon, more clients or, with --trust local, secagg.",
         ]
-    served, lists, error = is_served(summary), _lists(summary), _error(summary)
+    served, lists, error = is_served(summary), _lists(summary), error_beside(summary)
     begun = f"Over {summary['rounds_run']} rounds of learning" if served else "Learning"
-    begun += f" together, {summary['clients']:,} clients {'were served' if served else 'get'}"
+    number = summary["clients"]
+    begun += f" together, {number:,} clients" if number > 2 else ", too few to learn together"
+    begun += " were served" if served else " get"
     said = [f"{begun} {lists}."] if lists else []
     if error:
         how = "Predicted ratings have" if lists else f"{begun} predicted ratings with"
@@ -127,7 +129,7 @@ def _lists(summary: Summary) -> str:
     return f"lists {better} than popularity's ({told}; perfect lists have 1)"
 
 
-def _error(summary: Summary) -> str:
+def error_beside(summary: Summary) -> str:
     """Return how large the error is beside that of a client alone; empty if that is not known."""
     error, alone = summary[planned_key(summary)], summary.get(f"{ERROR}_client_alone")
     if is_served(summary):
@@ -273,6 +275,17 @@ def shared_noise(summary: Mapping[str, Any]) -> list[str]:
     return [said]
 
 
+def _cautions(summary: Mapping[str, Any]) -> list[str]:
+    """Return what takes the worth from a guarantee: that clients are few, or delta is large."""
+    clients, delta, said = summary.get("clients", 3), summary["delta"], []
+    if clients < 3 and summary.get("trust") == "secagg":
+        said.append("Secure aggregation hides nobody here: a sum takes three clients or more.")
+    if delta * clients > 1:
+        allowed = f"it allows giving away everything about {delta * clients:.0f} of them"
+        said.append(f"Delta is above 1 in the number of clients: {allowed}.")
+    return said
+
+
 def guarantee(summary: Mapping[str, Any], *, short: bool = False) -> list[str]:
     """Return sentences on the guarantee, on what was spent, and on what is not covered.
 
@@ -283,7 +296,8 @@ def guarantee(summary: Mapping[str, Any], *, short: bool = False) -> list[str]:
     epsilon, delta, rule = summary["epsilon"], summary["delta"], summary["accounting"]
     drawn = ", if the noise were secret; this run is simulated, and its noise comes from a seed"
     drawn *= bool(summary.get("simulated_noise", True))
-    rest = _relation(summary) + shared_noise(summary) + not_covered(summary)
+    rest = [*_cautions(summary), *_relation(summary), *shared_noise(summary)]
+    rest += not_covered(summary)
     if is_sound(summary):
         seen = "only the sum of all uploads" if summary["trust"] == "secagg" else "every upload"
         known = summary.get("epsilon_spent_max")
@@ -292,7 +306,8 @@ def guarantee(summary: Mapping[str, Any], *, short: bool = False) -> list[str]:
         promise = f"Guarantee: ({epsilon:g}, {delta:g})-differential privacy for each whole client"
         seen = f"against a server that sees {seen}"
         if short:
-            return [f"{promise}, {seen}{drawn}. {spent}", *not_covered(summary)]
+            rest = _cautions(summary) + not_covered(summary)
+            return [f"{promise}, {seen}{drawn}. {spent}", *rest]
         seen += " (secure aggregation, secagg)" * (summary["trust"] == "secagg")
         promise = f"{promise}, over the whole run, {seen} ({rule}){drawn}."
         return [promise, *rest, spent, "Who takes part, and when, is not hidden."]

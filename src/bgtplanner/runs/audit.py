@@ -2,11 +2,9 @@
 
 Attacked are ledger, clip, noise and grid of a client (``guard``) or, under secure aggregation, a
 group of clients on a disk and their server (``client``). *Guesses* about which of two neighbouring
-inputs was released bound epsilon from below, whatever the mechanism is. *Checks* compare the
-releases with what is stated, which is computed here from the charge alone, without the audited
-code; they need only a few releases. Together, they refute honest code with probability at most
-1 - confidence. A trial is a client, or a sum, that is used once, with a budget of its own. Its
-upload is longer than the clip.
+inputs was released bound epsilon from below. *Checks* compare the releases with what is stated,
+which is computed here from the charge alone, without the audited code. Together, they refute
+honest code with probability at most 1 - confidence. An upload is longer than the clip.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import math
 import os
 import tempfile
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +41,8 @@ from bgtplanner.privacy.randomness import ExactNoise, SeededNoise
 Floats = NDArray[np.float64]
 
 DROPOUTS, COLLUDERS = 1, 1
-MEMBERS = 2 * DROPOUTS + COLLUDERS + 2
-"""The smallest group in which so many may drop out and collude."""
-
-RELEASES = {"guard": 200_000, "client": 80}
-"""Default numbers of releases: they take seconds and suffice for claims of 10 and 1.5."""
-
+MEMBERS = 2 * DROPOUTS + COLLUDERS + 2  # the smallest group in which so many may do so
+RELEASES = {"guard": 200_000, "client": 80}  # by default: they suffice for claims of 10 and 1.5
 _FEWEST = {"guard": 1000, "client": 40}
 _WORDS = {
     "mechanism": ("gaussian", "laplace"), "trust": ("local", "secagg"),
@@ -67,10 +61,9 @@ def audit(
 ) -> dict[str, Any]:  # fmt: skip
     """Attack with many releases of neighbouring inputs, and compare them with the claim.
 
-    The neighbours are the worst case: a client whose upload points one way with the full norm, and
-    for ``replace-one`` a client whose upload points the other way (of sums, as far as ratings
-    allow), for ``replace-special`` nothing in its place. The arguments are the options
-    of ``bgtplanner audit``, and the result is what it prints with ``--json``.
+    The neighbours are the worst case: an upload with the full norm, and its opposite (of sums, as
+    far as ratings allow) or, for ``replace-special``, nothing in its place. The arguments are
+    the options of ``bgtplanner audit``, and the result is what it prints with ``--json``.
 
     Raises:
         ConfigError: If this cannot be audited, naming the flag.
@@ -87,7 +80,7 @@ def audit(
         default_accountant(mechanism), Budget(epsilon, delta),
     )  # fmt: skip
     for good, name, value, wanted in (
-        (number >= _FEWEST[path], "releases", number, f"at least {_FEWEST[path]:,}"),
+        (_FEWEST[path] <= number <= 1e8, "releases", number, f"from {_FEWEST[path]} to 1e8"),
         (0.5 <= confidence < 1, "confidence", confidence, "from 0.5 to below 1"),
         (seed is None or seed >= 0, "seed", seed, "a whole number from 0"),
         (mechanism == "gaussian" or not summed, "mechanism", mechanism,
@@ -120,27 +113,23 @@ def _concluded(
     risk = (1 - confidence) / 2  # one half for guesses, one for everything else
     guesses, each = 1 - risk, risk / (len(checks) + 1)
     claim, delta, number = setting.budget.epsilon, setting.budget.delta, 2 * len(trials.first)
-    bound = partial(lower_bound, delta=delta, confidence=guesses, confidence_gaussian=1 - each)
-    ideal = bound(*trials.ideal_scores())
-    found = bound(trials.scores(trials.first), trials.scores(trials.second))
+    scores = trials.scores(trials.first), trials.scores(trials.second)
+    found = lower_bound(*scores, delta=delta, confidence=guesses, confidence_gaussian=1 - each)
     most = 2 if setting.mechanism == "gaussian" else 1  # the second one is for Gaussian noise
     lower = max(found[:most])
     refuted = lower > claim or any(check.p_value <= each for check in checks)
-    summed = setting.trust == "secagg"
     group = {"members": MEMBERS, "dropouts": DROPOUTS, "colluders": COLLUDERS}
     return {
         "mechanism": setting.mechanism, "trust": setting.trust, "neighbours": setting.neighbours,
-        "unit": "client", "path": path, "accounting": setting.accountant.name,
-        "delta": delta, "releases": number, "confidence": confidence,
-        "claimed_epsilon": claim, "client_level_epsilon": claim,
+        "path": path, "accounting": setting.accountant.name, "delta": delta, "releases": number,
+        "confidence": confidence, "claimed_epsilon": claim,
         "epsilon_lower": lower, "epsilon_lower_any": found.epsilon,
         "epsilon_lower_gaussian": found.epsilon_gaussian if most == 2 else None,
-        "epsilon_largest": found.largest, "epsilon_expected": max(ideal[:most]),
+        "epsilon_largest": found.largest,
         "releases_needed": releases_needed(claim, delta=delta, confidence=guesses),
-        "parts": [{"what": "releases", "releases": number}],
-        **{name: of if summed else None for name, of in group.items()},
+        **{name: of if setting.trust == "secagg" else None for name, of in group.items()},
         "checks": [
-            check._asdict() | {"risk": each, "part": "releases", "refuted": check.p_value <= each}
+            check._asdict() | {"risk": each, "refuted": check.p_value <= each}
             for check in checks
         ],
         "verdict": "refuted" if refuted else "inconclusive" if found.largest < claim else "holds",
@@ -199,14 +188,6 @@ class Trials:
         # Laplace noise has many equal scores; they stay equal.
         return np.asarray(each.sum(axis=1).round(9))
 
-    def ideal_scores(self) -> tuple[Floats, Floats]:
-        """Return scores of releases that are exactly as stated, from an independent generator."""
-        draw, shape = np.random.default_rng(0), self.first.shape
-        noise = draw.laplace if self.setting.mechanism == "laplace" else draw.normal
-        uploads = (self.ahead, self.behind)
-        first, second = (self.scores(up + noise(0, self.scale, shape)) for up in uploads)
-        return first, second
-
     def checks(self) -> list[Check]:
         """Compare the releases with the mechanism that the claim rests on."""
         first = (self.first - self.ahead) / self.scale
@@ -234,10 +215,8 @@ class Trials:
 def guard_trials(setting: Setting, number: int, noise: ExactNoise | None) -> Trials:
     """Pass trials of either input through a client's randomizer, with its ledger.
 
-    An upload points along half of the coordinates, drawn anew for every trial, or along one. For
-    Laplace noise, a single coordinate is the worst case. For Gaussian noise the direction makes no
-    difference; several coordinates reveal a clip that is applied to each of them alone, and other
-    ones each time one that is missing on some of them.
+    An upload points along one coordinate, the worst case for Laplace noise, or along half of them,
+    drawn anew for every trial: they reveal a clip that is missing on some, or applied to each.
     """
     used = 1 if setting.mechanism == "laplace" else _SIZE // 2
     way = np.repeat([1 / math.sqrt(used), 0.0], [used, _SIZE - used])
@@ -248,7 +227,6 @@ def guard_trials(setting: Setting, number: int, noise: ExactNoise | None) -> Tri
         guard = Randomizer(ledger, noise=noise)
         given = sign * _LOUD * ahead
         release = guard.release(given, charge=setting.charge, clip=1.0, run="audit", round=0)
-        guard.settle(release)
         seen.append(np.asarray(release.values))
     scale = np.full((number, 1), setting.scale)
     return Trials(setting, scale, seen[0], seen[1], ahead, setting.other_side * ahead)

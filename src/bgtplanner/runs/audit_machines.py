@@ -49,8 +49,9 @@ Bools = NDArray[np.bool_]
 
 _PLENTY = 1e5  # epsilon of a policy: enough for any number of requests
 _CLIP = 1e-3  # far shorter than the upload of a client with one rating
-_KEPT = 1  # answers that a client keeps
+_KNOWN = 8  # rounds in which the attacker knows all noise
 _ITEMS = 32
+_COLLUDERS = range(1, 1 + COLLUDERS)  # the first ones after the audited client
 _MEAN = 0.5  # public; it makes ratings of 1 and 0 nearly opposite
 _ZEROS = np.zeros((_ITEMS, 3), np.float32)
 
@@ -67,9 +68,10 @@ class _Folder:
         noise_for = None if noise is None else lambda *_: noise
         return Client(load_client(self.home / "client.toml"), noise=noise_for)
 
-    def rate(self, sign: int, item: int = 0) -> None:
-        """Let the client have one rating, the highest or the lowest of all, or none."""
-        table = "user,item,rating\n" + f"u,item {item},{(sign + 1) / 2}\n" * abs(sign)
+    def rate(self, sign: int, *items: int) -> None:
+        """Let the client rate items, with the highest or the lowest rating of all, or none."""
+        rows = [f"u,item {item},{(sign + 1) / 2}\n" * abs(sign) for item in items]
+        table = "".join(["user,item,rating\n", *rows])
         (self.home / "ratings.csv").write_text(table, encoding="utf-8")
 
 
@@ -94,9 +96,8 @@ class GroupTarget:
             self._enroll()
         self._alike: dict[str, list[Bools]] = {}
         files = [folder.client().file for folder in self.folders]
-        names = tuple(f"client {place}" for place in range(MEMBERS))
         keys = tuple(public_bytes(identity_in(file.identity)) for file in files)
-        self._roster = Roster(names, keys)
+        self._roster = Roster(tuple(f"client {place}" for place in range(MEMBERS)), keys)
         self._roster.write(self.site / "roster.txt")
         # No fewer shares of the noise are accepted, and more help no one.
         multiplier = setting.accountant.noise_multiplier(setting.charge)
@@ -135,7 +136,7 @@ class GroupTarget:
             "neighbours": setting.neighbours, "largest_charge": setting.charge,
             "smallest_charge": setting.charge, "smallest_noise_multiplier": 1e-9,
             "scale": [0.0, 1.0], "models": ["biases"], "catalogues": [self.catalogue.digest],
-            "requests_per_hour": 1e12, "answers_kept": _KEPT,
+            "requests_per_hour": 1e12, "answers_kept": 1,
         }  # fmt: skip
         lines = [f"{name} = {json.dumps(value)}" for name, value in policy.items()]
         lines += ["[settings.biases]", f"mean = {_MEAN}"]
@@ -166,11 +167,19 @@ class GroupTarget:
         first, second = np.array(seen).reshape(2, number, -1)
         return Trials(setting, scales, first, second, *np.array(ways).reshape(2, number, -1))
 
-    def _released(self, trial: int) -> tuple[Floats, float]:
-        """Return what the attacker makes of the sum of a round: it takes away what it knows."""
-        shares, request, leaving = self._shares, self._request(), STEPS[trial % len(STEPS)]
+    def _clipped(self) -> Check:
+        """Return whether uploads keep to their clip, of a random half of the items each."""
+        draw, lengths = np.random.default_rng(1), list[float]()
+        for trial in range(_KNOWN):
+            self.folders[0].rate(1, *draw.permutation(_ITEMS)[: _ITEMS // 2])
+            lengths.append(float(np.linalg.norm(self._released(trial, range(MEMBERS))[0])))
+        longest, far = max(lengths) / _CLIP, "an upload without its noise is longer than its clip"
+        return Check("clip", float(longest <= 1 + 1e-9), longest, 1.0, far)
+
+    def _released(self, trial: int, known: range = _COLLUDERS) -> tuple[Floats, float]:
+        """Return what is left of a round's sum after the noise of those that is known."""
+        shares, request, leaving = self._shares, self._request(), trial % len(STEPS)
         size, members = _ITEMS * 2, range(MEMBERS)
-        colluders, gone = members[1 : 1 + COLLUDERS], members[-DROPOUTS:]
         agreed = SumRequest(
             run=request.run, round=request.round, roster=self._roster.digest,
             members=frozenset(members), bits=shares.bits(size), size=size,
@@ -180,16 +189,15 @@ class GroupTarget:
         server, messages = Server(agreed, self._roster), dict.fromkeys(members, b"")
         uploads, opened = dict[int, Words](), list[int]()
         for step in STEPS:
-            left = set(gone) if STEPS.index(step) >= STEPS.index(leaving) else set[int]()
+            left = set(members[-DROPOUTS:] if STEPS.index(step) >= leaving else ())
             for place in messages.keys() - left:
                 asked = SumStep(
                     step=step, round=agreed.to_bytes(), message=messages[place],
                     catalogue=self.catalogue.digest, scale=shares.scale,
                     largest_clip=shares.clip, request=request if step == "upload" else None,
                 )  # fmt: skip
-                folder = self.folders[place]
-                if place in colluders:  # their noise is known to the attacker
-                    folder.noise = SeededNoise([place, request.round])
+                folder, told = self.folders[place], SeededNoise([place, request.round])
+                folder.noise = told if place in known else self.noise
                 answer = folder.client().step(asked)
                 server.receive(place, answer)
                 if step == "upload":
@@ -206,17 +214,16 @@ class GroupTarget:
             for chosen in itertools.combinations(sorted(opened), number):
                 total = sum((uploads[place] for place in chosen), np.zeros(size, np.uint64))
                 self._look(str(chosen), reduced(total, agreed.bits), agreed.bits)
-        for place in colluders:
+        for place in set(known).intersection(places):
             values = values - shares.encode(np.zeros(size), SeededNoise([place, request.round]))
         # Those who leave after their upload have added noise that nobody needs.
         surplus = math.sqrt((len(places) - COLLUDERS) / (MEMBERS - DROPOUTS - COLLUDERS))
         return shares.decode(values & shares.mask(size), len(places)), surplus
 
     def _look(self, what: str, words: Words, bits: int) -> None:
-        """Note whether the two highest bits of numbers are equal.
+        """Note whether the two highest bits of numbers are equal: half of them are under a mask.
 
-        The bits are so many that a sum of uploads without masks, with its noise, hardly ever
-        reaches half of the range: they are equal then. Under a mask, half of them are.
+        Without masks they nearly always are, since sums hardly ever reach half of the range.
         """
         highest = words >> np.uint64(bits - 2)
         self._alike.setdefault(what, []).append((highest == 0) | (highest == 3))
@@ -231,6 +238,7 @@ class GroupTarget:
         alike = {what: np.concatenate(found) for what, found in self._alike.items()}
         sent, fault = alike.pop("as sent"), "is not uniform: its highest bits show what is under"
         return [
+            self._clipped(),
             fair_coins("masked uploads", [sent], f"a masked upload {fault} the masks"),
             fair_coins("pairwise masks", alike.values(), f"a sum of some uploads {fault} them"),
             Check("paid for", 0.0 if unpaid else 1.0, float(unpaid), 0.0, unbooked),

@@ -210,7 +210,7 @@ def compare(
     ratings: str | Iterable[str] = "demo",
     policies: type[Policy] | str | Iterable[type[Policy] | str] = Study.policies, *,
     model: type[Learner] | str | None = None, mechanisms: str | Iterable[str] = "gaussian",
-    seeds: int | Iterable[int] = range(5), preset: str = "recommended",
+    seeds: int | Iterable[int] = 5, preset: str = "recommended",
     epsilon: float | None = None, rounds: int | None = None,
     settings: Mapping[str, Any] | None = None, baseline: str | None = None,
     out: Path | str | None = None, jobs: int = 1, progress: Progress | None = None,
@@ -218,9 +218,9 @@ def compare(
     """Run every policy on every data set, with every mechanism and seed, and compare them.
 
     Of `ratings` (names of data sets, or paths of tables), `policies` (names,
-    ``package.module:Class`` or classes), `mechanisms` and `seeds` there may be one or several;
-    what is not explained here is as in :func:`simulate`. A cell that fails is listed in `failed`
-    of the result, and does not stop the others.
+    ``package.module:Class`` or classes) and `mechanisms` there may be one or several; two `seeds`
+    are 0 and 1. What is not explained here is as in :func:`simulate`. A cell that fails is listed
+    in `failed` of the result, and does not stop the others.
 
     Runs and tables are kept in `out`, if it is given; called again with the same folder, it runs
     only what is not finished. `jobs` cells run at a time: processes on this machine, or wherever
@@ -232,19 +232,20 @@ def compare(
         InterruptedRunError: If it was stopped from outside; the same call continues.
 
     Example:
-        >>> found = compare("demo", "unlimited", seeds=0, rounds=2)
+        >>> found = compare("demo", "unlimited", seeds=1, rounds=2)
         >>> found.rows[0].policy, found.rows[0].figures["rmse_final"].seeds
         ('unlimited', 1)
     """
     own = classes_given(model)
     single = {"privacy.epsilon": epsilon, "federation.rounds": rounds}
     own |= {key: of for key, of in single.items() if of is not None} | as_settings(settings)
+    several = range(seeds) if isinstance(seeds, int) else seeds
     chosen = _several("policies", policies, str | type, "names or classes of policies")
     study = Study(
         datasets=_several("ratings", ratings, str, "names of data sets, or paths of tables"),
         mechanisms=_several("mechanisms", mechanisms, str, "names of mechanisms"),
         policies=tuple(classes_given(policy=of)["planning.policy"] for of in chosen),
-        seeds=tuple(as_whole("seeds", seed, 0) for seed in _several("seeds", seeds, object, "")),
+        seeds=tuple(as_whole("seeds", seed, 0) for seed in _several("seeds", several, object, "")),
         preset=preset,
         settings=own,
         baseline=baseline,

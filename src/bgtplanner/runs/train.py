@@ -125,9 +125,9 @@ def train(
     place = None if old is None else places_in(old, data, renamed)
     assumed = _assumed(data, assume_public, old)
     target = None if out is None else as_path("out", out)
-    state = None if target is None else target.with_name(f"{target.name}.state")
-    if target is not None and target.exists() and not overwrite:
+    if target is not None and target.exists() and not (overwrite and target.is_file()):
         raise RunFolderError(f"--out {target}: exists; name another file, or give --overwrite")
+    state = None if target is None else target.with_name(f"{target.name}.state")
     if ledger == "auto":  # beside the ratings, or beside the model
         beside = path_of(config.data.dataset) if isinstance(ratings, str | Path) else None
         ledger = None if (beside or target) is None else f"{beside or target}.ledger.sqlite"
@@ -289,6 +289,9 @@ class _Training(Run):
     def published(self, assumed: Sequence[str]) -> Model:
         """Play all rounds, or all after the saved state, and return the model."""
         self.go_on()
+        if self.state is not None and not self.engine.next_round:
+            self.save(self._state(0.0))  # nothing is spent if it cannot be written
+            self.state.unlink()
         ledger, engine, old = self.planned.ledger, self.engine, self.old
         budget, counted = ledger.budgets.classes[0], self.people.ledger is not None
         self.carry_out()
