@@ -470,7 +470,7 @@ def _picked(share: Array) -> Array:
 
 def _lengths(rows: Array, interactions: Interactions) -> Array:
     """Return the length of each client's rows, at least a tiny one."""
-    return jnp.sqrt(jnp.maximum(interactions.sum_pairs((rows**2).sum(1)), 1e-12))
+    return jnp.sqrt(jnp.maximum(interactions.sum_pairs(rows**2).sum(1), 1e-12))
 
 
 def _scaled(rows: Array, interactions: Interactions, length: Array | float = 0.0) -> Array:
