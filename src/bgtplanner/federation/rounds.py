@@ -261,7 +261,9 @@ class Federation:
         interactions, model = interactions.at(index), self.model
 
         def fitted(known: Interactions, local: Local, shared: Any, _: Any, pairs: Pairs) -> Any:
-            local, loss = model.personalise(shared, local, known), None
+            new = jnp.array(sent is not None) | (index == 0) | jnp.any(known.arrival == index)
+            local = jax.lax.cond(new, model.personalise, lambda *old: old[1], shared, local, known)
+            loss = None
             if sent is None:
                 _, loss, local = model.train(shared, local, known)
             return local, loss, [model.predict(shared, local, known, *of) for of in pairs], ()

@@ -28,10 +28,14 @@ import numpy as np
 from jax import Array
 
 _RIDGE = 0.3  # as a share of the precision of all that was told
-_DEGREE = 3  # of the polynomial, in a and in b: it is off by 1.4 percent at most
 _DEPTH = 3  # products with M, in whose span the axes are looked for
 _SPREAD = 0.6  # of what chance reaches, over the noise of all that was told
 _STANDS_OUT = 3.0  # noise alone does so with a chance below exp(-4.5), 1.1 percent
+
+# 1 / (a + b + 2 ridge) as a polynomial, off by 1.4 percent at most: the highest powers come first.
+_AT = np.array([0.0, 0.25, 0.75, 1.0])
+_POWERS = np.linalg.inv(np.vander(_AT))
+_POLYNOMIAL = (_POWERS @ (1.0 / (_AT[:, None] + _AT + 2.0 * _RIDGE)) @ _POWERS.T).tolist()
 
 
 class Axes(NamedTuple):
@@ -92,9 +96,9 @@ class Axes(NamedTuple):
         start = start - common @ (common.T @ start) + 0.01 * drawn  # none is lost for good
         times = self.fitted(common)
         with jax.default_matmul_precision("highest"):
-            start, (told, chance), sizes = _extreme(times, jnp.stack([start, start]))
-        edge, turned, sizes = jnp.abs(sizes[1]).max(), told[:, : start.shape[2]], sizes[0]
-        sizes, start = sizes[: start.shape[2]], start[0]
+            start, (told, _), sizes = _extreme(times, jnp.stack([start, start]))
+        number, start, edge = start.shape[2], start[0], jnp.abs(sizes[1]).max()
+        turned, sizes = told[:, :number], sizes[0, :number]
         precision = self.precision
         known, spread = precision > 0, _SPREAD / jnp.sqrt(jnp.maximum(precision, 1e-30))
         stands = sizes > jnp.maximum(edge + _STANDS_OUT * spread, 1e-3 * sizes[0])
@@ -108,61 +112,47 @@ class Axes(NamedTuple):
         """Return what multiplies columns by the M of what was told, and by that of chance."""
         scale = jnp.maximum(self.precision, 1e-30)
         asked, sums = self.asked / scale, jnp.stack([self.told, self.chance]) / scale
-        sums = sums + jnp.swapaxes(sums, 1, 2)
+        sums = sums + sums.mT
 
         def beyond(columns: Array) -> Array:
             return columns - common @ (common.T @ columns)
 
         def times(columns: Array) -> Array:
             powers = [beyond(columns)]
-            for _ in range(_DEGREE):
-                powers.append(beyond(asked @ powers[-1]))
+            for _ in _POLYNOMIAL[1:]:
+                powers.insert(0, beyond(asked @ powers[0]))
             mixed = [sum(map(jnp.multiply, row, powers)) for row in _POLYNOMIAL]
-            first, *rest = jnp.split(beyond(sums @ jnp.concatenate(mixed, -1)), len(mixed), -1)
+            found, *rest = jnp.split(beyond(sums @ jnp.concatenate(mixed, -1)), len(mixed), -1)
             for part in rest:
-                first = part + beyond(asked @ first)
-            return first
+                found = part + beyond(asked @ found)
+            return found
 
         return times
-
-
-def _polynomial() -> list[list[float]]:
-    """Return the coefficients of the polynomial, the highest power of a, and 1 of b, first."""
-    nodes = 0.5 - 0.5 * np.cos(np.pi * np.arange(_DEGREE + 1) / _DEGREE)
-    inverse = np.linalg.inv(np.vander(nodes, increasing=True))
-    found = inverse @ (1.0 / (nodes[:, None] + nodes + 2.0 * _RIDGE)) @ inverse.T
-    return found[::-1].tolist()
-
-
-_POLYNOMIAL = _polynomial()
 
 
 def _extreme(times: Callable[[Array], Array], start: Array) -> tuple[Array, Array, Array]:
     """Return directions to begin with, and in which symmetric matrices are largest, and how large.
 
-    They are the best ones in the span of the first and of their products with the matrix; those
-    in which it is lowest come last.
+    They are the best ones in the span of the first and of their products with the matrix.
     """
-    basis = [_apart(start, start)]
-    images = [times(basis[0])]
+    span = first = _apart(start, start)
+    image = images = times(first)
     for _ in range(_DEPTH - 1):
-        new, before = images[-1], jnp.concatenate(basis, -1)
+        new = image
         for _ in range(2):  # the second time for what was lost to rounding
-            new = new - before @ (jnp.swapaxes(before, 1, 2) @ new)
-        basis.append(_apart(new, images[-1]))
-        images.append(times(basis[-1]))
-    span = jnp.concatenate(basis, -1)
-    sizes, turn = jnp.linalg.eigh(jnp.swapaxes(span, 1, 2) @ jnp.concatenate(images, -1))
-    return basis[0], span @ turn[:, :, ::-1], sizes[:, ::-1]
+            new = new - span @ (span.mT @ new)
+        new = _apart(new, image)
+        image = times(new)
+        span, images = jnp.concatenate([span, new], -1), jnp.concatenate([images, image], -1)
+    sizes, turn = jnp.linalg.eigh(span.mT @ images)
+    return first, span @ turn[:, :, ::-1], sizes[:, ::-1]
 
 
 def _apart(columns: Array, before: Array) -> Array:
     """Return the columns made orthonormal, but for those of which next to nothing is left."""
-    squares = jnp.swapaxes(columns, 1, 2) @ columns
     least = 1e-30 + 1e-10 * (before**2).sum((1, 2), keepdims=True)
-    lower = jnp.linalg.cholesky(squares + least * jnp.eye(squares.shape[-1]))
-    solved = jax.scipy.linalg.solve_triangular(lower, jnp.swapaxes(columns, 1, 2), lower=True)
-    return jnp.swapaxes(solved, 1, 2)
+    lower = jnp.linalg.cholesky(columns.mT @ columns + least * jnp.eye(columns.shape[-1]))
+    return jax.scipy.linalg.solve_triangular(lower, columns.mT, lower=True).mT
 
 
 def unit(axes: Array) -> Array:
