@@ -32,10 +32,8 @@ _DEPTH = 3  # products with M, in whose span the axes are looked for
 _SPREAD = 0.6  # of what chance reaches, over the noise of all that was told
 _STANDS_OUT = 3.0  # noise alone does so with a chance below exp(-4.5), 1.1 percent
 
-# 1 / (a + b + 2 ridge) as a polynomial, off by 1.4 percent at most: the highest powers come first.
-_AT = np.array([0.0, 0.25, 0.75, 1.0])
-_POWERS = np.linalg.inv(np.vander(_AT))
-_POLYNOMIAL = (_POWERS @ (1.0 / (_AT[:, None] + _AT + 2.0 * _RIDGE)) @ _POWERS.T).tolist()
+_AT = np.array([0.0, 0.25, 0.75, 1.0])  # where the polynomial is exact; between, 1.4 percent off
+_POWERS = np.linalg.inv(np.vander(_AT))  # its coefficients, those of the highest powers first
 
 
 class Axes(NamedTuple):
@@ -112,19 +110,24 @@ class Axes(NamedTuple):
         """Return what multiplies columns by the M of what was told, and by that of chance."""
         scale = jnp.maximum(self.precision, 1e-30)
         asked, sums = self.asked / scale, jnp.stack([self.told, self.chance]) / scale
-        sums = sums + sums.mT
+        sums, largest = sums + sums.mT, jnp.ones(len(asked))
+        for _ in range(4):  # beyond 1 where items have left
+            largest = asked @ (largest / jnp.maximum(jnp.linalg.norm(largest), 1e-30))
+        top = jnp.maximum(jnp.linalg.norm(largest), 1.0)
+        values = 1.0 / (top * (_AT[:, None] + _AT) + 2.0 * _RIDGE)
+        polynomial = jnp.einsum("aj,jk,bk->ab", _POWERS, values, _POWERS, precision="highest")
 
         def beyond(columns: Array) -> Array:
             return columns - common @ (common.T @ columns)
 
         def times(columns: Array) -> Array:
             powers = [beyond(columns)]
-            for _ in _POLYNOMIAL[1:]:
-                powers.insert(0, beyond(asked @ powers[0]))
-            mixed = [sum(map(jnp.multiply, row, powers)) for row in _POLYNOMIAL]
+            for _ in _AT[1:]:
+                powers.insert(0, beyond(asked @ powers[0]) / top)
+            mixed = [sum(map(jnp.multiply, row, powers)) for row in polynomial]
             found, *rest = jnp.split(beyond(sums @ jnp.concatenate(mixed, -1)), len(mixed), -1)
             for part in rest:
-                found = part + beyond(asked @ found)
+                found = part + beyond(asked @ found) / top
             return found
 
         return times
