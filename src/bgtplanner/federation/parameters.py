@@ -47,7 +47,6 @@ class RoundParameters(NamedTuple):
         """Return values cut towards zero to the grid, which increases no norm."""
         if self.step is None:
             return values
-        # As jnp.trunc does it, in a form that compilers turn into vector instructions.
         return jnp.copysign(jnp.floor(abs(values / self.step)), values) * self.step
 
     def rounded(self, noised: Array) -> Array:

@@ -12,9 +12,8 @@ is looked at more closely. Beside what was told, the server adds up noise of the
 draws itself. What comes of this noise is what chance alone looks like: an axis stands out if it is
 clearly larger.
 
-M is never written out. In the directions in which G is a and b, it is what was told, divided by
-a + b + 2 ridge: nearly a polynomial of a and b, so that M times a few columns takes a few products
-with G and one with what was told.
+M is not written out: it takes few products to multiply by T + T', over a + b + 2 ridge in the
+directions in which G is a and b, where that is nearly a polynomial of a and b.
 """
 
 from __future__ import annotations
@@ -86,9 +85,7 @@ class Axes(NamedTuple):
     def leading(self, start: Array, common: Array) -> tuple[Array, Array, Axes]:
         """Return the axes, with which length each is sent out, and the memory of their sizes.
 
-        Args:
-            start: Axes to begin with.
-            common: The direction that is no taste, of length 1.
+        It begins with the axes `start`. The direction `common`, of length 1, is no taste.
         """
         drawn = jax.random.normal(jax.random.key(1), start.shape) / len(start) ** 0.5
         start = start - common @ (common.T @ start) + 0.01 * drawn  # none is lost for good
@@ -134,10 +131,7 @@ class Axes(NamedTuple):
 
 
 def _extreme(times: Callable[[Array], Array], start: Array) -> tuple[Array, Array, Array]:
-    """Return directions to begin with, and in which symmetric matrices are largest, and how large.
-
-    They are the best ones in the span of the first and of their products with the matrix.
-    """
+    """Return what is begun with, orthonormal, and what is largest in the span of its products."""
     span = first = _apart(start, start)
     image = images = times(first)
     for _ in range(_DEPTH - 1):
