@@ -45,7 +45,9 @@ class RoundParameters(NamedTuple):
 
     def cut(self, values: Array) -> Array:
         """Return values cut towards zero to the grid, which increases no norm."""
-        return values if self.step is None else jnp.trunc(values / self.step) * self.step
+        if self.step is None:
+            return values
+        return jnp.copysign(jnp.floor(abs(values / self.step)), values) * self.step
 
     def rounded(self, noised: Array) -> Array:
         """Return sums on the grid to which noise was added, with the noise in whole steps."""

@@ -84,7 +84,7 @@ class Uploads(NamedTuple):
     def size(self, mechanism: Mechanism) -> Array:
         """Return the sum of sizes in each client's upload, of which the norm is the root."""
         size, known = mechanism.sizes, self.interactions
-        total: Array = known.sum_pairs(size(self.rows).sum(1)) + size(self.dense).sum(1)
+        total: Array = known.sum_pairs(size(self.rows)).sum(1) + size(self.dense).sum(1)
         return total
 
     def times(self, factor: Array) -> Uploads:

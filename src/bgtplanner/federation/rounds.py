@@ -261,7 +261,9 @@ class Federation:
         interactions, model = interactions.at(index), self.model
 
         def fitted(known: Interactions, local: Local, shared: Any, _: Any, pairs: Pairs) -> Any:
-            local, loss = model.personalise(shared, local, known), None
+            new = jnp.array(sent is not None) | (index == 0) | jnp.any(known.arrival == index)
+            local = jax.lax.cond(new, model.personalise, lambda *old: old[1], shared, local, known)
+            loss = None
             if sent is None:
                 _, loss, local = model.train(shared, local, known)
             return local, loss, [model.predict(shared, local, known, *of) for of in pairs], ()
@@ -272,15 +274,13 @@ class Federation:
         there = interactions.ratings_of_clients > 0
         active = there * (jnp.ones(interactions.n_clients) if sent is None else sent.takes_part)
         losses = losses if sent is None else sent.losses
-        outcome = Outcome(
-            scores=tally(answers[0], heldout.value),
-            loss=(losses * active).sum() / jnp.maximum(active.sum(), 1.0),
-            clients=jnp.zeros(()) if sent is None else active.sum(),
-        )
+        clients = jnp.zeros(()) if sent is None else active.sum()
         if self._sound is not None and sent is not None:
-            # A client without a rating uploads as well: noise, or zeros.
-            outcome = outcome._replace(clients=sent.takes_part.sum())
-        return state._replace(local=local), outcome
+            clients = sent.takes_part.sum()  # who has no rating uploads as well: noise, or zeros
+        loss = (losses * active).sum() / jnp.maximum(active.sum(), 1.0)
+        return state._replace(local=local), Outcome(
+            tally(answers[0], heldout.value), loss, clients
+        )
 
     def received(
         self, state: State, total: Array, parameters: RoundParameters

@@ -28,7 +28,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.models.axes import Axes, _leading, unit
+from bgtplanner.models.axes import Axes, unit
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.interactions import Shared
 from bgtplanner.models.optimizers import Aggregate, Memory, Noise, Server
@@ -66,7 +66,7 @@ def sums_of(shared: Shared, memory: Memory, clip: float) -> tuple[Any, dict[str,
         return rows, numbers
     axes, number = memory.axes, len(memory.axes.sizes)
     own = unit(shared.items[axes.items, _OWN : _OWN + number])
-    sizes = jnp.einsum("ik,ij,jk->k", own, axes._fitted(_common(shared, axes.items))[0], own)
+    sizes = (own * axes.fitted(_common(shared, axes.items))(own)[0]).sum(0)
     seen = float(jnp.trace(own.T @ axes.asked @ own))
     rest = max(float(jnp.trace(axes.asked)) - seen, 0.0) / max(len(axes.items) - number, 1)
     return rows, numbers | {
@@ -137,11 +137,10 @@ def _axes(
     rest = jnp.diag(there) - unit(asked) @ unit(asked).T
     elsewhere = known["elsewhere"] / known["precision"] * precision
     axes = axes._replace(asked=axes.asked + elsewhere * rest)
-    fitted, chance = axes._fitted(_common(shared, items))
-    drawn = jax.random.normal(jax.random.key(1), asked.shape)
-    reached = jnp.abs(_leading(chance, drawn, 0.0)[1]).max()
-    first, wanted = asked[:, 0], (asked[:, 0] ** 2).sum() ** 2 * sizes[0]
-    found = first @ fitted @ first
+    common = _common(shared, items)
+    reached = axes.leading(asked, common)[2].edge
+    first, wanted = asked[:, :1], (asked[:, 0] ** 2).sum() ** 2 * sizes[0]
+    found = (first * axes.fitted(common)(first)[0]).sum()
     return axes._replace(  # as large as they were found then, and chance as well
         told=axes.told * jnp.where(found > 0, wanted / jnp.maximum(found, 1e-30), 1.0),
         chance=axes.chance * clip * known["edge"] / jnp.maximum(reached, 1e-30),

@@ -185,8 +185,7 @@ class Interactions:
 
     def sum_by_item(self, rows: Array) -> Array:
         """Return the sum of rows, one for each pair, over each item."""
-        padded = rows if self.accelerated else whole_vectors(rows)
-        return jax.ops.segment_sum(padded, self.pair_item, self.n_items)[:, : rows.shape[1]]
+        return jax.ops.segment_sum(rows, self.pair_item, self.n_items)
 
     def rows_of(self, rows: Array) -> Array:
         """Return the row of each edge, from one row per pair."""

@@ -11,10 +11,8 @@ from jax import Array
 
 from bgtplanner.models.interactions import FEW_COLUMNS, Interactions, whole_vectors
 
-_STEPS = 9  # of conjugate gradients: predictions are then off by about 1e-5
-_product = partial(
-    jnp.einsum, precision="highest"
-)  # on GPUs, too, which would round to fewer digits
+_STEPS = 9  # of conjugate gradients: predictions are then off by 1e-5, root mean square
+_product = partial(jnp.einsum, precision="highest")  # GPUs would round to fewer digits
 
 
 def ridge(
@@ -29,8 +27,7 @@ def ridge(
     columns are scaled and turned first, such that the penalty is 1 and X'X is diagonal for a user
     who picks items by `popularity`, a logarithm: for all others it is then nearly so.
 
-    X'X is summed only on accelerators, and where users have more ratings than columns. Otherwise a
-    step multiplies by X and by X', which on a CPU takes less time than those sums do.
+    X'X is summed on accelerators, where users have more ratings than columns: less time there.
     """
     width, edges = table.shape[1], interactions.item.shape[0]
     if width <= FEW_COLUMNS:
@@ -47,7 +44,7 @@ def ridge(
     turned = _product("iw,wv->iv", table, basis)
     rows = interactions.known_rows(turned)
     number = interactions.sum_by_user(interactions.present)[:, None]
-    diagonal = 1.0 + number * jnp.maximum(variance, 0.0)
+    inverse = 1.0 / (1.0 + number * jnp.maximum(variance, 0.0))
     many = interactions.accelerated and edges >= interactions.n_users * width
     squares = interactions.squares_by_user(turned) if many else None
 
@@ -62,7 +59,7 @@ def ridge(
         change = moved(direction)
         step = size / jnp.maximum(_inner(direction, change), 1e-30)
         weights, left = weights + step * direction, left - step * change
-        preconditioned = left / diagonal
+        preconditioned = left * inverse
         grown = _inner(left, preconditioned)
         direction = preconditioned + grown / jnp.maximum(size, 1e-30) * direction
         return weights, left, direction, grown
@@ -71,7 +68,7 @@ def ridge(
         right = interactions.sum_blocks(
             _product("bew,be->bw", rows, target.reshape(rows.shape[:2]))
         )
-        first = right / diagonal
+        first = right * inverse
         start = (jnp.zeros_like(right), right, first, _inner(right, first))
         weights: Array = jax.lax.fori_loop(0, _STEPS, better, start)[0]
         return _product("uv,wv->uw", weights, basis)
