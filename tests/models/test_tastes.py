@@ -524,7 +524,10 @@ class TestSubspaceIteration:
         assert counts.min() < 0.9
 
     def told_once(self, seed: int, strength: float, std: float) -> Float:
-        """Clear counts; of tastes `strength` times the largest that noise would show."""
+        """Clear counts; of tastes `strength` times the largest that noise would show.
+
+        So many people take part that what their sampling would show is far below it.
+        """
         draw = np.random.default_rng(seed)
         counts = 1.0 / (np.arange(ITEMS) + 3.0)
         shared, _ = FREE.initial(jax.random.key(0), CLIENTS, ITEMS)
@@ -535,7 +538,8 @@ class TestSubspaceIteration:
         signal = np.outer(axes[:, 0], [1.0, 0.0, 0.0]) * strength * edge
         uploads = np.column_stack([np.zeros(ITEMS), 0.2 * counts, signal])
         uploads[:, 2:] += std * draw.normal(size=(ITEMS, 3))
-        sent, _ = update(FREE, shared, FREE.server_initial(shared, SERVER), single(uploads), std)
+        none, clients = FREE.server_initial(shared, SERVER), 1e4 / std**2
+        sent, _ = update(FREE, shared, none, single(uploads), std, clients)
         assert np.asarray(sent.items[:, 3]).any()  # popularity is sent all the same
         found = np.asarray(sent.items[:, OWN : OWN + 3], float)
         assert (np.linalg.norm(found, axis=0) > 0.005).all()  # all are asked for again
@@ -548,6 +552,22 @@ class TestSubspaceIteration:
         signal = [self.told_once(seed, 2.0, std).any() for seed in range(30)]
         assert np.sum(noise) <= 3  # more have a chance of 1 in 200
         assert all(signal)
+
+    def test_what_few_picks_show_by_chance_is_no_taste(self) -> None:
+        """Who picks three items by popularity alone seems to have tastes, even without noise."""
+        model = replace(FREE, axes=8, implicit=True)
+        used = []
+        for strength in (0.0, 3.0):
+            ratings = planted(1, strength)[0]
+            draw = np.random.default_rng(7).random(len(ratings))
+            first = np.lexsort((draw, ratings.user))
+            start = np.searchsorted(ratings.user, np.arange(CLIENTS))[ratings.user]
+            few = ratings.take(np.sort(first[np.arange(len(ratings)) - start < 3]))
+            known = play(model, Interactions.of(few), 6, std=1e-6)[-1]
+            sent = np.asarray(known.shared.items[:, OWN : OWN + 8], float)
+            used.append(int(((sent**2).sum(axis=0) > 0.25).sum()))
+        assert used[0] <= 1
+        assert used[1] >= 3  # four kinds of people differ in three ways
 
     def test_a_forecast_divides_and_waits(self) -> None:
         interactions = Interactions.of(planted(strength=0.0)[0])

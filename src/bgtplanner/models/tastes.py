@@ -75,7 +75,7 @@ _CLEAREST, _MOST_ITEMS = 16.0, 1000  # without noise; the server squares as many
 _SCARCE, _MOST_COUNT = 30.0, 0.5  # noise times items over clients for a weight of 1; the most
 _USUAL_NOISE = 1.3  # on the sum of all uploads, over the clip: about epsilon 3
 _PLACED = 5.0  # ridge weight, in items, of the features that other items are placed by
-_BY_CHANCE = 0.7  # of what chance alone would reach, over one root of questions times people
+_BY_CHANCE = 1.0  # what chance alone reaches, over one root of questions times people
 _OLDEST = 0.2  # what a rating counts, however old: all-time popularity is a part of what trends
 _TYPICAL = 0.1  # singular value of the first axis in a typical federation, over the clip
 _PERSONAL = 0.25  # of the use of a list, where tastes are known: a third of what popularity gives
@@ -435,7 +435,7 @@ class Tastes(Biases):
         """Return how large an axis is by chance, where people pick what is popular and no more.
 
         Their answers of length 1 then point anywhere. The mean of those to K questions, taken as
-        a symmetric matrix, reaches ``2 / sqrt(K people)`` (Wigner's law); about a third of it,
+        a symmetric matrix, reaches ``2 / sqrt(K people)`` (Wigner's law); about half of it,
         since the fit shrinks it, and many have too few items to tell anything.
         """
         length = 1.0 if noise.norm is None else noise.clip
