@@ -18,9 +18,10 @@ from benchmarks.loops import training
 from benchmarks.loops.training import LOOPS
 from benchmarks.regret.play import digest_of
 from bgtplanner import planning
+from bgtplanner.paper.baselines import Adpml
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.policy import LedgerPolicy
-from bgtplanner.planning.schedules import Adpml, Hong, Optimal, Uniform
+from bgtplanner.planning.schedules import Hong, Optimal, Uniform
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.runs.folder import write_whole
 

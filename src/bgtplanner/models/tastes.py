@@ -49,7 +49,7 @@ from bgtplanner.models.bias import Biases
 from bgtplanner.models.interactions import Interactions, Shared, Upload
 from bgtplanner.models.learner import Local, Published, Statistics
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
-from bgtplanner.models.posterior import Floats, Posterior
+from bgtplanner.models.posterior import Came, Floats, Norm, Posterior
 from bgtplanner.models.settings import check
 
 _SHARE = 3  # column of the share of all ratings that an item has; 0 for all: not known yet
@@ -320,6 +320,17 @@ class Tastes(Biases):
             return {"lists": lists}
         ratings = posterior.forecast(left, clip, norm, self.count_weight)
         return {"ratings": ratings, "lists": lists}
+
+    def came(  # type: ignore[override]
+        self, before: TasteMemory, memory: TasteMemory, clip: float, norm: Norm
+    ) -> Came:
+        """Return the same, with axes taken to be worth in lists what is known of them."""
+        found = super().came(before.posterior, memory.posterior, clip, norm)
+        if found and self._axes:
+            (mass, error), own = found["lists"], 1.0 - _PERSONAL
+            axes = float(self._found(before, np.zeros(1), clip)[0])
+            found["lists"] = own * mass + _PERSONAL * axes, own * error
+        return found
 
     def _counts_as(self, shared: Shared) -> Array:
         """Return what a rating of each item counts in an upload: less where items are rare.

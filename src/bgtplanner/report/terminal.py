@@ -157,7 +157,7 @@ class RunProgress(_View):
         self._say(headline, "bold")
         self._say(" ".join([*rest, took]))
         if summary.get("planner_note") and (whole or verdict.nothing_learned(summary)):
-            self._say(f"Planner {summary['planner_note']}.")
+            self._say(f"Planner {summary['planner_note'].partition('. ')[0]}.")
         for line in guarantee(summary, short=not whole):
             self._say(line)
 
