@@ -108,17 +108,6 @@ def test_the_radius_comes_from_all_rounds_of_the_initial_stage() -> None:
 # ---- the default
 
 
-@pytest.mark.parametrize("best", [1, 2])
-def test_it_finds_the_best_level_of_a_trivial_bandit(best: int) -> None:
-    planner = BGTPlanner(BUDGET, 3, rounds=200, levels=3, min_rounds=100, cheapest=0.5, seed=1)
-    generator = np.random.default_rng(1)
-    levels = []
-    while (plan := planner.ask([0.0])) is not None:
-        levels.append(plan.level)
-        planner.tell(plan, float(plan.level == best) + 0.05 * float(generator.normal()))
-    assert np.mean(np.array(levels[-100:]) == best) > 0.7
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -86,8 +86,3 @@ def test_what_is_ruled_out_is_not_planned_with_and_even_charges_stay_admissible(
     assert outlook.admissible[0]
     note = agenda.in_words(10, 40, Objective("served"))
     assert note.startswith("abstained") or "came where" in note
-
-
-def test_a_payment_that_failed_tests_nothing() -> None:
-    agenda, _ = agenda_of({})
-    assert (agenda.evidence.tests, agenda.evidence.foreseen) == (0, {})
