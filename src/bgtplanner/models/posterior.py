@@ -210,15 +210,18 @@ class Posterior(NamedTuple):
         Estimates are linear in what the payment released: the fall of the squared error,
         ``q (2 M (theta - q) + M q)``, and the mass of the ten items that seemed most popular.
         """
-        then, now = (np.asarray(of.precision, dtype=np.float64) for of in (before, self))
+        told, sent = (np.asarray(of, dtype=np.float64) for of in (self.told, self.sent))
+        now, then, weight, seemed = (
+            np.asarray(of, dtype=np.float64)
+            for of in (self.precision, before.precision, self.weight, before.weight)
+        )
         if (now - then).max() <= 1e-6 * now.max():
             return {}
         gained = np.maximum(now - then, 1e-30)
-        told, sent = np.asarray(self.told - before.told), np.asarray(self.sent - before.sent)
-        residual, count = (told / gained[:, None] / [1.0, count_weight]).T
-        seemed, weight = (np.asarray(of.weight, dtype=np.float64) for of in (before, self))
+        told = (told - np.asarray(before.told)) / gained[:, None]
+        residual, count = told[:, 0], told[:, 1] / count_weight
         whole = max(float(weight.sum()), 1e-12)
-        sent = sent / gained
+        sent = (sent - np.asarray(before.sent)) / gained
         sent -= seemed @ sent / max(float(seemed.sum()), 1e-12)  # users have levels of their own
         unit = 0.5 / (_RESIDUAL**2 + _SPREAD**2 / 2) / whole
         fall = unit * (sent @ (2.0 * residual + count * sent))

@@ -175,7 +175,8 @@ class Tastes(Biases):
 
         An axis is as strong as was told, or as in a typical federation if it cannot be seen yet.
         """
-        items, before = len(memory.axes.items), float(memory.axes.precision)
+        items = len(memory.axes.items)
+        before = float(np.trace(np.asarray(memory.axes.asked))) / self._axes  # its precision
         strength = (_TYPICAL * clip / np.arange(1, self._axes + 1)) ** 2
         if before > 0:
             noise = float(memory.axes.edge) ** 2
