@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.loops import training
-from benchmarks.loops.training import LOOPS
 from benchmarks.regret.play import digest_of
 from bgtplanner import planning
+from bgtplanner.paper.baselines import Adpml
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.policy import LedgerPolicy
-from bgtplanner.planning.schedules import Adpml, Hong, Optimal, Uniform
+from bgtplanner.planning.schedules import Hong, Optimal, Uniform
 from bgtplanner.privacy.budget import Budget
 from bgtplanner.runs.folder import write_whole
 
@@ -79,7 +79,7 @@ def play(cell: Cell) -> dict[str, Any]:
     the same seed. A policy that stops early leaves the model as it is for the rest of the rounds.
     """
     begun = time.perf_counter()
-    loop = LOOPS[cell.loop](cell.clients, cell.seed, cell.epsilon)
+    loop = training.LOOPS[cell.loop](cell.clients, cell.seed, cell.epsilon)
     budget = Budget(epsilon=cell.epsilon, delta=1e-5)
     planner = POLICIES[cell.policy](
         budget, cell.clients, rounds=cell.rounds, clip=loop.clip, trust="secagg", seed=cell.seed

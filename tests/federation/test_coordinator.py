@@ -22,11 +22,12 @@ from bgtplanner.federation.simulation import Simulation
 from bgtplanner.models.bias import Biases
 from bgtplanner.models.factorization import Factorization
 from bgtplanner.models.optimizers import Server
+from bgtplanner.paper.baselines import Adap
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.context import ReleasedContext
 from bgtplanner.planning.plan import Plan
 from bgtplanner.planning.policy import Choice, LedgerPolicy
-from bgtplanner.planning.schedules import Adap, Uniform, Unlimited
+from bgtplanner.planning.schedules import Uniform, Unlimited
 from bgtplanner.privacy.accountants import TICK, accountant_named
 from bgtplanner.privacy.budget import Budget, Budgets
 from bgtplanner.privacy.ledger import Ledger

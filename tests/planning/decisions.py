@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 from benchmarks.paper.as_coded import AsCoded
 
+from bgtplanner.paper.baselines import Adap, Adpml
 from bgtplanner.paper.planners import AsPrinted, Repaired
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.policy import LedgerPolicy
-from bgtplanner.planning.schedules import Adap, Adpml, Late, Random, Uniform
+from bgtplanner.planning.schedules import Late, Random, Uniform
 from bgtplanner.privacy.budget import Budget, Budgets
 from planning.forecasts import Made
 

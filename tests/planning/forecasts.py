@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ class Made:
         joining: By how much the precision of a payment grows with each round that it waits.
         lists: The precision that makes lists half as useful as the best; None: there are none.
         learned: The precision that was bought so far.
+        brings: What payments show that was brought so far, with its error, by measure.
     """
 
     most: float = 0.1
@@ -43,6 +44,7 @@ class Made:
     joining: float = 0.0
     lists: float | None = None
     learned: float = 0.0
+    brings: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def left(self) -> Floats:
         return np.array([np.inf])
@@ -52,6 +54,9 @@ class Made:
 
     def pooled(self, after: Floats) -> Floats:
         return np.asarray(1.0 + self.joining * after)
+
+    def came(self) -> dict[str, tuple[float, float]]:
+        return self.brings
 
     def gain(self, precision: Floats) -> dict[str, Floats]:
         total = self.learned + np.asarray(precision, dtype=np.float64)

@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 from bgtplanner.errors import ConfigError
-from bgtplanner.paper.algorithms import linear_programme
 from bgtplanner.paper.planners import Repaired
 from bgtplanner.planning.bgt import BGTPlanner
 from bgtplanner.planning.plan import Plan
-from bgtplanner.planning.predictor import Predictor
 from bgtplanner.privacy.budget import Budget, Budgets
 
 BUDGET = Budget(10.0, 1e-5)
@@ -70,53 +68,7 @@ def test_what_it_says_adds_up(kind: type[BGTPlanner], skip: bool) -> None:
         assert (np.diff(why.price) >= 0).all()  # dearer levels are dearer
 
 
-# ---- the paper
-
-
-def test_the_radius_comes_from_all_rounds_of_the_initial_stage() -> None:
-    """Errors are those of predictions made beforehand; the programme knows all 30 rewards."""
-    planner = Repaired(BUDGET, 943, rounds=100, seed=3)
-    before = Predictor(standardize=False, noise=0.1)
-    generator = np.random.default_rng(0)
-    contexts, errors, radii = [], [], []
-    for at in range(30):
-        context = 0.1 * generator.normal(size=2)
-        plan = planner.ask(context)
-        assert plan is not None
-        reward = float(generator.normal())
-        inputs = np.append(float(plan.level or 0) + 1, context)
-        if at >= 25:
-            contexts.append(context)
-            errors.append((float(before.predict(inputs, time=at)[0]) - reward) ** 2)
-        radii.append(planner.constrainer.radius)
-        planner.tell(plan, reward)
-        before.observe(inputs, time=at, reward=reward)
-    margin = float(np.sqrt(5 * np.mean(errors) + 4 * np.log(100 * 943) / 5))  # eq. 9d
-    asked = np.array([[level + 1.0, *context] for context in contexts for level in range(5)])
-    predicted = before.predict(asked, time=30).reshape(5, 5)
-    costs = planner.charges[0] / planner.charges[0, -1]
-    limit = planner.charges[0, 0] / planner.charges[0, -1]  # an even share, in the dearest level
-    best = linear_programme(
-        predicted, costs[None], np.array([limit + 2 * margin / planner._unit[0]])
-    )
-    assert len(set(radii)) == 1  # not before the last of them was told
-    expected = (best + margin) / limit
-    assert planner.constrainer.radius == pytest.approx(expected, rel=1e-9)
-    assert planner.constrainer.radius != pytest.approx(margin / limit, rel=0.01)
-
-
-# ---- the default
-
-
-@pytest.mark.parametrize("best", [1, 2])
-def test_it_finds_the_best_level_of_a_trivial_bandit(best: int) -> None:
-    planner = BGTPlanner(BUDGET, 3, rounds=200, levels=3, min_rounds=100, cheapest=0.5, seed=1)
-    generator = np.random.default_rng(1)
-    levels = []
-    while (plan := planner.ask([0.0])) is not None:
-        levels.append(plan.level)
-        planner.tell(plan, float(plan.level == best) + 0.05 * float(generator.normal()))
-    assert np.mean(np.array(levels[-100:]) == best) > 0.7
+# ---- refusals
 
 
 @pytest.mark.parametrize(

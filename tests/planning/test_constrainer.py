@@ -11,7 +11,6 @@ from scipy.optimize import minimize
 
 from bgtplanner.paper.algorithms import linear_programme
 from bgtplanner.planning.constrainer import Constrainer
-from bgtplanner.planning.states import recall, remembered
 
 Floats = NDArray[np.float64]
 
@@ -92,16 +91,3 @@ def test_replay_finds_the_price_of_the_programme(seed: int, allowance: float) ->
     more, less = (linear_programme(rewards, costs, limit + by) for by in (1e-7, -1e-7))
     wanted = (more - less) / 2e-7  # the slope of the optimum
     np.testing.assert_allclose(constrainer.prices(), wanted, rtol=0.02, atol=2e-3)
-
-
-# ---- state and refusals
-
-
-def test_it_goes_on_from_its_state() -> None:
-    one = Constrainer(resources=2, radius=3.0, step=0.5)
-    one.update(cost=[1.0, 0.1], allowance=[0.5, 0.5])
-    two = Constrainer(resources=2, radius=1.0, step=0.1)
-    recall(two, remembered(one))
-    for constrainer in (one, two):
-        constrainer.update(cost=[0.3, 0.1], allowance=[0.5, 0.5])
-    assert one.prices().tolist() == two.prices().tolist()

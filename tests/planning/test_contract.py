@@ -6,6 +6,7 @@ import numpy as np
 from benchmarks.paper.as_coded import AsCoded
 from forecasts import ByForecast
 
+from bgtplanner.paper import baselines
 from bgtplanner.paper.planners import AsPrinted, Repaired
 from bgtplanner.planning import schedules
 from bgtplanner.planning.bgt import BGTPlanner
@@ -21,10 +22,11 @@ CASES = {
     "AsPrinted": (AsPrinted, SHORT),
     "AsCoded": (AsCoded, SHORT),
     "Fixed": (schedules.Fixed, SOME),
-    "AdpmlNormalised": (schedules.Adpml, {"mode": "normalised", "shape": "saturating"}),
+    "AdpmlNormalised": (baselines.Adpml, {"mode": "normalised", "shape": "saturating"}),
 }
-NAMES = ("Uniform", "Early", "Late", "Optimal", "Hong", "TwoPhase", "Random", "Adpml", "Adap")
+NAMES = ("Uniform", "Early", "Late", "Optimal", "Hong", "TwoPhase", "Random")
 CASES |= {name: (getattr(schedules, name), {}) for name in NAMES}
+CASES |= {"Adpml": (baselines.Adpml, {}), "Adap": (baselines.Adap, {})}
 
 for name, (kind, options) in CASES.items():
     own = {"policy": kind, "options": options}

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from bgtplanner.errors import ConfigError
+from bgtplanner.paper.baselines import Adap, Adpml
 from bgtplanner.planning.plan import Plan
 from bgtplanner.planning.policy import Policy
 from bgtplanner.planning.schedules import (
-    Adap,
-    Adpml,
     Early,
     Fixed,
     Hong,

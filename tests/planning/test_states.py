@@ -12,9 +12,10 @@ from benchmarks.paper.as_coded import AsCoded
 from forecasts import ByForecast
 
 from bgtplanner.errors import BGTPlannerError
+from bgtplanner.paper.baselines import Adap
 from bgtplanner.paper.planners import AsPrinted, Repaired
 from bgtplanner.planning.bgt import BGTPlanner
-from bgtplanner.planning.schedules import Adap, Fixed, Optimal, Random, Unlimited
+from bgtplanner.planning.schedules import Fixed, Optimal, Random, Unlimited
 from bgtplanner.privacy.budget import Budgets
 
 BUDGETS = Budgets.per_client([1.0, 10.0, 10.0], 1e-5)

@@ -15,9 +15,10 @@ from benchmarks.paper.as_coded import AsCoded
 from dp_accounting import gaussian_mechanism
 from numpy.typing import NDArray
 
+from bgtplanner.paper.baselines import Adap
 from bgtplanner.paper.planners import AsPrinted
 from bgtplanner.planning.bgt import BGTPlanner
-from bgtplanner.planning.schedules import Adap, Fixed, Uniform
+from bgtplanner.planning.schedules import Fixed, Uniform
 from bgtplanner.privacy.budget import Budgets
 
 Floats = NDArray[np.float64]

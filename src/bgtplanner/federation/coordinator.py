@@ -364,6 +364,11 @@ class _Forecast:
         memory, clip, norm = self._known
         return self._learner.forecast(memory, precision, clip, norm)
 
+    def came(self) -> dict[str, tuple[float, float]]:
+        """Return what was sent before this round was worth, as the round has shown since."""
+        before, clip, norm = self._known
+        return self._learner.came(before, self._of.engine.state.memory, clip, norm)
+
     def split(self) -> dict[str, float]:
         """Return how what was left is best divided between the parts of an upload."""
         if type(self._learner).split is Learner.split:  # of one part: the default

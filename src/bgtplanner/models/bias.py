@@ -36,7 +36,7 @@ from bgtplanner.errors import ConfigError
 from bgtplanner.models.interactions import Interactions, Shared, Upload
 from bgtplanner.models.learner import Learner, Local, Published, Statistics, settings_of
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
-from bgtplanner.models.posterior import COUNT_WEIGHT, Floats, Posterior
+from bgtplanner.models.posterior import COUNT_WEIGHT, Came, Floats, Norm, Posterior
 from bgtplanner.models.settings import check
 from bgtplanner.models.solving import ridge
 
@@ -138,6 +138,11 @@ class Biases(Learner):
     ) -> dict[str, Floats]:
         """Return the improvement of ratings that the posterior expects from more precision."""
         return {"ratings": memory.forecast(precision, clip, norm, self.count_weight)}
+
+    def came(self, before: Posterior, memory: Posterior, clip: float, norm: Norm) -> Came:
+        """Return what was sent before a payment brought to ratings and lists of popular items."""
+        del clip
+        return memory.came(before, norm, self.count_weight)
 
     def publishes(self, shared: Shared, memory: Any = None) -> Published:
         """Return qualities and popularities, and which share of popularity is known for sure."""

@@ -162,6 +162,16 @@ class Learner(Protocol):
         del memory, precision, clip, norm
         return {}
 
+    def came(
+        self, before: Memory, memory: Memory, clip: float, norm: Literal["l1", "l2"]
+    ) -> dict[str, tuple[float, float]]:
+        """Return what was sent before a payment was worth, and its standard error, by measure.
+
+        It is estimated from what the payment released, in the unit of forecasts; empty: unknown.
+        """
+        del before, memory, clip, norm
+        return {}
+
     def split(
         self, memory: Memory, precision: float, clip: float, norm: Literal["l1", "l2"]
     ) -> dict[str, float]:

@@ -35,6 +35,7 @@ from bgtplanner.models.solving import solved_systems
 
 Floats = NDArray[np.float64]
 Norm = Literal["l1", "l2"] | None
+Came = dict[str, tuple[float, float]]
 
 COUNT_WEIGHT = 0.1  # of one rating's count in an upload, beside a residual of about 0.2
 _SPREAD = 0.1  # prior standard deviation of the qualities
@@ -202,6 +203,36 @@ class Posterior(NamedTuple):
         clearness, found = _typical_lists(len(self.weight))
         clear = np.log(np.maximum(sums * count_weight * total**0.5, 1e-300))
         return np.asarray(np.interp(clear, clearness, found) @ chances)
+
+    def came(self, before: Posterior, norm: Norm, count_weight: float) -> Came:
+        """Return what was sent before a payment was worth, in the unit of forecasts.
+
+        Estimates are linear in what the payment released: the fall of the squared error,
+        ``q (2 M (theta - q) + M q)``, and the mass of the ten items that seemed most popular.
+        """
+        told, sent = (np.asarray(of, dtype=np.float64) for of in (self.told, self.sent))
+        now, then, weight, seemed = (
+            np.asarray(of, dtype=np.float64)
+            for of in (self.precision, before.precision, self.weight, before.weight)
+        )
+        if (now - then).max() <= 1e-6 * now.max():
+            return {}
+        gained = np.maximum(now - then, 1e-30)
+        told = (told - np.asarray(before.told)) / gained[:, None]
+        residual, count = told[:, 0], told[:, 1] / count_weight
+        whole = max(float(weight.sum()), 1e-12)
+        sent = (sent - np.asarray(before.sent)) / gained
+        sent -= seemed @ sent / max(float(seemed.sum()), 1e-12)  # users have levels of their own
+        unit = 0.5 / (_RESIDUAL**2 + _SPREAD**2 / 2) / whole
+        fall = unit * (sent @ (2.0 * residual + count * sent))
+        error = unit * ((4.0 * sent**2 + sent**4 / count_weight**2) / gained).sum() ** 0.5
+        listed, random = np.argsort(-seemed)[:10], 10 / max(len(seemed), 20)
+        best = max(float(np.sort(weight)[-10:].sum()) - random * whole, 1e-12)
+        mass = (count[listed].sum() - random * whole) / best
+        off = (1.0 / gained[listed]).sum() ** 0.5 / count_weight / best
+        tail = 1.0 if norm != "l1" else _STANDS_OUT["l1"] / _STANDS_OUT["l2"]
+        off = off if seemed.any() else math.inf  # at first there is nothing to be tested
+        return {"ratings": (fall, tail * error), "lists": (mass, tail * off)}
 
     def _sums_of_counts(
         self, clip: float, norm: Literal["l1", "l2"], count_weight: float

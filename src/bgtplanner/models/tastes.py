@@ -51,7 +51,7 @@ from bgtplanner.models.bias import Biases
 from bgtplanner.models.interactions import Interactions, Shared, Upload
 from bgtplanner.models.learner import Local, Published, Statistics
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
-from bgtplanner.models.posterior import Floats, Posterior
+from bgtplanner.models.posterior import Came, Floats, Norm, Posterior
 from bgtplanner.models.settings import check
 
 _SHARE = 3  # column of the share of all ratings that an item has; 0 for all: not known yet
@@ -190,7 +190,8 @@ class Tastes(Biases):
 
         An axis is as strong as was told, or as in a typical federation if it cannot be seen yet.
         """
-        items, before = len(memory.axes.items), float(memory.axes.precision)
+        items = len(memory.axes.items)
+        before = float(np.trace(np.asarray(memory.axes.asked))) / self._axes  # its precision
         strength = (_TYPICAL * clip / np.arange(1, self._axes + 1)) ** 2
         if before > 0:
             noise = float(memory.axes.edge) ** 2
@@ -349,6 +350,17 @@ class Tastes(Biases):
             return {"lists": lists}
         ratings = posterior.forecast(left, clip, norm, self.count_weight)
         return {"ratings": ratings, "lists": lists}
+
+    def came(  # type: ignore[override]
+        self, before: TasteMemory, memory: TasteMemory, clip: float, norm: Norm
+    ) -> Came:
+        """Return the same, with axes taken to be worth in lists what is known of them."""
+        found = super().came(before.posterior, memory.posterior, clip, norm)
+        if found and self._axes:
+            (mass, error), own = found["lists"], 1.0 - _PERSONAL
+            axes = float(self._found(before, np.zeros(1), clip)[0])
+            found["lists"] = own * mass + _PERSONAL * axes, own * error
+        return found
 
     def _counted(self, rows: Array) -> Array:
         """Return residuals and counts, or counts alone where there are no ratings."""

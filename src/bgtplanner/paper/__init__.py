@@ -9,7 +9,7 @@ from __future__ import annotations
 
 def register() -> None:
     """Add the paper's own parts to the registries by their addresses, importing none."""
-    from bgtplanner.planning.registry import CONSTANTS, CONTEXTS
+    from bgtplanner.planning.registry import CONSTANTS, CONTEXTS, POLICIES
     from bgtplanner.privacy.accountants import ACCOUNTANTS
     from bgtplanner.privacy.compatibility import UNITS
 
@@ -18,3 +18,5 @@ def register() -> None:
     CONTEXTS.add("usage", "bgtplanner.paper.usage:UsageContext")
     CONSTANTS.add("repaired", "bgtplanner.paper.planners:Repaired")
     CONSTANTS.add("paper", "bgtplanner.paper.planners:AsPrinted")
+    POLICIES.add("adpml", "bgtplanner.paper.baselines:Adpml")
+    POLICIES.add("adap", "bgtplanner.paper.baselines:Adap")

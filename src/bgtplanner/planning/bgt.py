@@ -114,6 +114,9 @@ class BGTPlanner(LevelPolicy):
 
     def learn(self, plan: Plan, reward: float | None) -> None:
         """Teach the predictor what the round brought."""
+        if self.forecast is not None and not plan.skip:
+            self._agenda.learn(self.forecast, plan.round)
+            self.note = self._agenda.in_words(plan.round + 1, self.rounds, self._goal)
         context = self._contexts.pop(plan.round, None)
         if reward is None or plan.skip or context is None:  # by schedule there is none to keep
             return
@@ -214,5 +217,6 @@ class BGTPlanner(LevelPolicy):
             saving = "it would bring next to nothing" if then is None else f"for round {then + 1}"
             return Choice(nothing, why=Explanation(f"keeping what is left: {saving}"))
         agenda.pay(now, forecast.precision(share * left), share)
-        why = Explanation(f"{share:.0%} of what is left", forecast=agenda.fall)
+        fall = tuple(of for name, of in agenda.promised.items() if name == "ratings")
+        why = Explanation(f"{share:.0%} of what is left", forecast=fall)
         return Choice(share * left, why=why, proportional=True)

@@ -25,6 +25,7 @@ from typing import ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from bgtplanner.planning.arguments import Floats
+from bgtplanner.planning.evidence import Evidence
 from bgtplanner.planning.objective import Objective
 
 UNNOTICED = 0.0005
@@ -37,8 +38,8 @@ _WORTH = {"ratings": 1.0, "lists": 1 / 8}
 """
 
 _IN_WORDS = {
-    "ratings": "an error {:.1%} below a client's own",
-    "lists": "{:.0%} of the use that the best lists have",
+    "ratings": "an error {:.1%} ({:.1%} to {:.1%}) below a client's own",
+    "lists": "{:.0%} ({:.0%} to {:.0%}) of the use that the best lists have",
 }
 _LATE, _EARLY = 0.15, 0.4  # of the budget within a quarter of the rounds: not about even
 _NEEDS = (1.0, 1 / 8, 1 / 3, 3.0)  # times the precision that a gain takes by forecast
@@ -85,6 +86,9 @@ class Forecast(Protocol):
         the best lists.
         """
 
+    def came(self) -> Mapping[str, tuple[float, float]]:
+        """Return what was sent before a payment was worth, and its standard error, by measure."""
+
     def split(self) -> dict[str, float]:
         """Return how what is left is best divided between the parts of an upload, by name."""
 
@@ -107,6 +111,11 @@ class Hypothesis(NamedTuple):
     convergence: tuple[float, float]
     growth: float
     joins: float = 1.0
+
+    @property
+    def tested(self) -> str:
+        """Return what payments can test of it, as a name."""
+        return f"{self.measure} {self.needs:g} {self.convergence}"
 
 
 def hypotheses(
@@ -136,13 +145,16 @@ class Agenda:
         plan: The payments that are to come.
         revised: The round before which the plan is not looked at again.
         promised: What the plan is to bring in the end, by measure.
+        over_even: What it brings more than even charges, at least and at most, by hypothesis.
         stride: The number of rounds that a payment takes.
         slack: By how much another plan may be worth less than this one; halved with each new plan,
             so that all of them together lose nothing that is noticed.
+        evidence: What came of the payments.
     """
 
     remembers: ClassVar = (
-        "paid", "until", "share", "plan", "revised", "promised", "stride", "slack"
+        "paid", "until", "share", "plan", "revised", "promised", "over_even", "stride", "slack",
+        "evidence",
     )  # fmt: skip
     paid: Plan = field(default_factory=list)
     until: int = 0
@@ -150,8 +162,10 @@ class Agenda:
     plan: Plan = field(default_factory=list)
     revised: int = 0
     promised: dict[str, float] = field(default_factory=dict)
+    over_even: dict[str, list[float]] = field(default_factory=dict)
     stride: int = 1
     slack: float = UNNOTICED / 2
+    evidence: Evidence = field(default_factory=Evidence)
 
     def due(self, now: int) -> float:
         """Return the share of what is left that the plan pays in a round."""
@@ -176,6 +190,8 @@ class Agenda:
     def follow(self, outlook: Outlook) -> None:
         """Follow the safest schedule; none if nothing brings anything that is noticed."""
         row = outlook.safest()
+        if not self.plan:  # from then on, nothing is followed that is worth less
+            self.over_even = outlook.over_even(row)
         self.plan = [] if outlook.worthless else outlook.plan(row)
         self.promised = {} if outlook.worthless else outlook.promised(row)
         self.slack, self.revised = self.slack / 2, 2 * outlook.now + 1
@@ -185,15 +201,25 @@ class Agenda:
         self.paid.append([now, precision, share * self.left])
         self.share, self.until = share, now + self.stride
 
+    def learn(self, forecast: Forecast, now: int) -> None:
+        """Test the payments before the latest one by it, and foresee what it brings itself."""
+        came, bought = forecast.came(), [precision for _, precision, _ in self.paid]
+        if not came or self.paid[-1][0] != now:  # it failed, or goes on with other clients
+            return
+        self.evidence.test(came)
+        gains = forecast.gain(np.append(0.0, bought[-1] / np.array(_NEEDS)))
+        number = sum(bought) ** 2 / sum(of**2 for of in bought)  # of payments, if all were equal
+        self.evidence.foreseen = {
+            of.tested: float(max(gains[of.measure][[0, 1 + _NEEDS.index(of.needs)]]))
+            * (1.0 - of.convergence[0] * number ** -of.convergence[1])
+            for of in hypotheses(gains, forecast.steps, 1.0)
+            if of.convergence != _TURNS[1]  # what tastes are worth to people, no payment shows
+        }
+
     @property
     def left(self) -> float:
         """The share of the budget that is left, of a client that was there from the start."""
         return max(1.0 - sum(share for *_, share in self.paid), 0.0)
-
-    @property
-    def fall(self) -> tuple[float, ...]:
-        """By which share the error of ratings is to fall in the end; empty without ratings."""
-        return tuple(gain for name, gain in self.promised.items() if name == "ratings")
 
     def in_words(self, now: int, rounds: int, objective: Objective) -> str:
         """Say in a sentence what is planned, why, and what is expected of it."""
@@ -209,8 +235,21 @@ class Agenda:
         elif share < _LATE:
             why = "for ratings and people still to come" if served else "as only the end counts"
             plan = f"keeps {1 - share:.0%} of the budget beyond round {soon} of {rounds}, {why}"
-        gains = " and ".join(_IN_WORDS[name].format(of) for name, of in self.promised.items())
-        return f"aimed at {'all rounds' if served else 'the last round'}: {plan}; expects {gains}"
+        promised = {of: gain * self.evidence.ratios(of) for of, gain in self.promised.items()}
+        bands = [_IN_WORDS[of].format(*gain.clip(0.0, 1.0)) for of, gain in promised.items()]
+        aim = f"aimed at {'all rounds' if served else 'the last round'}: {plan}"
+        return f"{aim}; expects {' and '.join(bands)}. {self._compared()}"
+
+    def _compared(self) -> str:
+        """Say what the plan gains over even charges, and what came of its forecast so far."""
+        said = []
+        for name, (least, most) in self.over_even.items():
+            gain = f"{name} gain {least:+.1%} to {most:+.1%} over even charges, by hypothesis"
+            if (seen := self.evidence.seen(name)) is not None:
+                came, error, forecast = seen
+                gain += f"; {came:.1%} ± {2 * error:.1%} came where {forecast:.1%} was forecast"
+            said.append(gain.capitalize())
+        return ". ".join([*said, f"{len(self.evidence.ruled_out)} hypotheses are ruled out"])
 
 
 class Schedules(NamedTuple):
@@ -275,7 +314,10 @@ class Outlook:
         self._grid, self._bought = np.log(grid), np.log(bought)
         self._pooled = forecast.pooled(self._moments)
         joining = bool((self._pooled > 1.0).any())
-        self.hypotheses = hypotheses(self._gains, forecast.steps, growth, joining)
+        self.hypotheses = [
+            of for of in hypotheses(self._gains, forecast.steps, growth, joining)
+            if of.tested not in agenda.evidence.ruled_out
+        ]  # fmt: skip
         self._paid = before, np.array([float(at) for at, *_ in agenda.paid])
         self._rounds = rounds
 
@@ -297,6 +339,16 @@ class Outlook:
         under = [*zip(self.hypotheses, self._in_the_end, strict=True)]
         under.reverse()  # the first of each measure takes the forecast at its word
         return {of.measure: float(gains[row]) / _WORTH[of.measure] for of, gains in under}
+
+    def over_even(self, row: int) -> dict[str, list[float]]:
+        """Return what a schedule gains over the first, at least and at most, by measure."""
+        more = (self.values[:, row] - self.values[:, 0]) / self._weights.sum()
+        of = np.array([hypothesis.measure for hypothesis in self.hypotheses])
+        return {
+            name: [float(more[of == name].min() / worth), float(more[of == name].max() / worth)]
+            for name, worth in _WORTH.items()
+            if (of == name).any()
+        }
 
     def plan(self, row: int) -> Plan:
         """Return the payments of a schedule."""

@@ -21,8 +21,6 @@ POLICIES: Registry[type[Policy]] = Registry(
         "uniform": "bgtplanner.planning.schedules:Uniform",
         "early": "bgtplanner.planning.schedules:Early",
         "late": "bgtplanner.planning.schedules:Late",
-        "adpml": "bgtplanner.planning.schedules:Adpml",
-        "adap": "bgtplanner.planning.schedules:Adap",
         "unlimited": "bgtplanner.planning.schedules:Unlimited",
         "optimal": "bgtplanner.planning.schedules:Optimal",
         "hong": "bgtplanner.planning.schedules:Hong",

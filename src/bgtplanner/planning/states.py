@@ -17,7 +17,7 @@ import numpy as np
 
 from bgtplanner.errors import ConfigError
 
-STATE_VERSION = 4
+STATE_VERSION = 5
 """Version of what a policy's ``state_dict`` returns; any other version is refused."""
 
 

@@ -175,7 +175,8 @@ def _notes(run: _Run) -> Section | None:
     note = run.summary.get("planner_note")
     came = verdict.error_beside(run.summary) if run.scored and "expects" in str(note) else ""
     came = came and f"; it came to {came}"
-    said = [f"The planner {run.summary['policy']} {note}{came}."] if note else []
+    planned, *more = str(note).partition(". ")
+    said = [f"The planner {run.summary['policy']} {planned}{came}{''.join(more)}."] if note else []
     if run.deployed and run.rounds:
         total: Counter[str] = Counter()
         for record in run.rounds:

@@ -150,8 +150,8 @@ class RunProgress(_View):
         took = f"{summary['rounds_run']} rounds in {summary['seconds_total']:.1f} s."
         self._say(headline, "bold")
         self._say(" ".join([*rest, took]))
-        if summary.get("planner_note") and verdict.nothing_learned(summary):
-            self._say(f"Planner {summary['planner_note']}.")
+        if summary.get("planner_note"):
+            self._say(f"Planner {summary['planner_note'].partition('. ')[0]}.")
         for line in guarantee(summary, short=True):
             self._say(line)
 
