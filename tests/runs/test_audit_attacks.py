@@ -50,13 +50,6 @@ def test_the_guard_keeps_its_promise(mechanism: str) -> None:
     assert sum(check["risk"] for check in one["checks"]) <= 0.005
 
 
-def test_a_claim_above_what_can_be_shown_is_inconclusive() -> None:
-    found = audit(epsilon=6.0, releases=1000, seed=0)
-    assert (found["verdict"], found["epsilon_largest"] < 6.0) == ("inconclusive", True)
-    enough = audit(epsilon=6.0, releases=found["releases_needed"], seed=0)
-    assert enough["verdict"] == "holds"
-
-
 # ---- faults
 
 
@@ -113,6 +106,7 @@ def not_everywhere(draw: Any, shape: Any) -> Floats:
 
 
 FAULTS: dict[str, tuple[Broken, str]] = {
+    "half the sensitivity": (scaled(0.5), SMALLER),
     "noise x 0.7": (scaled(0.7), SMALLER),
     "noise x 0.9": (scaled(0.9), SMALLER),
     "noise x 1.1": (scaled(1.1), LARGER),
@@ -157,16 +151,6 @@ def test_bits_below_the_grid_are_refuted(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(Mechanism, "on_grid", lambda self, clipped, scale: clipped)
     found = audit(releases=1000, seed=0)
     assert faults(found) == "the last bits of a release are not covered by noise"
-
-
-@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
-def test_a_sensitivity_of_c_that_is_claimed_as_replace_one_is_caught(
-    mechanism: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The right noise for the weaker relation, sold as that for the stronger one."""
-    plant(monkeypatch, scaled(0.5))
-    found = audit(mechanism=mechanism, epsilon=2.0, releases=40_000, seed=0)
-    assert found["epsilon_lower"] > 2.0  # by what was seen, and not only by the size of the noise
 
 
 # ---- a group of clients
