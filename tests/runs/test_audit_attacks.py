@@ -216,9 +216,7 @@ def test_a_group_of_faulty_clients_is_refuted(name: str, monkeypatch: pytest.Mon
     broken, fault = SUMS[name]
     plant(monkeypatch, broken)
     for seed in range(AUDITS):
-        found = audit(trust="secagg", releases=40, seed=seed)
-        assert fault in faults(found)
-        assert min(check["p_value"] for check in found["checks"]) < 1e-6  # by far
+        assert fault in faults(audit(trust="secagg", releases=40, seed=seed))
 
 
 # ---- the command, and what is refused
