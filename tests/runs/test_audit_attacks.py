@@ -106,7 +106,6 @@ def not_everywhere(draw: Any, shape: Any) -> Floats:
 
 
 FAULTS: dict[str, tuple[Broken, str]] = {
-    "half the sensitivity": (scaled(0.5), SMALLER),
     "noise x 0.7": (scaled(0.7), SMALLER),
     "noise x 0.9": (scaled(0.9), SMALLER),
     "noise x 1.1": (scaled(1.1), LARGER),
@@ -151,6 +150,16 @@ def test_bits_below_the_grid_are_refuted(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(Mechanism, "on_grid", lambda self, clipped, scale: clipped)
     found = audit(releases=1000, seed=0)
     assert faults(found) == "the last bits of a release are not covered by noise"
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+def test_a_sensitivity_of_c_that_is_claimed_as_replace_one_is_caught(
+    mechanism: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The right noise for the weaker relation, sold as that for the stronger one."""
+    plant(monkeypatch, scaled(0.5))
+    found = audit(mechanism=mechanism, epsilon=2.0, releases=40_000, seed=0)
+    assert found["epsilon_lower"] > 2.0  # by what was seen, and not only by the size of the noise
 
 
 # ---- a group of clients
