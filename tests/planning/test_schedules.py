@@ -180,6 +180,12 @@ def test_every_client_of_adap_can_have_a_clip_of_its_own() -> None:
 # ---- refusals
 
 
+def test_without_privacy_there_is_no_noise() -> None:
+    plan = Unlimited(Budget(1.0, 1e-5), 3, rounds=2, clip=0.5).ask()
+    assert plan is not None
+    assert (plan.clip, plan.noise_multiplier, plan.noise_std) == (0.5, 0.0, 0.0)
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "value"),
     [

@@ -76,14 +76,6 @@ def test_gaussian_scores_show_nearly_all_by_their_means() -> None:
     assert bound_of_means(noise[1], noise[0] + mu, delta=1e-5, risk=0.01) == 0.0
 
 
-def test_nothing_is_learned_from_nothing() -> None:
-    same = np.zeros(100)
-    assert lower_bound(same, same, delta=0.0)[:2] == (0.0, 0.0)
-    perfect = lower_bound(np.ones(40), np.zeros(40), delta=0.0)
-    assert perfect.epsilon == perfect.largest
-    assert perfect.epsilon_gaussian == 1e5  # no variance at all
-
-
 @pytest.mark.parametrize("first", [np.ones(3), np.ones(8), np.full(9, np.nan)])
 def test_what_cannot_be_judged(first: Any) -> None:
     with pytest.raises(ConfigError, match="4 finite ones, equally many"):
