@@ -151,7 +151,7 @@ def _extreme(times: Callable[[Array], Array], start: Array) -> tuple[Array, Arra
 
 def _apart(columns: Array, before: Array) -> Array:
     """Return the columns made orthonormal, but for those of which next to nothing is left."""
-    least = 1e-30 + 1e-10 * (before**2).sum((1, 2), keepdims=True)
+    least = 1e-30 + 4e-6 * (before**2).sum((1, 2), keepdims=True)  # what rounding leaves
     lower = jnp.linalg.cholesky(columns.mT @ columns + least * jnp.eye(columns.shape[-1]))
     return jax.scipy.linalg.solve_triangular(lower, columns.mT, lower=True).mT
 
