@@ -74,3 +74,13 @@ def test_items_that_leave_take_what_is_known_of_them_along() -> None:
     assert float(moved.precision) == pytest.approx(np.trace(moved.asked) / AXES, 1e-4)
     assert float(moved.precision) < float(known.precision)
     np.testing.assert_allclose((places @ asked)[:-10], asked[10:], rtol=1e-5)
+
+
+@pytest.mark.parametrize("stay", [0, 2, 3])
+def test_axes_stay_finite_where_most_items_left(stay: int) -> None:
+    """Next to nothing is known then, so that products depend on each other."""
+    for seed in range(40):
+        known = asked_about(planted([5.0])[0], 1, 2.0, seed)[0]
+        items = jnp.r_[jnp.arange(stay), jnp.arange(100, 160 - stay)]
+        found = leading(known.moved(items)[0], jnp.zeros((ITEMS, AXES)))
+        assert all(np.isfinite(of).all() for of in jax.tree.leaves(found))

@@ -17,6 +17,7 @@ from scipy.special import softmax
 from scipy.stats import norm
 
 from bgtplanner.data.ratings import Ratings
+from bgtplanner.errors import ConfigError
 from bgtplanner.models import solving
 from bgtplanner.models.interactions import Interactions, Shared
 from bgtplanner.models.optimizers import Aggregate, Noise, Server
@@ -585,6 +586,40 @@ class TestSubspaceIteration:
         assert still["ratings"].tolist() == posterior.forecast(more, 1.0, "l2", 0.2).tolist()
         assert list(replace(none, implicit=True).forecast(memory, more, 1.0, "l2")) == ["lists"]
         assert (none.steps, FREE.steps) == (3, 4)  # axes turn a little further with each
+
+
+# ---- age
+
+
+def of_times(days: list[float]) -> Ratings:
+    """One person with as many items as days; each was rated so many days after 1970-01-01."""
+    items, when = range(len(days)), np.array(days) * 86_400.0
+    value = np.full(len(days), 0.7)
+    return Ratings.from_arrays(
+        [0] * len(days), items, value, time=when, scale=(0, 1), items=range(N_ITEMS)
+    )
+
+
+def test_what_is_old_counts_less_and_makes_uploads_shorter() -> None:
+    aged = Tastes(axes=0, implicit=True, half_life=10.0, date="1970-01-31")
+    uploads = []
+    for days in ([30.0, 40.0], [30.0, 20.0], [20.0, 10.0], [-9_000.0, 10.0]):
+        interactions = Interactions.of(of_times(days))
+        shared, _ = aged.initial(jax.random.key(0), 1, N_ITEMS)
+        uploads.append(whole_uploads(shared, interactions, aged)[0, :2, 1])
+    half, quarter = 0.2 + 0.8 * 0.5, 0.2 + 0.8 * 0.25
+    wanted = np.array([[1.0, 1.0], [1.0, half], [half, quarter], [0.2, quarter]]) / 2**0.5
+    np.testing.assert_allclose(uploads, wanted, rtol=1e-4)
+
+
+def test_age_needs_times_and_a_public_date() -> None:
+    for given in ({"half_life": 10.0}, {"half_life": 10.0, "date": "30 November"}):
+        with pytest.raises(ConfigError, match="date"):
+            Tastes(**given)
+    aged = Tastes(axes=0, half_life=10.0, date="1970-01-31")
+    timeless = Interactions.of(some_ratings(False, N_ITEMS))
+    with pytest.raises(ConfigError, match="time_column"):
+        whole_uploads(aged.initial(jax.random.key(0), N_USERS, N_ITEMS)[0], timeless, aged)
 
 
 # ---- settings

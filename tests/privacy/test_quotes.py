@@ -7,7 +7,6 @@ import pytest
 
 from bgtplanner.privacy.accountants import ACCOUNTANTS, accountant_named, quotes
 from bgtplanner.privacy.budget import Budget
-from privacy.ledgers import refused
 
 BUDGET = Budget(10.0, 1e-5)
 KEYS = ["sound", "neighbours", "capacity", "charge", "noise_multiplier", "noise_over_clip",
@@ -61,17 +60,3 @@ def test_what_a_given_noise_costs() -> None:
         assert quote["epsilon"] == pytest.approx(reading, rel=1e-12)
         other = accountant.epsilon_of_rounds(charge, 50, 1e-5, other_than="replace-special")
         assert quote[OTHER] == (pytest.approx(float(other)) if accountant.sound else None)
-
-
-def test_only_what_is_asked_for_and_fits_is_quoted() -> None:
-    for name in ("laplace", "gaussian"):
-        found = quotes(BUDGET, 5, mechanism=name)
-        assert list(found) == [rule for rule in ACCOUNTANTS if rule.startswith(name)]
-    with refused("--mechanism = 'none': expected one of gaussian, laplace, privunit"):
-        quotes(BUDGET, 5, mechanism="none")
-    found = quotes(Budget(1.0, 0.0), 10)
-    names = ["laplace/basic", "laplace/either", "laplace/zcdp", "privunit/either",
-             "privunit/zcdp", "gaussian/authors"]  # fmt: skip
-    assert list(found) == names
-    assert found["laplace/either"]["noise_multiplier"] == pytest.approx(10)
-    assert quotes(Budget(1.0, 1e-5), 10).keys() > found.keys()

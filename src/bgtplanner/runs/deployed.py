@@ -208,6 +208,8 @@ def check_deployable(config: Config) -> None:
         ("deployment.roster", (deployment.roster is not None) == grouped,
          "a roster with privacy.trust = secagg, and none without"),
         ("privacy.budgets", privacy.budgets is None, "none: one epsilon for all"),
+        ("tastes.half_life", config.tastes.half_life is None,
+         "none: clients' tables need not have times"),
         ("model.pseudo_items", not config.model.pseudo_items, "0"),
         ("planning.context", not learns or planning.context != "usage",
          "none, released or forecast: clients do not say which items they have rated"),
