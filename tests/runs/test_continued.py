@@ -25,7 +25,7 @@ FEW: Any = {"settings": {"federation.rounds": 3}, "assume_public": ["catalogue",
 
 def films(people: int = 300, first: int = 0) -> Ratings:
     """Return ratings of some of 400 people by their labels; rows come in no order."""
-    sizes: Any = {"clients": 400, "items": 60, "ratings_per_client": 15}
+    sizes: Any = {"clients": 400, "items": 60, "ratings_per_client": 15, "choosy": 3.0}
     made = synthetic_ratings(**sizes, seed=0, catalogue=True)
     some = np.flatnonzero((made.user >= first) & (made.user < first + people))
     some = np.random.default_rng(first).permutation(some)
