@@ -16,7 +16,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from bgtplanner import load_model
-from bgtplanner.errors import RunFolderError
+from bgtplanner.errors import ConfigError, RunFolderError
 from bgtplanner.report import page as page_module
 from bgtplanner.report import pictures
 from bgtplanner.report.facts import Facts, read_facts
@@ -222,3 +222,15 @@ class TestLive:
         assert told == [file], "it is opened once"
         assert "reload every" not in file.read_text(encoding="utf-8")
         assert "Over 12 rounds" in file.read_text(encoding="utf-8")
+
+
+def test_a_result_reports_and_draws_itself(tmp_path: Path) -> None:
+    result = simulate("demo", rounds=3, out=tmp_path / "run")
+    assert result.report() == tmp_path / "run" / "report.html"
+    assert "<h1" in (tmp_path / "run" / "report.html").read_text("utf-8")
+    drawn = result.plot().axes[0].lines[0].get_ydata()
+    assert drawn.tolist() == [record["rmse"] for record in result.rounds]
+    with pytest.raises(ConfigError, match="metric"):
+        result.plot("nonsense")
+    with pytest.raises(ConfigError, match="out="):
+        simulate("demo", rounds=1).report()

@@ -65,7 +65,6 @@ def as_file(picture: Picture, ink: str = GREY) -> str:
     By default it is legible on a light and on a dark background.
     """
     import matplotlib as mpl
-    from matplotlib.figure import Figure
 
     inked = ("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "text.color")
     style: dict[Any, Any] = dict.fromkeys(inked, ink) | {
@@ -76,11 +75,18 @@ def as_file(picture: Picture, ink: str = GREY) -> str:
     }  # fmt: skip
     buffer, metadata = io.StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with mpl.rc_context(style):
-        figure = Figure(figsize=picture.size, layout="constrained")
-        picture.draw(figure)
-        figure.savefig(buffer, format="svg", transparent=True, metadata=metadata)
+        as_figure(picture).savefig(buffer, format="svg", transparent=True, metadata=metadata)
     text = visible(buffer.getvalue(), keep="\n")
     return text[text.index("<svg") :]
+
+
+def as_figure(picture: Picture) -> Figure:
+    """Return the picture as a figure, which notebooks show, and which can be saved."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=picture.size, layout="constrained")
+    picture.draw(figure)
+    return figure
 
 
 def _by_round(axes: Axes, total: int, label: str) -> None:

@@ -156,6 +156,24 @@ class Result:
         parts += [] if self.folder is None else [f"in {self.folder}"]
         return f"Result({visible(known.get('dataset', '?'))}: {', '.join(parts)})"
 
+    def report(self) -> Path:
+        """Write the page of the run into its folder, and return where it is."""
+        from bgtplanner.report.page import write_report
+
+        if self.folder is None:
+            raise ConfigError("the run has no folder for its report; run it with out=FOLDER")
+        return write_report(self.folder)
+
+    def plot(self, metric: str = "rmse") -> Any:
+        """Return a Matplotlib figure of a metric by round, beside what needs no one else."""
+        from bgtplanner.report.pictures import as_figure, quality
+
+        values: list[Any] = [record.get(metric) for record in self.rounds]
+        there = bool(values) and None not in values
+        ConfigError.unless(there, "metric", metric, "one that is known after every round")
+        total = self.config.federation.rounds
+        return as_figure(quality(self.summary, metric, values, total))
+
     def write_to(self, folder: RunFolder) -> None:
         """Write the model, unless the learner publishes none, a few lists, and the summary."""
         number = number_of_examples(self.config)
