@@ -25,7 +25,6 @@ from command_line import Call, Done
 from processes import Processes
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPOSITORY))  # the benchmarks are tested too, and no part of the package
 
 # Tests write thousands of small files that are synchronised with the disk: in memory, if there is
 # room for them, that takes no time.

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.small_federation import QUICK
 
 from bgtplanner.data.catalogue import Catalogue
 from bgtplanner.data.ratings import Ratings
@@ -27,6 +26,7 @@ from bgtplanner.models.optimizers import Server
 from bgtplanner.models.tastes import Tastes
 from bgtplanner.privacy.privunit import PRIVUNIT
 from one_round import one_round
+from small_federation import QUICK
 
 USERS, ITEMS = 40, 30
 POSTERIOR = Server(optimizer="posterior", aggregation="clients")

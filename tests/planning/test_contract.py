@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from benchmarks.paper.as_coded import AsCoded
 from forecasts import ByForecast
 
 from bgtplanner.paper import baselines
@@ -20,7 +19,6 @@ CASES = {
     "ByForecastWhereSomeAreAsked": (ByForecast, {"participation": 0.3, "growth": 5.0}),
     "Repaired": (Repaired, SHORT),
     "AsPrinted": (AsPrinted, SHORT),
-    "AsCoded": (AsCoded, SHORT),
     "Fixed": (schedules.Fixed, SOME),
     "AdpmlNormalised": (baselines.Adpml, {"mode": "normalised", "shape": "saturating"}),
 }

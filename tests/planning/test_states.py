@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.paper.as_coded import AsCoded
 from forecasts import ByForecast
 
 from bgtplanner.errors import BGTPlannerError
@@ -27,7 +26,6 @@ POLICIES: dict[str, tuple[Any, dict[str, Any]]] = {
     "bgt asking some": (ByForecast, {"participation": 0.3, "objective": "last"}),
     "repaired": (Repaired, {"gamma": 0.7, "min_rounds": 10}),
     "paper": (AsPrinted, {"levels": 2, "initial_rounds": 1}),
-    "authors": (AsCoded, {"levels": 2, "initial_rounds": 1}),
     "random": (Random, {}),
     "adap": (Adap, {}),
     "fixed": (Fixed, {"weights": [1, 2, 3, 0] * 3}),

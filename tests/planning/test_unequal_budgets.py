@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.paper.as_coded import AsCoded
 from dp_accounting import gaussian_mechanism
 from numpy.typing import NDArray
 
@@ -32,7 +31,6 @@ ROUNDS = 12
 POLICIES: list[tuple[Any, dict[str, Any]]] = [
     (BGTPlanner, {}),
     (AsPrinted, {"initial_rounds": 1}),
-    (AsCoded, {"initial_rounds": 1}),
     (Uniform, {}),
     (Adap, {"noise_multiplier": 9.0}),  # one charge for all, until the poorest can pay no more
     (Fixed, {"weights": [1, 0, 2, 1, 1, 3, 1, 1, 0, 1, 1, 1]}),
