@@ -249,7 +249,7 @@ class Agenda:
                 came, error, forecast = seen
                 gain += f"; {came:.1%} ± {2 * error:.1%} came where {forecast:.1%} was forecast"
             said.append(gain.capitalize())
-        return ". ".join([*said, f"{len(self.evidence.ruled_out)} hypotheses are ruled out"])
+        return ". ".join([*said, f"Hypotheses ruled out: {len(self.evidence.ruled_out)}"])
 
 
 class Schedules(NamedTuple):
